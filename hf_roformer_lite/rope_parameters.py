@@ -1,0 +1,51 @@
+"""What the `rope_parameters` of a configuration may be. transformers only warns of most mistakes."""
+
+from typing import Any
+
+# What each RoPE scaling of transformers needs and may carry, besides rope_type, rope_theta and partial_rotary_factor.
+_ROPE_KEYS: dict[str, tuple[set[str], set[str]]] = {
+    "default": (set(), set()),
+    "linear": ({"factor"}, set()),
+    "dynamic": ({"factor"}, {"original_max_position_embeddings"}),
+    "yarn": (
+        {"factor", "original_max_position_embeddings"},
+        {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    ),
+    "longrope": (
+        {"short_factor", "long_factor", "original_max_position_embeddings"},
+        {"factor", "attention_factor"},
+    ),
+    "llama3": ({"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}, set()),
+}
+
+
+def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
+    """Check standardised parameters for heads of `head_dim` channels.
+
+    Raises:
+        ValueError: for an unknown type, missing or unknown entries, impossible numbers, or an odd rotary width.
+    """
+    rope_type = parameters.get("rope_type")
+    if rope_type not in _ROPE_KEYS:
+        raise ValueError(f"rope_parameters has rope_type={rope_type!r}; it must be one of {', '.join(_ROPE_KEYS)}.")
+    required, optional = _ROPE_KEYS[rope_type]
+    present = {key for key, value in parameters.items() if value is not None}
+    if missing := required - present:
+        raise ValueError(f"rope_parameters={parameters} lacks {sorted(missing)}, which rope_type={rope_type} needs.")
+    known = required | optional | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+    if unknown := set(parameters) - known:
+        raise ValueError(f"rope_parameters has {sorted(unknown)}, which rope_type={rope_type} does not know.")
+    for key in ("factor", "rope_theta", "partial_rotary_factor"):
+        value = parameters.get(key)
+        smallest = 1.0 if key == "factor" else 0.0
+        if value is not None and not (isinstance(value, (int, float)) and value >= smallest and value > 0):
+            raise ValueError(f"rope_parameters has {key}={value!r}; it must be a number of at least {smallest}.")
+    rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise ValueError(
+            f"head_dim={head_dim} with partial_rotary_factor={parameters.get('partial_rotary_factor', 1.0)} "
+            f"rotates {rotary_dim} channels; it must be an even number up to head_dim."
+        )
+    for key in ("short_factor", "long_factor"):
+        if key in required and len(parameters[key]) != rotary_dim // 2:
+            raise ValueError(f"rope_parameters has {len(parameters[key])} entries in {key}, not {rotary_dim // 2}.")
