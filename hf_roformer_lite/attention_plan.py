@@ -1,0 +1,258 @@
+"""How queries meet keys: attention over documents of different lengths, on any backend of transformers.
+
+A plan is made once a forward pass for each kind of layer and shared by all layers of that kind. It takes queries, keys
+and values as the layers have them, `(N, heads, head_dim)` or `(B, L, heads, head_dim)`, and hands them to the
+attention function (`ALL_ATTENTION_FUNCTIONS`) in the form it wants:
+
+* `DensePlan`: the batch as it is, with a mask if one is needed.
+* `RowsPlan` (sdpa, eager): rows of similar length, padded to the longest of their group; long rows of a sliding-window
+  layer are cut into blocks of queries, each with the band of keys it can see, so that the cost is linear in length.
+* `FlatPlan` (flash and flex attention): all tokens in one row, the documents told apart by the backend itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.utils import is_torch_flex_attn_available
+
+from .attention_rows import AttentionFunction, RowsPlan, Span, window_blocks, within_window
+from .ragged import RaggedBatch
+
+if is_torch_flex_attn_available():
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention written out (Vaswani et al. 2017, section 3.2.1), the only backend that returns its probabilities.
+
+    Args:
+        query: `(B, heads, Lq, head_dim)`.
+        key, value: `(B, key_value_heads, Lk, head_dim)`.
+        attention_mask: Broadcastable to `(B, heads, Lq, Lk)`; boolean with True to see, or a float to add. A query
+            that a boolean mask leaves without keys gets zeros.
+        scaling: Factor of the products.
+        is_causal: Without a mask, whether query i sees keys up to i only.
+
+    Returns:
+        Output `(B, Lq, heads, head_dim)` and probabilities `(B, heads, Lq, Lk)`.
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = query @ key.transpose(-1, -2) * scaling  # (B, heads, Lq, Lk)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    visible = attention_mask if attention_mask is not None and attention_mask.dtype == torch.bool else None
+    if visible is not None:
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    softmax_dtype = torch.promote_types(query.dtype, torch.float32)
+    probabilities = scores.softmax(dim=-1, dtype=softmax_dtype).to(query.dtype)
+    if visible is not None:
+        probabilities = probabilities.masked_fill(~visible, 0.0)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
+
+
+@dataclass
+class DensePlan:
+    """The whole batch in one call. Keys may be longer than queries (a cache)."""
+
+    mask: Any = None  # what the backend takes: bool or float (B, 1, Lq | 1, Lk), BlockMask, 2-D for flash, or None
+    is_causal: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def attend(
+        self,
+        function: AttentionFunction,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`(B, Lq, heads, head_dim)` and `(B, Lk, key_value_heads, head_dim)` to `(B, Lq, heads * head_dim)`."""
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        output, weights = function(
+            module, query, key, value, self.mask, is_causal=self.is_causal, **self.options, **kwargs
+        )
+        return output.flatten(-2), weights
+
+
+@dataclass
+class FlatPlan:
+    """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (flex: BlockMask)."""
+
+    mask: Any = None
+    is_causal: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def attend(
+        self,
+        function: AttentionFunction,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
+        flat = [states.reshape(1, -1, *states.shape[-2:]).transpose(1, 2) for states in (query, key, value)]
+        output, _ = function(module, *flat, self.mask, is_causal=self.is_causal, **self.options, **kwargs)
+        return output.reshape(*query.shape[:-2], -1), None
+
+
+AttentionPlan = DensePlan | FlatPlan | RowsPlan
+
+
+def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> AttentionPlan:
+    """The plan of the layers of one kind over `batch`, without a cache.
+
+    Args:
+        batch: The tokens.
+        backend: `config._attn_implementation`.
+        is_causal: Whether a token sees only itself and what comes before it.
+        window: Reach of a sliding-window layer; None sees the whole document.
+    """
+    if batch.is_dense and (window is None or not batch.lengths or _is_flash(backend) or _is_flex(backend)):
+        return _dense_plan(batch, backend, is_causal, window)
+    if _is_flash(backend) or _is_flex(backend):
+        return _flat_plan(batch, batch, backend, is_causal, window)
+    device, tokens = batch.position_ids.device, sum(batch.lengths)
+    if window is None:
+        spans = [Span(start, length, start, length) for start, length in zip(batch.starts, batch.lengths, strict=True)]
+    else:
+        spans = [
+            span
+            for start, length in zip(batch.starts, batch.lengths, strict=True)
+            for span in window_blocks(start, length, is_causal, window)
+        ]
+    return RowsPlan(spans, tokens, tokens, device, is_causal, window)
+
+
+def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
+    """The plan by which the documents of `queries` see those of `keys`, the first the first and so on.
+
+    Raises:
+        ValueError: when the two sides have different numbers of documents.
+    """
+    if queries.is_dense and keys.is_dense:
+        if queries.is_packed or keys.is_packed:
+            raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
+        if keys.attention_mask is None:
+            return DensePlan()
+        return DensePlan(_backend_mask(keys, backend, queries.seq_len, False, None))
+    if len(queries.lengths) != len(keys.lengths):
+        raise ValueError(
+            f"The decoder has {len(queries.lengths)} documents and the encoder {len(keys.lengths)}; each document of "
+            "the decoder needs its own in the encoder."
+        )
+    if _is_flash(backend) or _is_flex(backend):
+        return _flat_plan(queries, keys, backend, False, None)
+    spans = [Span(*span) for span in zip(queries.starts, queries.lengths, keys.starts, keys.lengths, strict=True)]
+    device = queries.position_ids.device
+    return RowsPlan(spans, sum(queries.lengths), sum(keys.lengths), device, is_causal=False, window=None)
+
+
+def _is_flash(backend: str) -> bool:
+    return "flash" in backend
+
+
+def _is_flex(backend: str) -> bool:
+    return backend == "flex_attention"
+
+
+def _flash_window(is_causal: bool, window: int | None) -> dict[str, int]:
+    """transformers counts the token itself in the reach of flash attention, on both sides."""
+    return {} if window is None else {"sliding_window": window if is_causal else window + 1}
+
+
+def _flat_plan(queries: RaggedBatch, keys: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> FlatPlan:
+    if _is_flash(backend):
+        options = {
+            "cu_seq_lens_q": queries.cu_seqlens(),
+            "cu_seq_lens_k": keys.cu_seqlens(),
+            "max_length_q": max(queries.lengths),
+            "max_length_k": max(keys.lengths),
+        }
+        return FlatPlan(None, is_causal, options | _flash_window(is_causal, window))
+    query_document, key_document = queries.document_of_token(), keys.document_of_token()
+
+    def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        same = query_document[q] == key_document[k]
+        if window is not None:
+            return same & within_window(q - k, is_causal, window)
+        return same & (q >= k) if is_causal else same
+
+    mask = create_block_mask(sees, None, None, len(query_document), len(key_document), query_document.device)
+    return FlatPlan(mask, is_causal)
+
+
+def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> DensePlan:
+    options = _flash_window(is_causal, window) if _is_flash(backend) else {}
+    if batch.attention_mask is None and batch.document_ids is None and (window is None or _is_flash(backend)):
+        if not (_is_flex(backend) and is_causal):
+            return DensePlan(None, is_causal, options)
+    return DensePlan(_backend_mask(batch, backend, batch.seq_len, is_causal, window), is_causal, options)
+
+
+def _backend_mask(keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None) -> Any:
+    """The mask of a dense batch in the form its backend takes."""
+    real, document_ids = keys.attention_mask, keys.document_ids
+    if _is_flash(backend):
+        if document_ids is not None:
+            raise ValueError(f"{backend} cannot keep packed documents apart while tracing; pad them or use sdpa.")
+        return real
+    if _is_flex(backend):
+
+        def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            seen = (q >= k) if is_causal else (k >= 0)
+            if real is not None:
+                seen = seen & real[b, k]
+            if document_ids is not None:
+                seen = seen & (document_ids[b, q] == document_ids[b, k])
+            if window is not None:
+                place = _places(keys)
+                seen = seen & within_window(place[b, q] - place[b, k], is_causal, window)
+            return seen
+
+        return create_block_mask(sees, keys.batch_size, None, query_len, keys.seq_len, keys.position_ids.device)
+    parts = []
+    if real is not None:
+        parts.append(real[:, None, None, :])  # (B, 1, 1, L)
+    if document_ids is not None:
+        parts.append((document_ids[:, :, None] == document_ids[:, None, :])[:, None])  # (B, 1, L, L)
+    if window is not None:
+        place = _places(keys)
+        parts.append(within_window(place[:, :, None] - place[:, None, :], is_causal, window)[:, None])
+    elif is_causal:
+        parts.append(torch.ones(query_len, keys.seq_len, dtype=torch.bool, device=keys.position_ids.device).tril())
+    mask = parts[0]
+    for part in parts[1:]:
+        mask = mask & part
+    return mask
+
+
+def _places(batch: RaggedBatch) -> torch.Tensor:
+    """Place of each token among the real tokens of its row, `(B, L)`: distances count no padding."""
+    if batch.attention_mask is None:
+        return torch.arange(batch.seq_len, device=batch.position_ids.device).expand(batch.batch_size, -1)
+    return batch.attention_mask.cumsum(-1) - 1
+
+
+__all__ = ["AttentionPlan", "BlockMask", "eager_attention_forward", "plan_cross_attention", "plan_self_attention"]

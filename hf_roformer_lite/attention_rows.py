@@ -1,0 +1,189 @@
+"""Attention over documents of different lengths on backends that want rows: padded groups of similar length.
+
+A long document of a sliding-window layer is cut into blocks of queries, each with the band of keys it can see, so that
+the cost is linear in its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+# Rows shorter than this share of the longest in their group open a group of their own: padding costs attention the
+# square of what it adds to the length, a group costs a handful of kernel launches.
+GROUP_SHORTEST = 0.7
+
+
+class Span(NamedTuple):
+    """A run of queries and the run of keys it may see, as places among the real tokens."""
+
+    query_start: int
+    query_len: int
+    key_start: int
+    key_len: int
+
+
+class _MoveRows(torch.autograd.Function):
+    """`states[index]`, whose gradient is a gather as well: `grad[inverse]`.
+
+    The gradient of `index_select` adds row by row, which takes several times as long as a whole layer's matrix
+    products on a CPU. Here each row that carries a gradient is read exactly once, so there is nothing to add.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        index: torch.Tensor,
+        inverse: torch.Tensor,
+        zeroed: torch.Tensor,
+        zeroed_grad: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(index, inverse, zeroed, zeroed_grad)
+        return states.index_select(0, index).index_fill_(0, zeroed, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        index, inverse, zeroed, zeroed_grad = ctx.saved_tensors
+        return _MoveRows.apply(grad, inverse, index, zeroed_grad, zeroed), None, None, None, None
+
+
+@dataclass
+class RowSide:
+    """Where the tokens of one side, queries or keys, stand among the padded rows of all groups."""
+
+    token_of_row: torch.Tensor  # (M,) padding repeats the last token of its span
+    row_of_token: torch.Tensor  # (N,)
+    padding: torch.Tensor  # rows that are padding
+    absent: torch.Tensor  # tokens that stand in no row
+    shapes: list[tuple[int, int]]  # rows and length of each group
+    is_repeated: bool  # whether a token may stand in several rows (keys of a sliding window)
+
+    def to_rows(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """`(N, heads, head_dim)` to one `(b, heads, l, head_dim)` a group."""
+        if self.is_repeated:
+            rows = states.index_select(0, self.token_of_row)
+        else:
+            no_row = self.padding[:0]
+            rows = _MoveRows.apply(states, self.token_of_row, self.row_of_token, no_row, self.absent)
+        pieces = rows.split([b * length for b, length in self.shapes])
+        return [piece.unflatten(0, shape).transpose(1, 2) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def to_tokens(self, rows: torch.Tensor) -> torch.Tensor:
+        """`(M, width)` to `(N, width)`, zeros for absent tokens."""
+        return _MoveRows.apply(rows, self.row_of_token, self.token_of_row, self.absent, self.padding)
+
+
+def _row_side(groups: list[list[tuple[int, int]]], tokens: int, device: torch.device, is_repeated: bool) -> RowSide:
+    """The places of the runs `(start, length)` of each group, of `tokens` tokens in all."""
+    index, is_real = [], []
+    for runs in groups:
+        start, length = torch.tensor(runs, device=device).unsqueeze(-1).unbind(1)  # each (b, 1)
+        place = torch.arange(max(length for _, length in runs), device=device)  # (l,)
+        index.append((start + place.minimum(length - 1)).flatten())
+        is_real.append((place < length).flatten())
+    token_of_row, is_real = torch.cat(index), torch.cat(is_real)
+    row_of_token = torch.full((tokens + 1,), -1, device=device)
+    row_of_token.scatter_(0, token_of_row.where(is_real, tokens), torch.arange(len(token_of_row), device=device))
+    row_of_token = row_of_token[:-1]
+    shapes = [(len(runs), max(length for _, length in runs)) for runs in groups]
+    padding, absent = (~is_real).nonzero().squeeze(-1), (row_of_token < 0).nonzero().squeeze(-1)
+    return RowSide(token_of_row, row_of_token.clamp(min=0), padding, absent, shapes, is_repeated)
+
+
+class RowsPlan:
+    """Spans grouped by length, each group one call."""
+
+    def __init__(
+        self,
+        spans: list[Span],
+        query_tokens: int,
+        key_tokens: int,
+        device: torch.device,
+        is_causal: bool,
+        window: int | None,
+    ):
+        groups = _group_by_length([span for span in spans if span.query_len and span.key_len])
+        self.is_empty = not groups
+        if self.is_empty:
+            return
+        query_runs = [[(span.query_start, span.query_len) for span in group] for group in groups]
+        key_runs = [[(span.key_start, span.key_len) for span in group] for group in groups]
+        self.queries = self.keys = _row_side(query_runs, query_tokens, device, is_repeated=False)
+        if key_runs != query_runs or key_tokens != query_tokens:
+            self.keys = _row_side(key_runs, key_tokens, device, is_repeated=window is not None)
+        # Causal rows that begin with their keys need no mask: padded keys stand behind every real query.
+        self.is_causal = is_causal and window is None
+        self.masks = [None if self.is_causal else _span_mask(group, device, is_causal, window) for group in groups]
+
+    def attend(
+        self,
+        function: AttentionFunction,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
+        leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
+        if self.is_empty:
+            return query.reshape(*leading, width) * 0 + (key.sum() + value.sum()) * 0, None  # all get their gradient
+        query, key, value = (states.reshape(-1, *states.shape[-2:]) for states in (query, key, value))  # (N, heads, d)
+        keys, values = self.keys.to_rows(key), self.keys.to_rows(value)
+        rows = zip(self.queries.to_rows(query), keys, values, self.masks, strict=True)
+        outputs = [
+            function(module, *states, mask, is_causal=self.is_causal, **kwargs)[0].reshape(-1, width)
+            for *states, mask in rows
+        ]  # each (b * lq, heads * head_dim)
+        return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width), None
+
+
+def _span_mask(spans: list[Span], device: torch.device, is_causal: bool, window: int | None) -> torch.Tensor | None:
+    """Which keys the padded rows of `spans` may see, `(b, 1, lq | 1, lk)`; None when all."""
+    query_start, query_len, key_start, key_len = torch.tensor(spans, device=device).unsqueeze(-1).unbind(1)  # (b, 1)
+    longest = max(span.key_len for span in spans)
+    key_place = torch.arange(longest, device=device)  # (lk,)
+    mask = None
+    if len({span.key_len for span in spans}) > 1:
+        mask = (key_place < key_len)[:, None, None]  # (b, 1, 1, lk)
+    if window is not None and (is_causal or longest > window + 1):
+        query_place = torch.arange(max(span.query_len for span in spans), device=device)  # (lq,)
+        query = query_start + query_place.minimum(query_len - 1)
+        distance = query[:, None, :, None] - (key_start + key_place)[:, None, None]  # (b, 1, lq, lk)
+        within = within_window(distance, is_causal, window)
+        mask = within if mask is None else within & mask
+    return mask
+
+
+def within_window(distance: torch.Tensor, is_causal: bool, window: int) -> torch.Tensor:
+    """Whether a key lies within reach, for `distance` = query's place - key's place, as transformers defines it."""
+    return (distance >= 0) & (distance < window) if is_causal else distance.abs() <= window
+
+
+def _group_by_length(spans: list[Span]) -> list[list[Span]]:
+    groups: list[list[Span]] = []
+    for span in sorted(spans, key=lambda span: (span.key_len, span.query_len), reverse=True):
+        if not groups or span.key_len < GROUP_SHORTEST * groups[-1][0].key_len:
+            groups.append([])
+        groups[-1].append(span)
+    return groups
+
+
+def window_blocks(start: int, length: int, is_causal: bool, window: int) -> list[Span]:
+    """The spans of one document in a sliding-window layer: blocks of `window` queries with the band they can see."""
+    if length <= 3 * window:
+        return [Span(start, length, start, length)]
+    spans = []
+    for first in range(0, length, window):
+        end = min(first + window, length)
+        key_first = max(0, first - window)
+        key_end = end if is_causal else min(length, end + window)
+        spans.append(Span(start + first, end - first, start + key_first, key_end - key_first))
+    return spans

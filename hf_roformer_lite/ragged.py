@@ -1,0 +1,213 @@
+"""Which tokens of a batch are real, and where their documents begin: the one place that knows padding and packing.
+
+A batch has one of two layouts. Ragged: the N real tokens in one row, `(N, hidden)`, so that padding costs nothing
+outside attention. Dense: `(B, L, hidden)`, taken when there is nothing to remove, and where shapes must not depend on
+the data (tracing, key-value caches) or per-layer outputs were asked for.
+
+A document is a run of tokens that see each other: a row of the batch, or one of several packed into a row. A token
+that is masked out does not exist: positions count the real tokens of the document, wherever the padding stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+
+@dataclass
+class RaggedBatch:
+    """The real tokens of a batch of `batch_size` rows of `seq_len` places. Made by `RaggedBatch.build`."""
+
+    batch_size: int
+    seq_len: int
+    position_ids: torch.Tensor  # (N,) ragged, (B, L) dense
+    attention_mask: torch.Tensor | None = None  # (B, L) bool; None: every token is real
+    token_index: torch.Tensor | None = None  # (N,) places of the real tokens in the flattened rows; None: dense
+    document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
+    lengths: Sequence[int] = ()  # tokens of each document; known where shapes may depend on the data
+    is_packed: bool = False
+
+    @property
+    def is_dense(self) -> bool:
+        return self.token_index is None
+
+    @property
+    def starts(self) -> list[int]:
+        """First token of each document among the real tokens."""
+        return [0, *accumulate(self.lengths)][:-1]
+
+    def cu_seqlens(self) -> torch.Tensor:
+        """Borders of the documents among the real tokens, `(documents + 1,)` int32, as flash attention wants them."""
+        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.position_ids.device)
+
+    def document_of_token(self) -> torch.Tensor:
+        """Number of the document each real token belongs to, `(N,)`."""
+        lengths = torch.tensor(self.lengths, device=self.position_ids.device)
+        return torch.repeat_interleave(lengths, output_size=sum(self.lengths))
+
+    @classmethod
+    def build(
+        cls,
+        batch_size: int,
+        seq_len: int,
+        device: torch.device,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        cu_seq_lens: torch.Tensor | None = None,
+        dense: bool = False,
+    ) -> RaggedBatch:
+        """Find the real tokens and their documents.
+
+        Args:
+            batch_size, seq_len: Shape of the padded batch, B and L.
+            device: Where the batch lies.
+            attention_mask: `(B, L)`, nonzero where a token is real, in any pattern. Default: all are real.
+            position_ids: `(B, L)` or `(1, L)`. A real token whose position is not above that of the real token
+                before it in its row begins a new document (packing). Default: counted from 0 in each document.
+            cu_seq_lens: `(documents + 1,)` borders of the documents in the flattened batch, the other form of packing
+                (transformers' `DataCollatorWithFlattening`). Excludes `attention_mask`.
+            dense: Take the dense layout and read no value of any tensor.
+
+        Raises:
+            ValueError: when the shapes do not fit together.
+        """
+        attention_mask, position_ids = _checked(batch_size, seq_len, attention_mask, position_ids, cu_seq_lens)
+        if dense:
+            return cls._build_dense(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
+        if attention_mask is not None and bool(attention_mask.all()):
+            attention_mask = None
+        token_index = torch.arange(batch_size * seq_len, device=device)
+        if attention_mask is not None:
+            token_index = attention_mask.flatten().nonzero().squeeze(-1)  # (N,)
+        lengths, is_packed = _document_lengths(
+            batch_size, seq_len, attention_mask, position_ids, cu_seq_lens, token_index
+        )
+        if position_ids is not None:
+            positions = position_ids.flatten()[token_index]  # (N,)
+        else:
+            starts = torch.tensor([0, *accumulate(lengths)][:-1], device=device)
+            spread = torch.repeat_interleave(starts, torch.tensor(lengths, device=device), output_size=sum(lengths))
+            positions = torch.arange(sum(lengths), device=device) - spread  # (N,)
+        if attention_mask is None and not is_packed:
+            return cls(batch_size, seq_len, positions.view(batch_size, seq_len), lengths=lengths)
+        return cls(batch_size, seq_len, positions, attention_mask, token_index, lengths=lengths, is_packed=is_packed)
+
+    @classmethod
+    def _build_dense(cls, batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens) -> RaggedBatch:
+        document_ids = None
+        if cu_seq_lens is not None:
+            flat = torch.arange(batch_size * seq_len, device=device)
+            document_ids = torch.searchsorted(cu_seq_lens[1:].to(device), flat, right=True).view(batch_size, seq_len)
+        elif position_ids is not None and attention_mask is None:
+            document_ids = (position_ids[:, 1:] <= position_ids[:, :-1]).cumsum(-1)
+            document_ids = torch.nn.functional.pad(document_ids, (1, 0))  # (B, L)
+        if position_ids is None:
+            position_ids = torch.arange(seq_len, device=device).expand(batch_size, seq_len)
+            if attention_mask is not None:
+                position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+            elif document_ids is not None:
+                flat = torch.arange(batch_size * seq_len, device=device).view(batch_size, seq_len)
+                position_ids = flat - cu_seq_lens.to(device)[document_ids]
+        return cls(
+            batch_size,
+            seq_len,
+            position_ids,
+            attention_mask,
+            document_ids=document_ids,
+            is_packed=document_ids is not None,
+        )
+
+    def gather(self, padded: torch.Tensor) -> torch.Tensor:
+        """`(B, L, ...)` to the layout of this batch: `(N, ...)` ragged, unchanged dense."""
+        if self.is_dense:
+            return padded
+        return padded.flatten(0, 1).index_select(0, self.token_index)
+
+    def restore(self, states: torch.Tensor) -> torch.Tensor:
+        """The layout of this batch to `(B, L, ...)`, with zeros at padding."""
+        if not self.is_dense:
+            padded = states.new_zeros(self.batch_size * self.seq_len, *states.shape[1:])
+            return padded.index_copy(0, self.token_index, states).unflatten(0, (self.batch_size, self.seq_len))
+        if self.attention_mask is None:
+            return states
+        return states.masked_fill(~self.attention_mask[..., None], 0.0)
+
+    def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
+        """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.
+
+        `how` is `mean`, `cls` (the first real token) or `last` (the last one). A document without tokens gives zeros.
+        """
+        if self.is_packed and not self.is_dense:
+            tokens, lengths = self.gather(padded), torch.tensor(self.lengths, device=padded.device)
+            if how == "mean":
+                sums = tokens.new_zeros(len(self.lengths), tokens.shape[-1])
+                return sums.index_add(0, self.document_of_token(), tokens) / lengths[:, None]
+            ends = lengths.cumsum(0)
+            return tokens[ends - lengths if how == "cls" else ends - 1]
+        if self.attention_mask is None:
+            return padded.mean(1) if how == "mean" else padded[:, 0 if how == "cls" else -1]
+        if how == "mean":
+            return padded.sum(1) / self.attention_mask.sum(1, keepdim=True).clamp(min=1)
+        real = self.attention_mask.int()
+        place = real.argmax(1) if how == "cls" else self.seq_len - 1 - real.flip(1).argmax(1)
+        return padded[torch.arange(self.batch_size, device=padded.device), place]
+
+
+def _checked(
+    batch_size: int,
+    seq_len: int,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    cu_seq_lens: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The mask as booleans and the positions as `(B, L)`, or an error that names what does not fit."""
+    if attention_mask is not None:
+        if cu_seq_lens is not None:
+            raise ValueError("attention_mask and cu_seq_lens were both given; packed input has no padding to mask.")
+        if tuple(attention_mask.shape) != (batch_size, seq_len):
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, length) = "
+                f"({batch_size}, {seq_len})."
+            )
+        attention_mask = attention_mask.bool()
+    if position_ids is not None:
+        position_ids = position_ids.unsqueeze(0) if position_ids.ndim == 1 else position_ids
+        if position_ids.shape[0] not in (1, batch_size) or position_ids.shape[1] != seq_len:
+            raise ValueError(
+                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch, length) = "
+                f"({batch_size}, {seq_len}) or (1, {seq_len})."
+            )
+        position_ids = position_ids.expand(batch_size, seq_len)
+    return attention_mask, position_ids
+
+
+def _document_lengths(
+    batch_size: int,
+    seq_len: int,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    cu_seq_lens: torch.Tensor | None,
+    token_index: torch.Tensor,
+) -> tuple[list[int], bool]:
+    """Tokens of each document, and whether a row holds more than one."""
+    if cu_seq_lens is not None:
+        borders = cu_seq_lens.tolist()
+        lengths = [end - start for start, end in zip(borders[:-1], borders[1:], strict=True)]
+        if borders[0] != 0 or borders[-1] != batch_size * seq_len or min(lengths) < 1:
+            raise ValueError(
+                f"cu_seq_lens={borders} must rise from 0 to the number of tokens, {batch_size * seq_len}."
+            )
+        return lengths, True
+    if position_ids is not None and len(token_index) > 1:
+        positions, row = position_ids.flatten()[token_index], token_index // seq_len
+        restarts = positions[1:] <= positions[:-1]
+        same_row = row[1:] == row[:-1]
+        if bool((restarts & same_row).any()):
+            begins = torch.cat([restarts.new_ones(1), restarts | ~same_row]).nonzero().squeeze(-1).tolist()
+            return [end - start for start, end in zip(begins, [*begins[1:], len(token_index)], strict=True)], True
+    if attention_mask is None:
+        return [seq_len] * batch_size, False
+    return attention_mask.sum(1).tolist(), False

@@ -1,0 +1,82 @@
+"""Rotary and sinusoidal positions.
+
+Rotary position embedding (Su et al. 2021, arXiv:2104.09864) turns pairs of channels of queries and keys by an angle
+that grows with the position, so that their product depends on the distance alone. The pairing is half-split everywhere
+in this package, as in Llama: channel j turns with channel j + rotary_dim / 2. Checkpoints with interleaved pairs
+(2j, 2j + 1) are permuted when they are converted.
+"""
+
+import torch
+from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+
+
+class RoFormerLiteRotaryEmbedding(nn.Module):
+    """Cosines and sines of every position, for all layers at once.
+
+    The names of the class and of its buffers are those by which transformers fills rotary tables after loading
+    (`PreTrainedModel._init_weights`); the buffers are never saved.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.config = config
+        self.rope_type: str = config.rope_parameters["rope_type"]
+        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
+        compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
+        inv_freq, self.attention_scaling = compute(config)
+        self.inv_freq = nn.Buffer(inv_freq, persistent=False)
+        self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
+
+    @staticmethod
+    def compute_default_rope_parameters(
+        config: RoFormerLiteConfig, device: torch.device | None = None, dtype: torch.dtype = torch.float32, **kwargs
+    ) -> tuple[torch.Tensor, float]:
+        """Angles a step of one position turns each pair by: theta^(-2j / rotary_dim), and a scaling of 1."""
+        rotary_dim = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+        exponents = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
+        return config.rope_parameters["rope_theta"] ** -exponents, 1.0
+
+    def _apply(self, fn, recurse: bool = True):
+        # `model.to(torch.bfloat16)` moves the frequencies but must not round them.
+        return super()._apply(lambda tensor: fn(tensor) if tensor.is_meta else tensor.to(fn(tensor).device), recurse)
+
+    @torch.no_grad()
+    @dynamic_rope_update
+    def forward(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine tables, each `(*position_ids.shape, 1, rotary_dim)` in the dtype of `hidden_states`.
+
+        The 1 stands where queries and keys have their heads.
+        """
+        # At least float32, whatever the model's dtype: bfloat16 cannot tell neighbouring positions apart.
+        dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+        inv_freq = self.inv_freq.to(position_ids.device)
+        if dtype == torch.float64 and self.rope_type == "default":
+            inv_freq, _ = self.compute_default_rope_parameters(self.config, position_ids.device, dtype)
+        angles = position_ids[..., None].to(dtype) * inv_freq.to(dtype)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(-2)  # (..., 1, rotary_dim)
+        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+        return cos.to(hidden_states.dtype), sin.to(hidden_states.dtype)
+
+
+def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn the first rotary_dim channels of `states` `(..., heads, head_dim)` by the given angles."""
+    rotary_dim = cos.shape[-1]
+    if rotary_dim < states.shape[-1]:
+        turned = rotate(states[..., :rotary_dim], cos, sin)
+        return torch.cat((turned, states[..., rotary_dim:]), dim=-1)
+    first, second = states.chunk(2, dim=-1)
+    return states * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def sinusoidal_positions(position_ids: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Position vectors of Vaswani et al. 2017, section 3.5, `(*position_ids.shape, width)`.
+
+    Channel 2i is sin(p · 10000^(-2i / width)), channel 2i + 1 the cosine of the same angle.
+    """
+    compute_dtype = torch.promote_types(dtype, torch.float32)
+    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=compute_dtype) / width
+    angles = position_ids[..., None].to(compute_dtype) * 10000.0**-exponents  # (..., width / 2)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)  # (..., width)
