@@ -1,0 +1,296 @@
+"""RoFormerLiteModel: one stack of layers, as an encoder or as a decoder.
+
+Follow `hidden_states` through `RoFormerLiteModel.forward`: the real tokens are found once (`RaggedBatch`), embedded,
+carried through the layers as `(N, hidden)`, and restored to `(B, L, hidden)` at the end.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_utils import PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import RoFormerLiteAttention
+from .attention_plan import AttentionPlan, DensePlan, plan_cross_attention, plan_self_attention
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .layers import RoFormerLiteDropout, RoFormerLiteLayer, make_norm
+from .ragged import RaggedBatch
+from .rope import RoFormerLiteRotaryEmbedding, sinusoidal_positions
+
+# How transformers' DataCollatorWithFlattening describes packed documents.
+PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+
+class RoFormerLiteEmbeddings(nn.Module):
+    """Token, segment and absolute position embeddings of the tokens, with norm, dropout and projection."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.config = config
+        width = config.embedding_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        if config.position_embedding_type == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.norm = make_norm(config, width) if config.embedding_norm else nn.Identity()
+        self.dropout = RoFormerLiteDropout(config.hidden_dropout)
+        self.projection = nn.Identity() if width == config.hidden_size else nn.Linear(width, config.hidden_size)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """`input_ids` `(...)` or `inputs_embeds` `(..., embedding_size)` to `(..., hidden)`."""
+        states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (..., embedding_size)
+        if self.config.scale_embeddings:
+            states = states * self.config.embedding_size**0.5
+        if self.config.type_vocab_size:
+            token_type_ids = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
+            states = states + self.token_type_embeddings(token_type_ids)
+        if self.config.position_embedding_type == "learned":
+            if not is_tracing(position_ids) and position_ids.numel():
+                longest = int(position_ids.max()) + 1
+                if longest > self.config.max_position_embeddings:
+                    raise ValueError(
+                        f"max_position_embeddings={self.config.max_position_embeddings} learned positions cannot hold "
+                        f"an input of {longest} tokens; truncate it, or use position_embedding_type='rope'."
+                    )
+            states = states + self.position_embeddings(position_ids)
+        elif self.config.position_embedding_type == "sinusoidal":
+            states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
+        return self.projection(self.dropout(self.norm(states)))
+
+
+class RoFormerLitePreTrainedModel(PreTrainedModel):
+    """What all models of the package share: initialisation, loading, and what they can do."""
+
+    config: RoFormerLiteConfig
+    base_model_prefix = "model"
+    _input_embed_layer = "word_embeddings"
+    _no_split_modules = ["RoFormerLiteEmbeddings", "RoFormerLiteLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": RoFormerLiteLayer,
+        "attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
+    }
+
+
+class RoFormerLiteModel(RoFormerLitePreTrainedModel):
+    """The bare stack. With `config.is_decoder` it is causal and keeps a cache; with `config.add_cross_attention` its
+    layers attend to `encoder_hidden_states` as well."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__(config)
+        self.embeddings = RoFormerLiteEmbeddings(config)
+        self.layers = nn.ModuleList(RoFormerLiteLayer(config, i) for i in range(config.num_hidden_layers))
+        self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
+        self.rotary_emb = RoFormerLiteRotaryEmbedding(config) if config.position_embedding_type == "rope" else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def ragged_batch(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        has_cache: bool = False,
+        **kwargs,
+    ) -> RaggedBatch:
+        """The real tokens of an input of `forward`, in the layout that `forward` will use for it."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        wants_layers = kwargs.get("output_hidden_states", self.config.output_hidden_states) or kwargs.get(
+            "output_attentions", self.config.output_attentions
+        )
+        is_custom_mask = attention_mask is not None and not _is_padding_mask(attention_mask)
+        if is_custom_mask or has_cache:  # the mask, not the batch, says what sees what
+            if position_ids is None:
+                position_ids = torch.arange(given.shape[1], device=given.device).unsqueeze(0)
+            batch = RaggedBatch(*given.shape[:2], position_ids.expand(given.shape[0], -1))
+            if not is_custom_mask and attention_mask is not None and given.shape[1] > 1:
+                batch.attention_mask = attention_mask[:, -given.shape[1] :].bool()  # for the zeros at padding
+            return batch
+        return RaggedBatch.build(
+            *given.shape[:2],
+            device=given.device,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cu_seq_lens=kwargs.get("cu_seq_lens_q"),
+            dense=bool(wants_layers) or is_tracing(given),
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        batch: RaggedBatch | None = None,
+        encoder_batch: RaggedBatch | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Run the stack.
+
+        Args:
+            input_ids: Token ids, `(B, L)`; or give `inputs_embeds`, `(B, L, embedding_size)`.
+            attention_mask: `(B, L)`, 1 for real tokens, in any pattern; `(B, past + L)` with a cache. A mask of four
+                dimensions, or a dict of such by layer type, goes to the attention function as it is.
+            token_type_ids: Segments, `(B, L)`; only with `type_vocab_size`.
+            position_ids: `(B, L)`. Default: counted over the real tokens of each row. Restarts mark packed documents.
+            encoder_hidden_states: `(B, Ls, cross_attention_hidden_size)`, for cross-attention.
+            encoder_attention_mask: `(B, Ls)`, 1 for real tokens.
+            past_key_values: Cache of a decoder; made here when `use_cache` (default: `config.use_cache`) asks for
+                one. In training only when given.
+            batch, encoder_batch: What `ragged_batch` says of this input and of the encoder's, for callers that
+                know it already.
+            kwargs: `output_hidden_states`, `output_attentions`, `cu_seq_lens_q` (packed input), and what attention
+                functions take.
+
+        Returns:
+            `last_hidden_state` `(B, L, hidden)`, zeros at padding; `past_key_values`; on request `hidden_states`,
+            `attentions`, `cross_attentions`.
+
+        Raises:
+            ValueError: when inputs do not fit together.
+        """
+        config = self.config
+        if use_cache and past_key_values is None and config.is_decoder and not self.training:
+            past_key_values = DynamicCache(config=config)
+            if config.add_cross_attention:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
+        if isinstance(past_key_values, EncoderDecoderCache):
+            _keep_whole_encoder(past_key_values)
+        has_cache = past_key_values is not None
+        if has_cache and position_ids is None:
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            position_ids = _cached_positions(given, attention_mask, past_key_values)
+        if batch is None:
+            batch = self.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, has_cache, **kwargs)
+        hidden_states = self.embeddings(
+            None if input_ids is None else batch.gather(input_ids),
+            None if inputs_embeds is None else batch.gather(inputs_embeds),
+            None if token_type_ids is None else batch.gather(token_type_ids),
+            batch.position_ids,
+        )  # (N, hidden) or (B, L, hidden)
+        for name in PACKING_ARGUMENTS:  # the plans speak for them from here on
+            kwargs.pop(name, None)
+        plans = self._self_attention_plans(batch, hidden_states, attention_mask, past_key_values)
+        cross_plan = None
+        if config.add_cross_attention:
+            if encoder_hidden_states is None:
+                raise ValueError("add_cross_attention=True needs encoder_hidden_states (or an encoder to make them).")
+            is_dense = batch.is_dense and not batch.lengths
+            if encoder_batch is None or (is_dense and not encoder_batch.is_dense):  # a cache holds keys by rows
+                encoder_batch = RaggedBatch.build(
+                    *encoder_hidden_states.shape[:2],
+                    device=encoder_hidden_states.device,
+                    attention_mask=encoder_attention_mask,
+                    dense=is_dense,
+                )
+            encoder_hidden_states = encoder_batch.gather(encoder_hidden_states)
+            cross_plan = plan_cross_attention(batch, encoder_batch, config._attn_implementation)
+        position_embeddings = None
+        if self.rotary_emb is not None:
+            any_positions = batch.position_ids if batch.position_ids.numel() else batch.position_ids.new_zeros(1)
+            position_embeddings = self.rotary_emb(hidden_states, any_positions)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                encoder_hidden_states,
+                plans=plans,
+                cross_plan=cross_plan,
+                position_embeddings=position_embeddings,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=batch.restore(self.final_norm(hidden_states)),  # (B, L, hidden)
+            past_key_values=past_key_values,
+        )
+
+    def _self_attention_plans(
+        self,
+        batch: RaggedBatch,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | dict | None,
+        past_key_values: Cache | None,
+    ) -> dict[str, AttentionPlan]:
+        """One plan for each kind of layer the stack has."""
+        config = self.config
+        windows = {kind: config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types}
+        if isinstance(attention_mask, dict):
+            return {kind: DensePlan(attention_mask[kind], config.is_decoder) for kind in windows}
+        if attention_mask is not None and not _is_padding_mask(attention_mask):
+            return {kind: DensePlan(attention_mask, config.is_decoder) for kind in windows}
+        if past_key_values is None:
+            backend = config._attn_implementation
+            return {
+                kind: plan_self_attention(batch, backend, config.is_decoder, window)
+                for kind, window in windows.items()
+            }
+        if isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values = past_key_values.self_attention_cache
+        plans: dict[str, AttentionPlan] = {}
+        for kind, window in windows.items():
+            make_mask = create_causal_mask if window is None else create_sliding_window_causal_mask
+            mask = make_mask(
+                config=config,
+                inputs_embeds=hidden_states,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+            )
+            options = {} if window is None else {"sliding_window": window}
+            plans[kind] = DensePlan(mask, config.is_decoder, options)
+        return plans
+
+
+def _is_padding_mask(attention_mask: Any) -> bool:
+    """Whether a mask is the ordinary `(B, L)` one, and not one prepared for the attention function."""
+    return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+
+
+def _keep_whole_encoder(cache: EncoderDecoderCache) -> None:
+    """`generate` makes the cross-attention's cache by the decoder's sliding windows too, and would drop the
+    encoder's states outside them."""
+    if any(cache.cross_attention_cache.is_sliding) and not any(cache.is_updated.values()):
+        cache.cross_attention_cache = DynamicCache()
+
+
+def _cached_positions(
+    given: torch.Tensor, attention_mask: torch.Tensor | dict | None, past_key_values: Cache
+) -> torch.Tensor:
+    """Positions `(B, L)` or `(1, L)` of tokens that come after those in the cache; padding counts for nothing."""
+    length = given.shape[1]
+    if _is_padding_mask(attention_mask):
+        return (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    return (torch.arange(length, device=given.device) + past_key_values.get_seq_length()).unsqueeze(0)
+
+
+__all__ = ["RoFormerLiteModel", "RoFormerLitePreTrainedModel"]
