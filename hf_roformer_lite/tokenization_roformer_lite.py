@@ -1,0 +1,349 @@
+"""Tokenizer of RoFormer-Lite: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
+
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import UnigramTrainer
+from transformers import BatchEncoding
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ALGORITHMS = ("bpe", "unigram", "wordpiece")
+_ROLES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+_ROLES |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+
+# Scripts written without spaces; the last two are the long-vowel signs, whose script property is Common.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\x{30FC}\x{FF70}"
+_SPACED_LETTER = rf"[\p{{L}}\p{{M}}&&[^{_UNSPACED}]]"
+# No token crosses the border of two of these: an English contraction, a run of Chinese (or of another script without
+# spaces), a word with the space before it, one digit, a run of punctuation and symbols, line ends, other white space.
+_SPLIT_PATTERN = (
+    r"(?i:['’](?:[sdmt]|ll|ve|re)(?!\p{L}))"
+    rf"|[{_UNSPACED}][{_UNSPACED}\p{{M}}]*"
+    rf"| ?{_SPACED_LETTER}+"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s"
+)
+# Puts a space before a word of spaced script and before nothing else (see the class, "Text split into words").
+_SPACE_BEFORE_WORD = normalizers.Sequence(
+    [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{_SPACED_LETTER})"), "")]
+)
+
+# SentencePiece (Kudo & Richardson 2018) recommends to cover this share of running Chinese and Japanese characters.
+_CHARACTER_COVERAGE = 0.9995
+# Two characters that never get a piece, free to delimit and to mark words while Unigram is trained.
+_DELIMITER, _MARK = "\x00", "\uffff"
+# Words seen this often are candidates for a piece. On 27,000 short Chinese–English sentence pairs and 8,192 entries,
+# 5 makes 2 % fewer tokens than 2 in English and 4 % fewer in Chinese (3 lies in between).
+_COMMON_WORD = 5
+
+
+class RoFormerLiteTokenizer(TokenizersBackend):
+    """
+    Fast tokenizer that stands alone in its `tokenizer.json`: `PreTrainedTokenizerFast` reads the same file and gives
+    the same ids for plain text. Make one with `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
+
+    **Template.** `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs (token types 0 and 1). `bos_token` is `[CLS]`
+    and `eos_token` is `[SEP]`, so an encoder–decoder starts with `[CLS]` and ends with `[SEP]`.
+
+    **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are `y [SEP]`: exactly
+    what a decoder that starts with `[CLS]` has to predict. `decoder_input_ids` are therefore the labels moved to the
+    right by one, with `[CLS]` in front. `max_length` and `max_target_length` count the `[SEP]`.
+
+    **Lossless.** With BPE and Unigram, `decode(encode(text), skip_special_tokens=True) == text` for any string that
+    UTF-8 can hold. A literal `[SEP]` in the text is the special token, as everywhere in transformers, unless
+    `split_special_tokens=True`. A lone surrogate is no Unicode text: encoding it raises `TypeError`.
+
+    **Text split into words** (`is_split_into_words=True`). With BPE and Unigram, a word that begins with a letter of a
+    script written with spaces is encoded as within a sentence, with the space before it; Chinese, digits and
+    punctuation get none. Offsets count from the start of each word. Chinese labelled by the character is best served
+    by WordPiece, the only one whose tokens never span two Chinese characters.
+
+    `token_type_ids` are not among `model_input_names` (`generate` of an encoder–decoder refuses them); ask with
+    `return_token_type_ids=True`. Labels and split words exchange parts of the backend while they are encoded: as with
+    the padding and truncation of every fast tokenizer, use one instance in one thread at a time.
+
+    Args:
+        tokenizer_file: path of a `tokenizer.json`, taken as it is.
+        tokenizer_object: the same as a `tokenizers.Tokenizer`. One of the two is required (`ValueError`).
+        pad_token, unk_token, cls_token, sep_token, mask_token, bos_token, eos_token: other special tokens.
+        model_max_length: longest sequence in tokens, for `truncation=True` and the warning about long text.
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json"}
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def __init__(self, *, model_max_length: int = 512, **kwargs: Any):
+        # tokenizer.json holds the added tokens; a second list would bring back the names that retraining has changed.
+        kwargs.pop("added_tokens_decoder", None)
+        super().__init__(model_max_length=model_max_length, **{**_ROLES, **kwargs})
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Hands `tokenizer.json` to `__init__`; the base class would rebuild the pipeline from the vocabulary."""
+        return kwargs
+
+    @classmethod
+    def train(
+        cls,
+        source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike],
+        *,
+        vocab_size: int = 8192,
+        algorithm: str = "bpe",
+        min_frequency: int = 2,
+        lowercase: bool | None = None,
+        strip_accents: bool | None = None,
+        model_max_length: int = 512,
+        show_progress: bool = True,
+        **trainer_options: Any,
+    ) -> "RoFormerLiteTokenizer":
+        """
+        Trains a tokenizer. Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK].
+
+        * `"bpe"` — pieces of UTF-8 bytes (Sennrich et al. 2016 on bytes, as GPT-2); never gives [UNK].
+        * `"unigram"` — pieces of characters (Kudo 2018); a character without a piece is written as one `<0x..>` token
+          for each of its UTF-8 bytes; never gives [UNK]. Spaces stay spaces and nothing is normalised. Characters seen
+          less than `min_frequency` times, or in the rarest 0.05 % of the text, get no piece of their own.
+        * `"wordpiece"` — BERT's (Devlin et al. 2019): control characters removed, Chinese characters apart, optionally
+          lower case and without accents. Not lossless, and unknown characters are [UNK].
+
+        Args:
+            source: the path of a UTF-8 text file (`.gz` is unpacked) read line by line, a list of such paths, or any
+                iterable of texts. A list is taken for paths if its first item is a path object, names a file, or ends
+                in .txt or .gz.
+            vocab_size: upper bound on the entries, special tokens and bytes included.
+            min_frequency: pairs seen less often are not merged (bpe, wordpiece); see above for unigram.
+            lowercase, strip_accents: wordpiece only; lower case by default, accents as `lowercase`.
+            model_max_length: see the class.
+            trainer_options: further arguments of the trainer in `tokenizers`, as `limit_alphabet` (bpe, wordpiece).
+
+        Raises:
+            ValueError: unknown algorithm, `lowercase` or `strip_accents` with a lossless algorithm, a source without
+                text, a line that is not UTF-8 (its file and number are named), `vocab_size` below the alphabet.
+            FileNotFoundError, TypeError: a path that is no file, an item of the source that is no string.
+        """
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm={algorithm!r} is unknown; choose one of {', '.join(ALGORITHMS)}")
+        if algorithm != "wordpiece" and (lowercase or strip_accents):
+            raise ValueError(f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; only wordpiece can do that")
+        backend = _untrained_backend(algorithm, lowercase is not False, strip_accents)
+        untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
+        options = {"min_frequency": min_frequency, "show_progress": show_progress, **trainer_options}
+        return untrained.train_new_from_iterator(_texts(source), vocab_size, **options)
+
+    def train_new_from_iterator(
+        self,
+        text_iterator: Iterable[str] | Iterable[list[str]],
+        vocab_size: int,
+        length: int | None = None,
+        new_special_tokens: list[Any] | None = None,
+        special_tokens_map: dict[str, str] | None = None,
+        min_frequency: int = 2,
+        **kwargs: Any,
+    ) -> "RoFormerLiteTokenizer":
+        """
+        Trains a tokenizer of the same kind, with the same special tokens and settings, on other text: an iterable of
+        texts or of lists of texts. The arguments are those of the base class, and `min_frequency` and the errors those
+        of `train`; `kwargs` go to the trainer in `tokenizers`.
+        """
+        texts = _not_empty(text_iterator)
+        names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
+        if isinstance(self._tokenizer.model, models.Unigram):
+            # The special tokens are arranged as for the others, on a throwaway text; then the pieces are replaced.
+            new = super().train_new_from_iterator(["a"], vocab_size, show_progress=False, **names)
+            _train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
+        else:
+            kwargs |= {"min_frequency": min_frequency, **names}
+            new = super().train_new_from_iterator(texts, vocab_size, length, **kwargs)
+        if new.vocab_size > vocab_size:
+            raise ValueError(_too_small(vocab_size, new.vocab_size))
+        new._tokenizer.post_processor = new._template()
+        return new
+
+    def __call__(
+        self, text=None, text_pair=None, text_target=None, text_pair_target=None, *args: Any, **kwargs: Any
+    ) -> BatchEncoding:
+        """As in every tokenizer of transformers; `text_target` gives labels without a leading `[CLS]`."""
+        if text_target is None:
+            return super().__call__(text, text_pair, None, None, *args, **kwargs)
+        inputs = None if text is None else super().__call__(text, text_pair, None, None, *args, **kwargs)
+        with self._exchanged(post_processor=self._template(start=False)):
+            target = super().__call__(None, None, text_target, text_pair_target, *args, **kwargs)
+        if inputs is None:
+            return target
+        inputs["labels"] = target["input_ids"]
+        return inputs
+
+    def _encode_plus(self, *args: Any, is_split_into_words: bool = False, **kwargs: Any) -> BatchEncoding:
+        spaced = is_split_into_words and not isinstance(self._tokenizer.model, models.WordPiece)
+        with self._exchanged(**({"normalizer": _SPACE_BEFORE_WORD} if spaced else {})):
+            return super()._encode_plus(*args, is_split_into_words=is_split_into_words, **kwargs)
+
+    @contextmanager
+    def _exchanged(self, **parts: Any) -> Iterator[None]:
+        """Exchanges parts of the backend and puts the old ones back, whatever happens in between."""
+        before = {name: getattr(self._tokenizer, name) for name in parts}
+        try:
+            for name, part in parts.items():
+                setattr(self._tokenizer, name, part)
+            yield
+        finally:
+            for name, part in before.items():
+                setattr(self._tokenizer, name, part)
+
+    def _template(self, start: bool = True) -> processors.Sequence:
+        return _template(self._tokenizer, self.cls_token if start else None, self.sep_token)
+
+
+def _template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:
+    """The special tokens around a text or a pair. Spaces that pieces begin with are cut from their offsets."""
+    single = f"{start}:0 $A:0 {end}:0" if start is not None else f"$A:0 {end}:0"
+    ids = [(token, backend.token_to_id(token)) for token in (start, end) if token is not None]
+    template = processors.TemplateProcessing(single=single, pair=f"{single} $B:1 {end}:1", special_tokens=ids)
+    has_spaces = not isinstance(backend.model, models.WordPiece)
+    return processors.Sequence([processors.ByteLevel(trim_offsets=True)] * has_spaces + [template])
+
+
+def _untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
+    """The pipeline of an algorithm with nothing but the special tokens in its vocabulary."""
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
+    if algorithm == "bpe":
+        backend = Tokenizer(models.BPE())
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        backend.decoder = decoders.ByteLevel()
+    elif algorithm == "unigram":
+        pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
+        backend = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL_TOKENS.index("[UNK]")))
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split])
+        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        backend.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    backend.post_processor = _template(backend, "[CLS]", "[SEP]")
+    return backend
+
+
+def _train_unigram(
+    tokenizer: RoFormerLiteTokenizer, texts: Iterable[str], vocab_size: int, min_frequency: int, **options: Any
+) -> None:
+    """
+    Gives `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from `texts`.
+
+    The trainer of `tokenizers` knows nothing of byte fallback: it wants a piece for every character, so characters
+    that shall be bytes are kept from it. It also sees every distinct word once, and proposes as pieces what it sees
+    continued in two ways: the common word " that" is never proposed, only " tha". So a common word is shown a second
+    time, with a mark behind it.
+    """
+    backend = tokenizer.backend_tokenizer
+    split = backend.pre_tokenizer[0]
+    words = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
+    alphabet = _alphabet(words, min_frequency)
+    special_tokens = [token.content for _, token in sorted(backend.get_added_tokens_decoder().items())]
+    taken = len(special_tokens) + 256
+    if taken + len(alphabet) > vocab_size:
+        raise ValueError(_too_small(vocab_size, taken + len(alphabet)))
+    rare = {ord(character): _DELIMITER for word in words for character in word if character not in alphabet}
+
+    def words_as_often_as_seen() -> Iterator[str]:
+        common: Counter[str] = Counter()
+        for word, count in words.items():
+            known = word.translate(rare)
+            yield _DELIMITER.join([known] * count)
+            for part in filter(None, known.split(_DELIMITER)):
+                common[part] += count
+        yield _DELIMITER.join(part + _MARK for part, count in common.items() if count >= _COMMON_WORD)
+
+    trained = Tokenizer(models.Unigram())
+    trained.pre_tokenizer = pre_tokenizers.Split(_DELIMITER, "removed")
+    trainer = UnigramTrainer(vocab_size=vocab_size - taken + 1, **options)  # one more for the mark
+    trained.train_from_iterator(words_as_often_as_seen(), trainer)
+    scores = {piece: score for piece, score in json.loads(trained.to_str())["model"]["vocab"] if _MARK not in piece}
+    # The trainer ends with the characters that it had pruned, each 1e-4 above the other, in an order that changes from
+    # run to run, as do the last digits of all scores. They share the lowest score here.
+    lowest = min(scores.values(), default=0.0)
+    for character in alphabet:
+        if scores.get(character, lowest) < lowest + 1e-4 * (len(alphabet) + 1):
+            scores[character] = lowest
+    learned = sorted(((piece, round(score, 6)) for piece, score in scores.items()), key=lambda e: (-e[1], e[0]))
+
+    pieces = [(token, 0.0) for token in special_tokens] + [(f"<0x{byte:02X}>", 0.0) for byte in range(256)] + learned
+    backend.model = models.Unigram(pieces, unk_id=special_tokens.index(tokenizer.unk_token), byte_fallback=True)
+    # Neighbours without a piece would fall back as one and share their offsets: each is set apart.
+    unknown = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(Regex(f"[^{unknown}]"), "isolated")])
+
+
+def _alphabet(words: Counter[str], min_frequency: int) -> set[str]:
+    """The characters that get a piece each: the space, and frequent ones up to the `_CHARACTER_COVERAGE`."""
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    alphabet, covered = {" "}, 0
+    for character, count in characters.most_common():
+        if count < min_frequency or covered >= _CHARACTER_COVERAGE * characters.total():
+            break
+        alphabet.add(character)
+        covered += count
+    return alphabet - {_DELIMITER, _MARK}
+
+
+def _too_small(vocab_size: int, needed: int) -> str:
+    return f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text take {needed} entries"
+
+
+def _not_empty(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
+    """The texts, from a flat iterable or one of lists, without the blank ones; `ValueError` if none is left."""
+    texts = filter(_is_text, chain.from_iterable(x if isinstance(x, list | tuple) else [x] for x in items))
+    first = next(texts, None)
+    if first is None:
+        raise ValueError("nothing to train on: the source holds no text")
+    return chain([first], texts)
+
+
+def _is_text(item: Any) -> bool:
+    if not isinstance(item, str):
+        raise TypeError(f"the source of texts holds {item!r}, a {type(item).__name__} and not a str")
+    return bool(item.strip())
+
+
+def _texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]) -> Iterable[Any]:
+    if isinstance(source, str | os.PathLike):
+        source = [Path(source)]
+    if not (isinstance(source, list | tuple) and source and _is_path(source[0])):
+        return source
+    for path in source:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"no such file to train on: {path}")
+    return chain.from_iterable(_read_lines(Path(path)) for path in source)
+
+
+def _is_path(item: Any) -> bool:
+    return isinstance(item, os.PathLike) or os.path.isfile(item) or str(item).endswith((".txt", ".gz"))
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason})") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not a whole gzip file ({error})") from error
