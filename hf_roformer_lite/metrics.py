@@ -1,0 +1,100 @@
+"""Metrics, each from the library that defines it: sacrebleu, scikit-learn, scipy and seqeval.
+
+All values are fractions from 0 to 1 except BLEU and chrF, which sacrebleu gives from 0 to 100.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+Metrics = dict[str, float]
+
+
+def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a") -> Metrics:
+    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the share of lines exactly right."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    exact = np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
+    return {
+        "bleu": BLEU(tokenize=bleu_tokenizer).corpus_score(list(hypotheses), [list(references)]).score,
+        "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
+        "exact_match": float(exact),
+    }
+
+
+def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What a perplexity needs of each row, so that whole logits need not be kept.
+
+    Args:
+        logits: `(B, L, vocab)`.
+        labels: `(B, L)`, -100 where nothing is to be predicted.
+
+    Returns:
+        `(B, 3)`: summed negative log-likelihood in nats, number of labels, number of labels with the highest logit.
+    """
+    labelled = labels != -100  # (B, L)
+    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, L), 0 without label
+    right = (logits.argmax(-1) == labels) & labelled
+    return torch.stack([losses.sum(1), labelled.sum(1).float(), right.sum(1).float()], dim=1)
+
+
+def perplexity_metrics(scores: np.ndarray) -> Metrics:
+    """Loss and perplexity over all labelled tokens, and the share predicted right, from `token_scores` of each row."""
+    loss, labels, right = scores.astype(np.float64).sum(0)
+    if labels == 0:
+        raise ValueError("there is no labelled token to measure a perplexity on")
+    mean = float(loss / labels)
+    return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": float(right / labels)}
+
+
+def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
+    """Accuracy and macro F1 (the mean over the classes that occur)."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    return {
+        "accuracy": float(accuracy_score(true, predicted)),
+        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
+    }
+
+
+def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
+    """For `(rows, labels)` of 0 and 1: share of rows that are wholly right, macro and micro F1."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    return {
+        "accuracy": float(accuracy_score(true, predicted)),
+        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(true, predicted, average="micro", zero_division=0)),
+    }
+
+
+def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
+    """Pearson and Spearman correlation (0 when one side is constant) and mean squared error."""
+    from scipy.stats import pearsonr, spearmanr
+
+    constant = np.ptp(predicted) == 0 or np.ptp(true) == 0 or len(true) < 2
+    return {
+        "pearson": 0.0 if constant else float(pearsonr(predicted, true).statistic),
+        "spearman": 0.0 if constant else float(spearmanr(predicted, true).statistic),
+        "mse": float(np.mean((predicted - true) ** 2)),
+    }
+
+
+def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:
+    """Accuracy over tokens, and precision, recall and F1 of whole entities (as conlleval) or else macro F1 of tags."""
+    flat_predicted = np.array([tag for row in predicted for tag in row])
+    flat_true = np.array([tag for row in true for tag in row])
+    scores = classification_metrics(flat_predicted, flat_true)
+    if not entities:
+        return scores
+    from seqeval.metrics import f1_score, precision_score, recall_score
+
+    return {
+        "f1": float(f1_score(true, predicted, zero_division=0)),
+        "precision": float(precision_score(true, predicted, zero_division=0)),
+        "recall": float(recall_score(true, predicted, zero_division=0)),
+        "accuracy": scores["accuracy"],
+    }
