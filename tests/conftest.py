@@ -1,0 +1,76 @@
+"""Shared tiny models: every option that changes how hidden states flow."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads cost more than they bring
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
+
+VOCAB = 99
+
+STACKS: dict[str, dict] = {
+    "default": {},
+    "grouped-gated-rms": {"num_key_value_heads": 2, "gated_mlp": True, "hidden_act": "silu", "norm_type": "rmsnorm"},
+    "post-sinusoidal": {"norm_placement": "post", "position_embedding_type": "sinusoidal", "scale_embeddings": True},
+    "learned-typed": {"position_embedding_type": "learned", "type_vocab_size": 2, "embedding_norm": True},
+    "factorised-no-position": {"position_embedding_type": "none", "embedding_size": 16, "lm_head_transform": True},
+    "sliding": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+    "partial-rotary-value": {
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+        "rotary_value": True,
+        "head_dim": 12,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+}
+
+
+def stack_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteConfig:
+    """A tiny config of `STACKS`."""
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "hidden_dropout": 0.0, "max_position_embeddings": 64}
+    config = RoFormerLiteConfig(**{**sizes, **STACKS[name], **fields})
+    config._attn_implementation = backend
+    return config
+
+
+def seq2seq_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteSeq2SeqConfig:
+    """A tiny pair of two different stacks, the decoder of the kind `name`."""
+    encoder = stack_config(hidden_size=24, num_hidden_layers=1, vocab_size=VOCAB + 2)
+    config = RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(name), **fields)
+    config._attn_implementation = backend
+    return config
+
+
+def build(model_class: type[PreTrainedModel], config, seed: int = 0) -> PreTrainedModel:
+    """A model with seeded weights, large enough that differences show."""
+    torch.manual_seed(seed)
+    config.initializer_range = 0.2
+    for side in ("encoder", "decoder"):
+        if hasattr(config, side):
+            getattr(config, side).initializer_range = 0.2
+    return model_class(config).eval()
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture
+def ragged_input(generator) -> dict[str, torch.Tensor]:
+    """Six rows with every kind of mask: full, right- and left-padded, with holes, one token, none at all."""
+    mask = torch.ones(6, 17, dtype=torch.long)
+    mask[1, 9:] = 0
+    mask[2, :6] = 0
+    mask[3] = (torch.rand(17, generator=generator) > 0.5).long()
+    mask[4] = 0
+    mask[4, 5] = 1
+    mask[5] = 0
+    return {"input_ids": torch.randint(5, VOCAB, (6, 17), generator=generator), "attention_mask": mask}

@@ -1,0 +1,167 @@
+"""Decoding: with and without cache, greedy, sampled and with beams, padded on either side."""
+
+import pytest
+import torch
+from conftest import STACKS, VOCAB, build, seq2seq_config, stack_config
+from transformers import DynamicCache, EncoderDecoderCache
+
+from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+MODES = {
+    "greedy": {"do_sample": False},
+    "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.7},
+    "constrained": {"num_beams": 3, "min_new_tokens": 6, "max_new_tokens": 7, "no_repeat_ngram_size": 2},
+}
+ROPE_SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.5, 2.0, 2.5],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+    },
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_cached_steps_equal_one_pass(name, generator):
+    model = build(RoFormerLiteForCausalLM, stack_config(name))
+    ids = torch.randint(5, VOCAB, (2, 13), generator=generator)
+    with torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        past, pieces = None, []
+        for start, end in ((0, 5), (5, 6), (6, 9), (9, 13)):
+            output = model(ids[:, start:end], past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            pieces.append(output.logits)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_cached_decoder_steps_equal_one_pass(name, ragged_input, generator):
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config(name))
+    target = torch.randint(5, VOCAB, (6, 10), generator=generator)
+    with torch.no_grad():
+        whole = model(**ragged_input, decoder_input_ids=target, use_cache=False)
+        caches = (DynamicCache(config=model.config.decoder) for _ in range(2))  # as `generate` makes them
+        past = EncoderDecoderCache(*caches)
+        encoder_outputs, pieces = model.get_encoder()(**ragged_input), []
+        torch.testing.assert_close(encoder_outputs[0], whole.encoder_last_hidden_state, **TOLERANCE)
+        for start, end in ((0, 4), (4, 5), (5, 10)):
+            output = model(
+                attention_mask=ragged_input["attention_mask"],
+                encoder_outputs=encoder_outputs,
+                decoder_input_ids=target[:, start:end],
+                past_key_values=past,
+            )
+            pieces.append(output.logits)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole.logits, **TOLERANCE)
+    assert past.is_updated == dict.fromkeys(range(2), True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_generation_with_and_without_cache(mode, ragged_input):
+    options = {"max_new_tokens": 8, **MODES[mode]}
+    seq2seq = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    left_padded = {key: value[[0, 2]] for key, value in ragged_input.items()}
+    causal = build(RoFormerLiteForCausalLM, stack_config())
+    for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
+        cached = model.generate(**inputs, **options)
+        assert torch.equal(cached, model.generate(**inputs, **options, use_cache=False))
+        if mode == "constrained":
+            start = 1 if model is seq2seq else inputs["input_ids"].shape[1]
+            assert cached.shape[1] - start in (6, 7)
+            assert (cached[:, start : start + 6] != model.config.eos_token_id).all()
+
+
+@pytest.mark.parametrize("implementation", ["static", "dynamic"])
+@pytest.mark.parametrize("name", ["default", "grouped-gated-rms", "sliding"])
+def test_other_caches(implementation, name, ragged_input):
+    seq2seq = build(RoFormerLiteForConditionalGeneration, seq2seq_config(name))
+    causal = build(RoFormerLiteForCausalLM, stack_config(name))
+    left_padded = {key: value[[0, 2]] for key, value in ragged_input.items()}
+    options = {"max_new_tokens": 6, "do_sample": False, "disable_compile": True}
+    for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
+        expected = model.generate(**inputs, **options, use_cache=False)
+        assert torch.equal(model.generate(**inputs, **options, cache_implementation=implementation), expected)
+
+
+def test_sampling_is_seeded_and_encoder_outputs_are_used(ragged_input):
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    options = {"do_sample": True, "top_k": 20, "max_new_tokens": 12}
+    samples = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        samples.append(model.generate(**ragged_input, **options))
+    assert torch.equal(samples[0], samples[1]) and not torch.equal(samples[0], samples[2])
+    encoder_outputs = model.get_encoder()(**ragged_input)
+    given = model.generate(
+        encoder_outputs=encoder_outputs, attention_mask=ragged_input["attention_mask"], max_new_tokens=8
+    )
+    assert torch.equal(given, model.generate(**ragged_input, max_new_tokens=8))
+    encoder_outputs.last_hidden_state = encoder_outputs.last_hidden_state.roll(1, 0)
+    rolled = model.generate(
+        encoder_outputs=encoder_outputs,
+        attention_mask=ragged_input["attention_mask"].roll(1, 0),
+        max_new_tokens=8,
+    )
+    assert torch.equal(rolled, given.roll(1, 0))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_left_padding_equals_right_padding_and_none(name, generator):
+    model = build(RoFormerLiteForCausalLM, stack_config(name))
+    ids = torch.randint(5, VOCAB, (1, 8), generator=generator)
+    padding, ones = torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 8, dtype=torch.long)
+    left = {"input_ids": torch.cat([padding, ids], 1), "attention_mask": torch.cat([padding, ones], 1)}
+    right = {"input_ids": torch.cat([ids, padding], 1), "attention_mask": torch.cat([ones, padding], 1)}
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        for use_cache in (False, True):
+            torch.testing.assert_close(model(**left, use_cache=use_cache).logits[:, 4:], expected, **TOLERANCE)
+            torch.testing.assert_close(model(**right, use_cache=use_cache).logits[:, :8], expected, **TOLERANCE)
+    options = {"max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(model.generate(**left, **options)[:, 12:], model.generate(ids, **options)[:, 8:])
+
+
+@pytest.mark.parametrize("scaling", ROPE_SCALINGS)
+def test_rope_scalings_change_the_model_and_decode(scaling, generator):
+    plain = build(RoFormerLiteForCausalLM, stack_config(max_position_embeddings=16))
+    scaled = build(
+        RoFormerLiteForCausalLM,
+        stack_config(rope_parameters=ROPE_SCALINGS[scaling], max_position_embeddings=16),
+    )
+    ids = torch.randint(5, VOCAB, (2, 40), generator=generator)
+    with torch.no_grad():
+        assert (plain(ids).logits - scaled(ids).logits).abs().max() > 1e-3
+        if scaling == "dynamic":  # by its definition the frequencies follow the length, so cached keys keep older ones
+            torch.testing.assert_close(plain(ids[:, :15]).logits, scaled(ids[:, :15]).logits, **TOLERANCE)
+            return
+        prefix = scaled(ids[:, :30], use_cache=True)
+        rest = scaled(ids[:, 30:], past_key_values=prefix.past_key_values).logits
+        torch.testing.assert_close(rest, scaled(ids, use_cache=False).logits[:, 30:], **TOLERANCE)
+
+
+def test_logits_to_keep(generator):
+    model = build(RoFormerLiteForCausalLM, stack_config())
+    ids = torch.randint(5, VOCAB, (2, 9), generator=generator)
+    full = model(ids).logits
+    torch.testing.assert_close(model(ids, logits_to_keep=2).logits, full[:, -2:])
+    torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]])
+
+
+def test_decoder_input_is_required():
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    with pytest.raises(ValueError, match="decoder_input_ids"):
+        model(torch.full((1, 3), 5))
