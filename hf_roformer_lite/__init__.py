@@ -16,7 +16,8 @@ from transformers import (
     AutoTokenizer,
 )
 
-from .configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .heads_roformer_lite import (
     RoFormerLiteForMultipleChoice,
     RoFormerLiteForQuestionAnswering,

@@ -26,7 +26,11 @@ class RoFormerLiteAttention(nn.Module):
         self.scaling = config.head_dim**-0.5
         self.is_causal = config.is_decoder and not is_cross_attention
         self.is_cross_attention = is_cross_attention
-        key_value_size = (is_cross_attention and config.cross_attention_hidden_size) or config.hidden_size
+        self.make_projections(config)
+
+    def make_projections(self, config: RoFormerLiteConfig) -> None:
+        """The weights; with `prepare`, `queries` and `keys_and_values` all that differs between kinds of heads."""
+        key_value_size = (self.is_cross_attention and config.cross_attention_hidden_size) or config.hidden_size
         query_width = config.num_attention_heads * config.head_dim
         key_width = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
@@ -34,8 +38,20 @@ class RoFormerLiteAttention(nn.Module):
         self.v_proj = nn.Linear(key_value_size, key_width, bias=config.attention_bias)
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.attention_bias)
 
-    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
+    def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim))  # (..., heads, head_dim)
+
+    def prepare(self, states: torch.Tensor) -> torch.Tensor:
+        """What queries, keys and values are all made from."""
+        return states
+
+    def queries(self, states: torch.Tensor) -> torch.Tensor:
+        """Prepared states to `(..., heads, head_dim)`."""
+        return self.split_heads(self.q_proj(states))
+
+    def keys_and_values(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Prepared states to two of `(..., key_value_heads, head_dim)`."""
+        return self.split_heads(self.k_proj(states)), self.split_heads(self.v_proj(states))
 
     def forward(
         self,
@@ -43,6 +59,7 @@ class RoFormerLiteAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         plan: AttentionPlan | None = None,
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        key_position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -53,17 +70,20 @@ class RoFormerLiteAttention(nn.Module):
             key_value_states: Encoder states of cross-attention; None attends to `hidden_states`.
             plan: How these queries meet these keys.
             position_embeddings: Cosines and sines, each `(..., 1, rotary_dim)`; None does not rotate.
+            key_position_embeddings: The same for the keys of cross-attention.
             past_key_values: Cache to extend and read; only with `(B, L, hidden)`.
 
         Returns:
             `(..., hidden)`, and the probabilities `(B, heads, Lq, Lk)` where the backend gives them.
         """
-        query = self._split_heads(self.q_proj(hidden_states))  # (..., heads, head_dim)
+        states = self.prepare(hidden_states)
+        query = self.queries(states)  # (..., heads, head_dim)
         if self.is_cross_attention:
             key, value = self._cross_keys_and_values(key_value_states, past_key_values)
+            if position_embeddings is not None:
+                query, key = rotate(query, *position_embeddings), rotate(key, *key_position_embeddings)
         else:
-            key = self._split_heads(self.k_proj(hidden_states))  # (..., key_value_heads, head_dim)
-            value = self._split_heads(self.v_proj(hidden_states))
+            key, value = self.keys_and_values(states)  # each (..., key_value_heads, head_dim)
             if position_embeddings is not None:
                 query, key = rotate(query, *position_embeddings), rotate(key, *position_embeddings)
                 if self.config.rotary_value:
@@ -87,8 +107,7 @@ class RoFormerLiteAttention(nn.Module):
         if is_shared_cache and past_key_values.is_updated.get(self.layer_idx):
             layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return layer.keys.transpose(1, 2), layer.values.transpose(1, 2)
-        key = self._split_heads(self.k_proj(key_value_states))  # (..., key_value_heads, head_dim)
-        value = self._split_heads(self.v_proj(key_value_states))
+        key, value = self.keys_and_values(self.prepare(key_value_states))
         if is_shared_cache:
             cache = past_key_values.cross_attention_cache
             cached = cache.update(key.transpose(1, 2), value.transpose(1, 2), self.layer_idx)

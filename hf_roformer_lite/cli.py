@@ -35,10 +35,24 @@ def _predict(argv: list[str]) -> None:
     main(argv)
 
 
+def _convert(argv: list[str]) -> None:
+    from .conversion.command import convert_main
+
+    convert_main(argv)
+
+
+def _verify(argv: list[str]) -> None:
+    from .conversion.command import verify_main
+
+    verify_main(argv)
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "demo": (_demo, "train, evaluate and save a small model on data made by the package itself; nothing to download"),
     "train": (_train, "train a model on your own data: seq2seq, mlm, causal, classify or tag"),
     "predict": (_predict, "read lines, write the answers of a trained model"),
+    "convert": (_convert, "bring a checkpoint of another system into this package, or one of this package there"),
+    "verify": (_verify, "hold a checkpoint against its conversion: the same numbers"),
 }
 
 

@@ -12,12 +12,12 @@ from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
 
 
-def make_norm(config: RoFormerLiteConfig, width: int | None = None) -> nn.Module:
-    """The norm of `config.norm_type` over `width` channels (default: `hidden_size`)."""
-    width = width or config.hidden_size
+def make_norm(config: RoFormerLiteConfig, width: int | None = None, eps: float | None = None) -> nn.Module:
+    """The norm of `config.norm_type` over `width` channels (default: `hidden_size`), `eps` as the config has it."""
+    width, eps = width or config.hidden_size, config.norm_eps if eps is None else eps
     if config.norm_type == "rmsnorm":
-        return nn.RMSNorm(width, eps=config.norm_eps)
-    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
+        return nn.RMSNorm(width, eps=eps)
+    return nn.LayerNorm(width, eps=eps, bias=config.norm_bias)
 
 
 class RoFormerLiteDropout(nn.Dropout):
@@ -54,7 +54,15 @@ class RoFormerLiteMLP(nn.Module):
         return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * up)
 
 
-class RoFormerLiteLayer(GradientCheckpointingLayer):
+class RoFormerLiteAnyLayer(GradientCheckpointingLayer):
+    """What layers of every `layer_style` are, by which their outputs are recorded."""
+
+    def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
+        super().__init__()
+        self.layer_type = config.layer_types[layer_idx]
+
+
+class RoFormerLiteLayer(RoFormerLiteAnyLayer):
     """Self-attention, cross-attention if the config has it, feed-forward; each in a residual branch.
 
     `norm_placement="pre"`: x + drop(branch(norm(x))) (Xiong et al. 2020, arXiv:2002.04745);
@@ -62,9 +70,8 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
     """
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
-        super().__init__()
+        super().__init__(config, layer_idx)
         self.is_pre_norm = config.norm_placement == "pre"
-        self.layer_type = config.layer_types[layer_idx]
         self.self_attn_norm = make_norm(config)
         self.self_attn = RoFormerLiteAttention(config, layer_idx)
         if config.add_cross_attention:

@@ -25,6 +25,8 @@ class RoFormerLiteLMTransform(nn.Module):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
+        if not config.vocab_size:
+            raise ValueError("vocab_size=0: a stack that takes vectors has no vocabulary for a language model head.")
         has_dense = config.lm_head_transform or config.embedding_size != config.hidden_size
         self.dense = nn.Linear(config.hidden_size, config.embedding_size) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.hidden_act] if config.lm_head_transform else nn.Identity()

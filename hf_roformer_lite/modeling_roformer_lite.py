@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
@@ -20,12 +21,26 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan, DensePlan, plan_cross_attention, plan_self_attention
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .layers import RoFormerLiteDropout, RoFormerLiteLayer, make_norm
+from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, make_norm
+from .parallel_heads import (
+    SLOPE,
+    RoFormerLiteParallelHeadsLayer,
+    RoFormerLiteStackedLinear,
+    RoFormerLiteStackedUnit,
+)
 from .ragged import RaggedBatch
 from .rope import RoFormerLiteRotaryEmbedding, sinusoidal_positions
+from .walkthrough_layer import RoFormerLiteWalkthroughLayer
 
 # How transformers' DataCollatorWithFlattening describes packed documents.
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+
+LAYER_CLASSES: dict[str, type[nn.Module]] = {
+    "standard": RoFormerLiteLayer,
+    "parallel_heads": RoFormerLiteParallelHeadsLayer,
+    "walkthrough": RoFormerLiteWalkthroughLayer,
+}
 
 
 class RoFormerLiteEmbeddings(nn.Module):
@@ -35,13 +50,15 @@ class RoFormerLiteEmbeddings(nn.Module):
         super().__init__()
         self.config = config
         width = config.embedding_size
-        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.word_embeddings = None  # a stack that takes vectors
+        if config.vocab_size:
+            self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         if config.position_embedding_type == "learned":
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        self.norm = make_norm(config, width) if config.embedding_norm else nn.Identity()
-        self.dropout = RoFormerLiteDropout(config.hidden_dropout)
+        self.norm = make_norm(config, width, config.embedding_norm_eps) if config.embedding_norm else nn.Identity()
+        self.dropout = RoFormerLiteDropout(config.hidden_dropout if config.vocab_size else 0.0)
         self.projection = nn.Identity() if width == config.hidden_size else nn.Linear(width, config.hidden_size)
 
     def forward(
@@ -52,6 +69,8 @@ class RoFormerLiteEmbeddings(nn.Module):
         position_ids: torch.Tensor,
     ) -> torch.Tensor:
         """`input_ids` `(...)` or `inputs_embeds` `(..., embedding_size)` to `(..., hidden)`."""
+        if inputs_embeds is None and self.word_embeddings is None:
+            raise ValueError("vocab_size=0: this model takes vectors; give inputs_embeds in place of input_ids.")
         states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (..., embedding_size)
         if self.config.scale_embeddings:
             states = states * self.config.embedding_size**0.5
@@ -78,7 +97,7 @@ class RoFormerLitePreTrainedModel(PreTrainedModel):
     config: RoFormerLiteConfig
     base_model_prefix = "model"
     _input_embed_layer = "word_embeddings"
-    _no_split_modules = ["RoFormerLiteEmbeddings", "RoFormerLiteLayer"]
+    _no_split_modules = ["RoFormerLiteEmbeddings", *(layer.__name__ for layer in LAYER_CLASSES.values())]
     _skip_keys_device_placement = ["past_key_values"]
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -87,10 +106,30 @@ class RoFormerLitePreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {
-        "hidden_states": RoFormerLiteLayer,
+        "hidden_states": RoFormerLiteAnyLayer,
         "attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, RoFormerLiteStackedLinear | RoFormerLiteStackedUnit):
+            module.init_weights(self.config.initializer_range)
+        elif isinstance(module, nn.PReLU):
+            init.constant_(module.weight, SLOPE)
+
+
+class RoFormerLitePooler(nn.Module):
+    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, batch: RaggedBatch, last_hidden_state: torch.Tensor) -> torch.Tensor:
+        """Restored states `(B, L, hidden)` to `(documents, hidden)`."""
+        return self.dense(batch.pool(last_hidden_state, "cls")).tanh()
 
 
 class RoFormerLiteModel(RoFormerLitePreTrainedModel):
@@ -100,8 +139,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.embeddings = RoFormerLiteEmbeddings(config)
-        self.layers = nn.ModuleList(RoFormerLiteLayer(config, i) for i in range(config.num_hidden_layers))
+        layer_class = LAYER_CLASSES[config.layer_style]
+        self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
+        self.pooler = RoFormerLitePooler(config) if config.add_pooling_layer else None
         self.rotary_emb = RoFormerLiteRotaryEmbedding(config) if config.position_embedding_type == "rope" else None
         self.gradient_checkpointing = False
         self.post_init()
@@ -155,7 +196,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         batch: RaggedBatch | None = None,
         encoder_batch: RaggedBatch | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run the stack.
 
         Args:
@@ -174,8 +215,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 functions take.
 
         Returns:
-            `last_hidden_state` `(B, L, hidden)`, zeros at padding; `past_key_values`; on request `hidden_states`,
-            `attentions`, `cross_attentions`.
+            `last_hidden_state` `(B, L, hidden)`, zeros at padding; `pooler_output` `(documents, hidden)` with
+            `add_pooling_layer`; `past_key_values`; on request `hidden_states`, `attentions`, `cross_attentions`.
 
         Raises:
             ValueError: when inputs do not fit together.
@@ -220,6 +261,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if self.rotary_emb is not None:
             any_positions = batch.position_ids if batch.position_ids.numel() else batch.position_ids.new_zeros(1)
             position_embeddings = self.rotary_emb(hidden_states, any_positions)
+            if cross_plan is not None and config.layer_style == "parallel_heads":  # the only one to rotate them
+                kwargs["encoder_position_embeddings"] = self.rotary_emb(hidden_states, encoder_batch.position_ids)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -230,8 +273,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=batch.restore(self.final_norm(hidden_states)),  # (B, L, hidden)
+        last_hidden_state = batch.restore(self.final_norm(hidden_states))  # (B, L, hidden)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=last_hidden_state,
+            pooler_output=None if self.pooler is None else self.pooler(batch, last_hidden_state),
             past_key_values=past_key_values,
         )
 

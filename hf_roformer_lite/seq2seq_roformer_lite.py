@@ -8,7 +8,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
-from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .lm_heads_roformer_lite import RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel

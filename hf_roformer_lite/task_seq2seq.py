@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from .arguments import DataArguments, LiteSeq2SeqTrainingArguments
-from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .data_files import InputError, Row, file_format, read_parallel, text_of
 from .metrics import Metrics, translation_metrics
 from .tasks import Task, encode_lines, quoted

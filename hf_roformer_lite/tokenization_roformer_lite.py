@@ -1,10 +1,8 @@
 """Tokenizer of RoFormer-Lite: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
 
 import gzip
-import json
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -12,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers.trainers import UnigramTrainer
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
+from transformers.utils import logging
+
+from .tokenization_unigram import train_unigram
+
+logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALGORITHMS = ("bpe", "unigram", "wordpiece")
@@ -38,14 +40,6 @@ _SPLIT_PATTERN = (
 _SPACE_BEFORE_WORD = normalizers.Sequence(
     [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{_SPACED_LETTER})"), "")]
 )
-
-# SentencePiece (Kudo & Richardson 2018) recommends to cover this share of running Chinese and Japanese characters.
-_CHARACTER_COVERAGE = 0.9995
-# Two characters that never get a piece, free to delimit and to mark words while Unigram is trained.
-_DELIMITER, _MARK = "\x00", "\uffff"
-# Words seen this often are candidates for a piece. On 27,000 short Chinese–English sentence pairs and 8,192 entries,
-# 5 makes 2 % fewer tokens than 2 in English and 4 % fewer in Chinese (3 lies in between).
-_COMMON_WORD = 5
 
 
 class RoFormerLiteTokenizer(TokenizersBackend):
@@ -139,7 +133,10 @@ class RoFormerLiteTokenizer(TokenizersBackend):
         backend = _untrained_backend(algorithm, lowercase is not False, strip_accents)
         untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
         options = {"min_frequency": min_frequency, "show_progress": show_progress, **trainer_options}
-        return untrained.train_new_from_iterator(_texts(source), vocab_size, **options)
+        trained = untrained._trained(_texts(source), vocab_size, **options)
+        if trained.vocab_size > vocab_size:
+            raise ValueError(_too_small(vocab_size, trained.vocab_size))
+        return trained
 
     def train_new_from_iterator(
         self,
@@ -153,20 +150,36 @@ class RoFormerLiteTokenizer(TokenizersBackend):
     ) -> "RoFormerLiteTokenizer":
         """
         Trains a tokenizer of the same kind, with the same special tokens and settings, on other text: an iterable of
-        texts or of lists of texts. The arguments are those of the base class, and `min_frequency` and the errors those
-        of `train`; `kwargs` go to the trainer in `tokenizers`.
+        texts or of lists of texts. The arguments are those of the base class, `min_frequency` that of `train`, and
+        `kwargs` go to the trainer in `tokenizers`. As with the stock tokenizers the vocabulary is larger than
+        `vocab_size` when the alphabet alone is; a warning says so.
         """
+        kwargs |= {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
+        new = self._trained(text_iterator, vocab_size, length=length, min_frequency=min_frequency, **kwargs)
+        if new.vocab_size > vocab_size:
+            logger.warning(_too_small(vocab_size, new.vocab_size))
+        return new
+
+    def _trained(
+        self,
+        text_iterator: Iterable[str] | Iterable[list[str]],
+        vocab_size: int,
+        length: int | None = None,
+        min_frequency: int = 2,
+        new_special_tokens: list[Any] | None = None,
+        special_tokens_map: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> "RoFormerLiteTokenizer":
+        """A tokenizer of the same kind with `vocab_size` entries, or more when the alphabet takes more."""
         texts = _not_empty(text_iterator)
         names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
         if isinstance(self._tokenizer.model, models.Unigram):
             # The special tokens are arranged as for the others, on a throwaway text; then the pieces are replaced.
             new = super().train_new_from_iterator(["a"], vocab_size, show_progress=False, **names)
-            _train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
+            train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
         else:
             kwargs |= {"min_frequency": min_frequency, **names}
             new = super().train_new_from_iterator(texts, vocab_size, length, **kwargs)
-        if new.vocab_size > vocab_size:
-            raise ValueError(_too_small(vocab_size, new.vocab_size))
         new._tokenizer.post_processor = new._template()
         return new
 
@@ -236,71 +249,6 @@ def _untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | No
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     backend.post_processor = _template(backend, "[CLS]", "[SEP]")
     return backend
-
-
-def _train_unigram(
-    tokenizer: RoFormerLiteTokenizer, texts: Iterable[str], vocab_size: int, min_frequency: int, **options: Any
-) -> None:
-    """
-    Gives `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from `texts`.
-
-    The trainer of `tokenizers` knows nothing of byte fallback: it wants a piece for every character, so characters
-    that shall be bytes are kept from it. It also sees every distinct word once, and proposes as pieces what it sees
-    continued in two ways: the common word " that" is never proposed, only " tha". So a common word is shown a second
-    time, with a mark behind it.
-    """
-    backend = tokenizer.backend_tokenizer
-    split = backend.pre_tokenizer[0]
-    words = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
-    alphabet = _alphabet(words, min_frequency)
-    special_tokens = [token.content for _, token in sorted(backend.get_added_tokens_decoder().items())]
-    taken = len(special_tokens) + 256
-    if taken + len(alphabet) > vocab_size:
-        raise ValueError(_too_small(vocab_size, taken + len(alphabet)))
-    rare = {ord(character): _DELIMITER for word in words for character in word if character not in alphabet}
-
-    def words_as_often_as_seen() -> Iterator[str]:
-        common: Counter[str] = Counter()
-        for word, count in words.items():
-            known = word.translate(rare)
-            yield _DELIMITER.join([known] * count)
-            for part in filter(None, known.split(_DELIMITER)):
-                common[part] += count
-        yield _DELIMITER.join(part + _MARK for part, count in common.items() if count >= _COMMON_WORD)
-
-    trained = Tokenizer(models.Unigram())
-    trained.pre_tokenizer = pre_tokenizers.Split(_DELIMITER, "removed")
-    trainer = UnigramTrainer(vocab_size=vocab_size - taken + 1, **options)  # one more for the mark
-    trained.train_from_iterator(words_as_often_as_seen(), trainer)
-    scores = {piece: score for piece, score in json.loads(trained.to_str())["model"]["vocab"] if _MARK not in piece}
-    # The trainer ends with the characters that it had pruned, each 1e-4 above the other, in an order that changes from
-    # run to run, as do the last digits of all scores. They share the lowest score here.
-    lowest = min(scores.values(), default=0.0)
-    for character in alphabet:
-        if scores.get(character, lowest) < lowest + 1e-4 * (len(alphabet) + 1):
-            scores[character] = lowest
-    learned = sorted(((piece, round(score, 6)) for piece, score in scores.items()), key=lambda e: (-e[1], e[0]))
-
-    pieces = [(token, 0.0) for token in special_tokens] + [(f"<0x{byte:02X}>", 0.0) for byte in range(256)] + learned
-    backend.model = models.Unigram(pieces, unk_id=special_tokens.index(tokenizer.unk_token), byte_fallback=True)
-    # Neighbours without a piece would fall back as one and share their offsets: each is set apart.
-    unknown = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(Regex(f"[^{unknown}]"), "isolated")])
-
-
-def _alphabet(words: Counter[str], min_frequency: int) -> set[str]:
-    """The characters that get a piece each: the space, and frequent ones up to the `_CHARACTER_COVERAGE`."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    alphabet, covered = {" "}, 0
-    for character, count in characters.most_common():
-        if count < min_frequency or covered >= _CHARACTER_COVERAGE * characters.total():
-            break
-        alphabet.add(character)
-        covered += count
-    return alphabet - {_DELIMITER, _MARK}
 
 
 def _too_small(vocab_size: int, needed: int) -> str:

@@ -26,7 +26,6 @@ IMPOSSIBLE = [
     ({"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"}, "rope_parameters.*'none'"),
     ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "short_factor"),
     ({"vocab_size": -1}, "vocab_size=-1"),
-    ({"vocab_size": 0}, "vocab_size=0"),
     ({"num_hidden_layers": -1}, "num_hidden_layers=-1"),
     ({"num_attention_heads": 0}, "num_attention_heads=0"),
     ({"intermediate_size": 0}, "intermediate_size=0"),

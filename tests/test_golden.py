@@ -60,7 +60,7 @@ def test_one_layer_written_out():
         rotated = first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()
         return torch.cat(rotated)
 
-    states = weights["embeddings.word_embeddings.weight"][ids[0]]
+    states = weights["embeddings.word_embeddings.weight"][ids[0]] * 32**0.5
     normed = norm(states, "layers.0.self_attn_norm")
     query, key, value = (linear(normed, f"self_attn.{name}_proj") for name in "qkv")
     heads = []

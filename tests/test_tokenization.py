@@ -329,6 +329,9 @@ def test_bad_sources_are_named(algorithm, tmp_path):
             train(source)
     with pytest.raises(ValueError, match="vocab_size=40 is too small.* take [0-9]+ entries"):
         train(CORPUS, vocab_size=40)
+    smallest = train(CORPUS, vocab_size=700).train_new_from_iterator(CORPUS, 60)  # as stock tokenizers do
+    assert 60 < smallest.vocab_size < 600
+    assert smallest.decode(smallest("a cat")["input_ids"], skip_special_tokens=True) == "a cat"
 
 
 def test_bad_options_are_named():

@@ -6,8 +6,9 @@ roformer-lite train seq2seq \
   --train_file tatoeba_zh_en/split/train.tsv.gz --validation_file tatoeba_zh_en/split/dev.tsv \
   --test_file tatoeba_zh_en/split/test.tsv \
   --column_names en zh attribution --source_column zh --target_column en --vocab_size 8000 --size mini \
-  --config num_hidden_layers=3 intermediate_size=512 hidden_dropout=0.1 \
-  --output_dir tatoeba-zh-en --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 8 \
-  --max_tokens_per_batch 1200 \
-  --learning_rate 1e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.997 \
+  --config num_hidden_layers=3 gated_mlp=true hidden_act=silu norm_type=rmsnorm intermediate_size=384 \
+  hidden_dropout=0.1 \
+  --output_dir tatoeba-zh-en --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 9 \
+  --max_tokens_per_batch 1600 \
+  --learning_rate 2e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.997 \
   --generation_num_beams 4 --language zh en --dataset_title "Tatoeba cmn-eng"

@@ -1,0 +1,146 @@
+"""Reading and writing directories of checkpoints. Nothing a checkpoint holds is ever executed."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+
+import hf_roformer_lite
+from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.saving import complete_directory
+
+from .sources import convert, export
+
+INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+
+
+class Checkpoint(Mapping[str, torch.Tensor]):
+    """Tensors of one or several files by name, read when they are asked for."""
+
+    def __init__(self, files: list[Path]):
+        self._files: dict[str, Any] = {}
+        for path in files:
+            opened = _open_file(path)
+            self._files |= dict.fromkeys(opened.keys(), opened)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        opened = self._files[name]
+        return opened[name] if isinstance(opened, dict) else opened.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _open_file(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            return safe_open(path, framework="pt")
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    except Exception as error:  # torch raises many kinds, all of which mean that the file is not what it should be
+        raise InputError(
+            f"{path}: torch.load(weights_only=True) refuses it; save its state_dict as safetensors: {error}"
+        ) from error
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise InputError(f"{path}: holds something other than a state_dict, a dictionary of names and tensors")
+    return loaded
+
+
+def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
+    """Tensors and config of a directory: `config.json` beside safetensors or torch files, whole or in shards.
+
+    Raises:
+        InputError: when a file is missing or cannot be read.
+    """
+    directory = Path(directory)
+    config_file = directory / "config.json"
+    try:
+        config = json.loads(config_file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{config_file}: cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{config_file}: must hold an object, the config in the source's own field names")
+    for index_file in INDEX_FILES:
+        if (directory / index_file).is_file():
+            try:
+                shards = set(json.loads((directory / index_file).read_text("utf-8"))["weight_map"].values())
+            except (ValueError, KeyError, AttributeError) as error:
+                raise InputError(f"{directory / index_file}: is not an index of shards: {error}") from error
+            if any(Path(shard).name != shard for shard in shards):
+                raise InputError(f"{directory / index_file}: names files outside its directory")
+            return Checkpoint([directory / shard for shard in sorted(shards)]), config
+    for weight_file in WEIGHT_FILES:
+        if (directory / weight_file).is_file():
+            return Checkpoint([directory / weight_file]), config
+    raise InputError(f"{directory}: has no weights; looked for {', '.join((*INDEX_FILES, *WEIGHT_FILES))}")
+
+
+def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
+    """Convert the checkpoint directory `path` of source `name` into the directory `out`, with its tokenizer if it has
+    one that transformers knows.
+
+    Nothing is written outside `out`, and `out` appears only when it is complete.
+
+    Raises:
+        InputError: when something does not fit, or `out` exists and is not empty.
+    """
+    out = _new_directory(out)
+    state_dict, config = open_checkpoint(path)
+    model = convert(name, state_dict, config)
+    with complete_directory(out) as unfinished:
+        model.save_pretrained(unfinished)
+        if any((Path(path) / file).is_file() for file in _TOKENIZER_FILES):
+            _load_tokenizer(path).save_pretrained(unfinished)
+    return model
+
+
+def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
+    """The way back: write the model of this package at `path` as a checkpoint of source `name` to `out`.
+
+    Raises:
+        InputError: when source `name` cannot say what the model does, or `out` exists and is not empty.
+    """
+    out = _new_directory(out)
+    state_dict, config = export(name, load_model(path))
+    with complete_directory(out) as unfinished:
+        save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
+        (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        for file in _TOKENIZER_FILES:
+            if (Path(path) / file).is_file():
+                shutil.copy(Path(path) / file, unfinished / file)
+
+
+def load_model(path: str | Path) -> PreTrainedModel:
+    """The model of this package at `path`, with the head it was saved with."""
+    try:
+        config = AutoConfig.from_pretrained(path)
+        (architecture,) = config.architectures or [None]
+        return getattr(hf_roformer_lite, architecture).from_pretrained(path)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{path}: holds no model of this package: {error}") from error
+
+
+def _load_tokenizer(path: str | Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: its tokenizer cannot be loaded: {error}") from error
+
+
+def _new_directory(out: str | Path) -> Path:
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already; choose a new directory")
+    return out

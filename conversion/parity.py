@@ -1,0 +1,101 @@
+"""Holding a converted model against its source: the same numbers on random and on real input."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_roformer_lite.data_files import InputError
+
+from .converter import Converter, SourceConfig, Tensors
+from .sources import find_converter
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far apart one output of the two models is, over all real positions."""
+
+    inputs: str
+    output: str
+    dtype: torch.dtype
+    mean: float
+    maximum: float
+    tolerance: float
+
+    @property
+    def is_within(self) -> bool:
+        return self.maximum <= self.tolerance  # False for NaN
+
+    def __str__(self) -> str:
+        verdict = "within" if self.is_within else "ABOVE"
+        return (
+            f"{self.inputs:<7} {self.output:<18} {str(self.dtype).removeprefix('torch.'):<8} mean {self.mean:.2e}  "
+            f"max {self.maximum:.2e}  {verdict} {self.tolerance:.0e}"
+        )
+
+
+@torch.no_grad()
+def verify(
+    name: str,
+    state_dict: Mapping[str, torch.Tensor] | None,
+    config_dict: SourceConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    lines: Sequence[str] = (),
+    seed: int = 0,
+) -> list[Difference]:
+    """Run the source and its conversion side by side, in float32 and float64.
+
+    Args:
+        name: The source.
+        state_dict: Its weights; None takes random ones.
+        config_dict: Its config.
+        tokenizer, lines: For sources of transformers' own, real text to run beside random ids.
+        seed: Of random weights and inputs.
+
+    Returns:
+        One difference for each kind of input, output and dtype.
+    """
+    converter = find_converter(name)
+    torch.manual_seed(seed)
+    reference = converter.reference(config_dict).eval()
+    if state_dict is None:
+        for parameter in reference.parameters():  # no bias zero, no gain one
+            parameter += 0.1 * torch.randn_like(parameter)
+        state_dict = converter.reference_state_dict(reference)
+    else:
+        converter.load_reference(reference, state_dict)
+    differences = []
+    for dtype in converter.tolerances:
+        weights = _cast(state_dict, dtype)
+        reference = converter.cast_reference(reference, dtype)
+        model = converter.convert(weights, config_dict)
+        batches = {"random": converter.inputs(model, torch.Generator().manual_seed(seed))}
+        if tokenizer is not None and lines:
+            batches["real"] = converter.real_inputs(model, tokenizer, lines)
+        for kind, inputs in batches.items():
+            differences += _compare(converter, reference, model, kind, _cast(inputs, dtype), dtype)
+    return differences
+
+
+def _compare(
+    converter: Converter,
+    reference: torch.nn.Module,
+    model: PreTrainedModel,
+    kind: str,
+    inputs: Tensors,
+    dtype: torch.dtype,
+) -> list[Difference]:
+    theirs, ours = converter.run_reference(reference, inputs), converter.run_ours(model, inputs)
+    if theirs.keys() != ours.keys():
+        raise InputError(f"the source gives {sorted(theirs)}, its conversion {sorted(ours)}")
+    found = []
+    for output, value in theirs.items():
+        distance = (ours[output] - value).abs()
+        mean, maximum = distance.mean().item(), distance.max().item()
+        found.append(Difference(kind, output, dtype, mean, maximum, converter.tolerances[dtype]))
+    return found
+
+
+def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}

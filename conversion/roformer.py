@@ -1,0 +1,188 @@
+"""HF RoFormer, all heads, there and back.
+
+Example:
+    >>> model = convert("roformer", hf_model.state_dict(), hf_model.config.to_dict())
+    >>> state_dict, config = export("roformer", model)
+
+Its rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2): the rows of query and
+key projections are put in order, and with `rotary_value` those of values and the columns that read them. Nothing is
+computed, so that weights which go there and come back are the same to the bit.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, RoFormerConfig
+from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForMultipleChoice,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteModel,
+)
+from hf_roformer_lite.data_files import InputError
+
+from .bert_layout import (
+    CAUSAL_LM,
+    LM_FIELDS,
+    MASKED_LM,
+    QUESTIONS,
+    TOKEN_CLASSES,
+    BertLayoutConverter,
+    Head,
+    stack_names,
+)
+from .converter import SourceConfig, Tensors
+from .names import SAME, HalfSplit, Name
+from .plain_systems import sinusoids
+
+POOLING = {"first": "cls", "last": "last"}
+
+# What our config must say for RoFormer to be able to say it. Train with these to take the model there.
+EXPRESSIBLE: dict[str, Any] = {
+    "layer_style": "standard",
+    "norm_type": "layernorm",
+    "norm_placement": "post",
+    "norm_bias": True,
+    "final_norm": False,
+    "embedding_norm": True,
+    "embedding_norm_eps": None,
+    "scale_embeddings": False,
+    "gated_mlp": False,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "position_embedding_type": "rope",
+    "add_pooling_layer": False,
+    "sliding_window": None,
+    "cross_attention_hidden_size": None,
+}
+SHARED_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SHARED_FIELDS += ("hidden_act", "max_position_embeddings", "initializer_range", "rotary_value", "use_cache")
+SHARED_FIELDS += ("is_decoder", "add_cross_attention", "tie_word_embeddings", "id2label", "label2id", "problem_type")
+SHARED_FIELDS += ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+def _sequence_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    return {"classifier_pooling": "cls", "classifier_activation": theirs.hidden_act}
+
+
+def _choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    summary = getattr(theirs, "summary_type", "last")
+    if summary not in POOLING or getattr(theirs, "summary_use_proj", False):
+        raise InputError(
+            f"summary_type={summary!r}, summary_use_proj={getattr(theirs, 'summary_use_proj', False)}: only 'first' "
+            "and 'last' without a projection have their like here"
+        )
+    return {"classifier_pooling": POOLING[summary]}
+
+
+class RoFormer(BertLayoutConverter):
+    """`config`: RoFormerConfig's fields, `architectures` for the head."""
+
+    name = "roformer"
+    prefix = "roformer"
+    config_class = RoFormerConfig
+    dropped = ("encoder.embed_positions.weight",)
+    heads = {
+        "Model": Head(RoFormerLiteModel),
+        "ForMaskedLM": MASKED_LM,
+        "ForCausalLM": CAUSAL_LM,
+        "ForSequenceClassification": Head(
+            RoFormerLiteForSequenceClassification,
+            (Name("classifier.dense.*", "classifier.dense.*"), Name("classifier.out_proj.*", "classifier.out_proj.*")),
+            _sequence_fields,
+        ),
+        "ForMultipleChoice": Head(
+            RoFormerLiteForMultipleChoice, (Name("classifier.*", "classifier.out_proj.*"),), _choice_fields
+        ),
+        "ForTokenClassification": TOKEN_CLASSES,
+        "ForQuestionAnswering": QUESTIONS,
+    }
+
+    def config(self, source: SourceConfig, names: Any) -> RoFormerLiteConfig:
+        self._refuse_v2(source, names)
+        return super().config(source, names)
+
+    def _refuse_v2(self, source: SourceConfig, names: Any) -> None:
+        """A RoFormerV2 checkpoint carries RoFormer's model_type, and stock classes load it with random biases."""
+        said = source.get("norm_type") == "rms_norm" or source.get("use_bias") is False
+        said = said or "v2" in str(source.get("model_type")) or "V2" in str(source.get("architectures"))
+        has_biases = any(name.endswith("attention.self.query.bias") for name in names)
+        if said or (names and not has_biases and any("attention.self.query.weight" in name for name in names)):
+            raise InputError(
+                "this is a RoFormerV2 checkpoint: it has no biases and norms by the root mean square without weights. "
+                "It is another architecture than RoFormer, whose classes would fill in random numbers without an error"
+            )
+
+    def stack_config(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        return {"embedding_size": theirs.embedding_size, "rotary_value": theirs.rotary_value}
+
+    def stack_rows(self, config: RoFormerLiteConfig) -> tuple[Name, ...]:
+        heads = config.num_attention_heads
+        value, output = (HalfSplit(heads), HalfSplit(heads, dim=1)) if config.rotary_value else (SAME, SAME)
+        rows = stack_names(HalfSplit(heads), value, output)
+        return (*rows, Name("embeddings_project.*", "embeddings.projection.*"))
+
+    def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
+        reference = reference.to(dtype)
+        for module in reference.modules():
+            if isinstance(module, RoFormerSinusoidalPositionalEmbedding):  # made in float32, whatever it is asked for
+                pairs = sinusoids(*module.weight.shape, torch.float64)
+                module.weight.data = torch.cat((pairs[:, 0::2], pairs[:, 1::2]), -1).to(dtype)
+        return reference
+
+    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
+        source = self._source_config(model)
+        tied = set(model.all_tied_weights_keys)
+        ours = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+        theirs, prefix = ("", "") if type(model) is RoFormerLiteModel else (f"{self.prefix}.", "model.")
+        if not model.config.type_vocab_size:  # theirs always adds a segment; ours has none, theirs gets one of zeros
+            segment = torch.zeros(1, model.config.embedding_size, dtype=model.dtype)
+            ours[f"{prefix}embeddings.token_type_embeddings.weight"] = segment
+        state_dict = self.table(model.config, source).to_theirs(ours)
+        positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
+        state_dict[f"{theirs}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
+        return state_dict, source
+
+    def _source_config(self, model: PreTrainedModel) -> dict[str, Any]:
+        """RoFormer's config for `model`, or an error that names every field that it cannot say."""
+        config = model.config
+        names = [name for name, head in self.heads.items() if head.model_class is type(model)]
+        if not names:
+            raise InputError(f"{type(model).__name__} has no like among RoFormer's classes")
+        wanted = EXPRESSIBLE | self._head_wants(config, names[0])
+        wanted |= {"num_key_value_heads": config.num_attention_heads}
+        wanted |= {"head_dim": config.hidden_size // config.num_attention_heads}
+        wanted |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+        faults = [
+            f"{field}={getattr(config, field)!r} (must be {value!r})"
+            for field, value in wanted.items()
+            if getattr(config, field) != value
+        ]
+        if faults:
+            raise InputError(f"RoFormer cannot say {', '.join(faults)}")
+        theirs = RoFormerConfig(
+            architectures=[self.class_name(names[0])],
+            embedding_size=config.embedding_size,
+            type_vocab_size=max(1, config.type_vocab_size),
+            hidden_dropout_prob=config.hidden_dropout,
+            attention_probs_dropout_prob=config.attention_dropout,
+            layer_norm_eps=config.norm_eps,
+            **{field: getattr(config, field) for field in SHARED_FIELDS},
+        )
+        if names[0] == "ForMultipleChoice":
+            theirs.summary_type = {ours: name for name, ours in POOLING.items()}[config.classifier_pooling]
+        return theirs.to_dict()
+
+    @staticmethod
+    def _head_wants(config: RoFormerLiteConfig, head: str) -> dict[str, Any]:
+        if head in ("ForMaskedLM", "ForCausalLM"):
+            return LM_FIELDS
+        if head == "ForSequenceClassification":
+            return {"classifier_pooling": "cls", "classifier_activation": config.hidden_act}
+        return {"classifier_activation": None}
+
+
+CONVERTER = RoFormer()

@@ -1,0 +1,65 @@
+"""All sources by name."""
+
+from collections.abc import Mapping
+
+import torch
+from transformers import PreTrainedModel
+
+from hf_roformer_lite.data_files import InputError
+
+from . import bert, bert_like, deeplotx, prenorm_layers, roformer, scratch_seq2seq, torch_modules, walkthrough
+from .converter import Converter, SourceConfig
+
+CONVERTERS: dict[str, Converter] = {
+    converter.name: converter
+    for converter in (
+        deeplotx.CONVERTER,
+        *prenorm_layers.CONVERTERS,
+        bert_like.CONVERTER,
+        walkthrough.CONVERTER,
+        scratch_seq2seq.CONVERTER,
+        *torch_modules.CONVERTERS,
+        roformer.CONVERTER,
+        bert.CONVERTER,
+    )
+}
+
+
+def find_converter(name: str) -> Converter:
+    """The converter of source `name`.
+
+    Raises:
+        InputError: when there is none.
+    """
+    if name not in CONVERTERS:
+        raise InputError(f"there is no source {name!r}; choose one of {', '.join(CONVERTERS)}")
+    return CONVERTERS[name]
+
+
+def convert(
+    name: str, state_dict: Mapping[str, torch.Tensor] | None, config_dict: SourceConfig | None = None
+) -> PreTrainedModel:
+    """A ready model of this package from the weights of another system.
+
+    Args:
+        name: The source, one of `CONVERTERS`.
+        state_dict: Its tensors under its own names; None gives a freshly initialised model.
+        config_dict: Its config in its own field names.
+
+    Returns:
+        The model in evaluation mode, in the dtype of the weights.
+
+    Raises:
+        InputError: for an unknown source, and for names, shapes and fields that do not fit it.
+        StrictDataclassError: when the config asks for what cannot be built.
+    """
+    return find_converter(name).convert(state_dict, dict(config_dict or {}))
+
+
+def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
+    """The way back: tensors and config of source `name` for a model of this package.
+
+    Raises:
+        InputError: when that source cannot say what the model does, or there is no way back to it.
+    """
+    return find_converter(name).export(model)
