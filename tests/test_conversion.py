@@ -395,6 +395,39 @@ def test_half_precision_stays(tmp_path):
     assert AutoModel.from_pretrained(tmp_path / "out").dtype == torch.float16
 
 
+MEASURE = """
+import sys, threading, time
+from pathlib import Path
+from hf_roformer_lite.conversion import convert_checkpoint
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before, peak = resident(), 0
+
+def watch():
+    global peak
+    while True:
+        peak = max(peak, resident())
+        time.sleep(0.001)
+
+threading.Thread(target=watch, daemon=True).start()
+convert_checkpoint("roformer", sys.argv[1], sys.argv[2])
+print(peak - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say how much memory is taken")
+def test_weights_are_streamed(tmp_path):
+    config = {"architectures": ["RoFormerModel"], "vocab_size": 30000, "num_hidden_layers": 4}
+    _, weights = source_weights("roformer", config)
+    source = write_checkpoint(tmp_path / "source", config, weights, "shards")
+    size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
+    arguments = [sys.executable, "-c", MEASURE, str(source), str(tmp_path / "out")]
+    peak = int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()[-1])
+    assert size > 150e6 and 0.5 * size < peak <= 2.2 * size
+
+
 class Evil:
     def __reduce__(self):
         return (exec, ("raise SystemExit('ran')",))

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+CONVERSION = README.parent / "conversion" / "README.md"
+
+
+def blocks_of(path: Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks_of(README)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -89,6 +96,11 @@ def test_python_block(number, directory, hub):
     if "push_to_hub" in code:
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
         assert hub.files["model.safetensors"] == (directory / "dates" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("code", [code for language, code in blocks_of(CONVERSION) if language == "python"])
+def test_block_of_conversion(code):
+    exec(compile(code, str(CONVERSION), "exec"), {})
 
 
 def test_command_line_block(directory):
