@@ -6,10 +6,12 @@ Example:
 BERT counts positions over every place of a row, ours over the real tokens: rows padded on the left are right here.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
-from transformers import BertConfig, PreTrainedConfig
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel, PreTrainedConfig
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
@@ -60,14 +62,24 @@ class Bert(BertLayoutConverter):
         "ForQuestionAnswering": Head(QUESTIONS.model_class, QUESTIONS.names, dropped=OF_PRETRAINING),
     }
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         kind = source.get("position_embedding_type", "absolute")
         if kind != "absolute":
             raise InputError(f"position_embedding_type={kind!r}: only BERT's 'absolute' positions can be carried over")
-        config = super().config(source, names)
+        config = super().config(source)
         if self.head(source).model_class is RoFormerLiteModel:
-            config.add_pooling_layer = not names or any(name.startswith("pooler.") for name in names)
+            config.add_pooling_layer = source.get("add_pooling_layer", True)
         return config
+
+    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        has_pooler = any(name.startswith("pooler.") for name in state_dict)
+        return super().complete(source, state_dict) | {"add_pooling_layer": has_pooler}
+
+    def reference(self, source: SourceConfig) -> nn.Module:
+        reference = super().reference(source)
+        if isinstance(reference, BertModel) and not source.get("add_pooling_layer", True):
+            reference.pooler = None
+        return reference
 
     def stack_config(self, theirs: PreTrainedConfig) -> dict[str, Any]:
         return {"position_embedding_type": "learned", "classifier_dropout": theirs.classifier_dropout}

@@ -1,7 +1,7 @@
 """What BERT and RoFormer have in common in transformers: the names of their tensors, and their heads."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -121,7 +121,7 @@ class BertLayoutConverter(Converter):
     def head(self, source: SourceConfig) -> Head:
         return self.heads[self.architecture(source).removeprefix(self.class_name(""))]
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         theirs = self.config_class.from_dict(dict(source))
         head = self.head(source)
         if head.model_class is RoFormerLiteForCausalLM and not theirs.is_decoder:
@@ -156,7 +156,7 @@ class BertLayoutConverter(Converter):
         }
         return RoFormerLiteConfig(**{**fields, **self.stack_config(theirs), **head.fields(theirs)})
 
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         return self.head(source).model_class
 
     def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:

@@ -7,8 +7,6 @@ Example:
 Masks `(B, Lq, Lk)` of the source go to our model as booleans `(B, 1, Lq, Lk)`.
 """
 
-from collections.abc import Collection
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -40,7 +38,7 @@ class BertLike(Converter):
 
     name = "bert-like"
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         refuse_others(source, self.name, (*SIZES, "hidden_dropout_prob"))
         require(source, self.name, *SIZES)
         return RoFormerLiteConfig(
@@ -59,7 +57,7 @@ class BertLike(Converter):
             eos_token_id=None,
         )
 
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteModel
 
     def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:

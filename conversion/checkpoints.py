@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
 from hf_roformer_lite.data_files import InputError
 from hf_roformer_lite.saving import complete_directory
 
-from .sources import convert, export
+from .sources import export, find_converter
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
@@ -46,7 +47,8 @@ def _open_file(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
             return safe_open(path, framework="pt")
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # Files written before torch 1.6 are no zip archives and cannot be mapped into memory.
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except Exception as error:  # torch raises many kinds, all of which mean that the file is not what it should be
@@ -98,11 +100,12 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     """
     out = _new_directory(out)
     state_dict, config = open_checkpoint(path)
-    model = convert(name, state_dict, config)
+    model = find_converter(name).convert(state_dict, config, copy=False)
+    tokenizer = load_tokenizer(path)
     with complete_directory(out) as unfinished:
         model.save_pretrained(unfinished)
-        if any((Path(path) / file).is_file() for file in _TOKENIZER_FILES):
-            _load_tokenizer(path).save_pretrained(unfinished)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(unfinished)
     return model
 
 
@@ -132,7 +135,10 @@ def load_model(path: str | Path) -> PreTrainedModel:
         raise InputError(f"{path}: holds no model of this package: {error}") from error
 
 
-def _load_tokenizer(path: str | Path) -> Any:
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a directory, None when it has none."""
+    if not any((Path(path) / file).is_file() for file in _TOKENIZER_FILES):
+        return None
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:

@@ -1,13 +1,12 @@
 """`roformer-lite convert` and `roformer-lite verify`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import HfArgumentParser
 
 from hf_roformer_lite.data_files import InputError, numbered_lines
 
-from .checkpoints import convert_checkpoint, export_checkpoint, open_checkpoint
+from .checkpoints import convert_checkpoint, export_checkpoint, load_tokenizer, open_checkpoint
 from .parity import verify
 from .sources import CONVERTERS
 
@@ -19,7 +18,7 @@ LINES = (
     "In 1843 Ada Lovelace wrote what many call the first computer program, for a machine that was never built.",
     "1,234.5 € – naïve café",
 )
-_LONGEST = 64  # lines of a file that are run
+_MOST_LINES = 64  # of a file, that are run
 
 
 @dataclass
@@ -77,12 +76,10 @@ def verify_main(argv: list[str]) -> None:
     options, paths = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     state_dict, config = open_checkpoint(paths.checkpoint)
     lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]
-    tokenizer = None
-    if (Path(paths.checkpoint) / "tokenizer_config.json").is_file():
-        tokenizer = AutoTokenizer.from_pretrained(paths.checkpoint)
-    else:
+    tokenizer = load_tokenizer(paths.checkpoint)
+    if tokenizer is None:
         print(f"{paths.checkpoint} has no tokenizer: random input alone")
-    differences = verify(options.source, state_dict, config, tokenizer, lines[:_LONGEST], options.seed)
+    differences = verify(options.source, state_dict, config, tokenizer, lines[:_MOST_LINES], options.seed)
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance")

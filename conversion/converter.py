@@ -6,6 +6,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
@@ -38,15 +39,16 @@ class Converter(ABC):
     name: ClassVar[str]
     tolerances: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 1e-12}
 
-    @abstractmethod
-    def config(self, source: SourceConfig, names: Collection[str]) -> PreTrainedConfig:
-        """Our config for a source's config, in the source's own field names.
-
-        `names` are the tensors of the checkpoint, empty when there is none: some sources tell by them what they have.
-        """
+    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """The source's config with what only the weights tell."""
+        return dict(source)
 
     @abstractmethod
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def config(self, source: SourceConfig) -> PreTrainedConfig:
+        """Our config for a source's config, in the source's own field names."""
+
+    @abstractmethod
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         """The class of this package that the checkpoint becomes."""
 
     @abstractmethod
@@ -61,9 +63,19 @@ class Converter(ABC):
         """The reference's weights under the names of its checkpoints."""
         return reference.state_dict()
 
-    def load_reference(self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Fill the reference with the weights of a checkpoint."""
-        reference.load_state_dict(dict(state_dict), strict=False)
+    def load_reference(
+        self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source: SourceConfig
+    ) -> None:
+        """Fill the reference with the weights of a checkpoint.
+
+        Raises:
+            InputError: when something of it stays as it was, that would then be compared.
+        """
+        table = self.table(self.config(source), source)
+        current = {table.current(name): tensor for name, tensor in state_dict.items()}
+        lacking = [name for name in reference.load_state_dict(current, strict=False)[0] if not table.drops(name)]
+        if lacking:
+            raise InputError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
 
     def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
         """The reference computing in `dtype` throughout."""
@@ -93,19 +105,25 @@ class Converter(ABC):
         """
         raise InputError(f"there is no way back to {self.name}")
 
-    def convert(self, state_dict: Mapping[str, torch.Tensor] | None, source: SourceConfig) -> PreTrainedModel:
+    def convert(
+        self, state_dict: Mapping[str, torch.Tensor] | None, source: SourceConfig, copy: bool = True
+    ) -> PreTrainedModel:
         """A ready model in evaluation mode, in the dtype of the checkpoint.
 
         Args:
             state_dict: Tensors by the source's names; None gives a freshly initialised model.
             source: Its config, in its own field names.
+            copy: Whether the model gets weights of its own; without, it may share those of `state_dict`.
 
         Raises:
-            InputError: when names or shapes do not fit.
-            StrictDataclassError: when the config asks for what cannot be built.
+            InputError: when names or shapes do not fit, or the config asks for what cannot be built.
         """
-        names = () if state_dict is None else list(state_dict)
-        config, model_class = self.config(source, names), self.model_class(source, names)
+        if state_dict is not None:
+            source = self.complete(source, state_dict)
+        try:
+            config, model_class = self.config(source), self.model_class(source)
+        except (StrictDataclassError, ValueError) as error:
+            raise error if isinstance(error, InputError) else InputError(f"no model can be made: {error}") from error
         if state_dict is None:
             return model_class(config).eval()
         with no_init_weights():
@@ -114,7 +132,7 @@ class Converter(ABC):
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
         ours = dict(self.table(config, source).to_ours(state_dict, shapes))
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
-        ours = {name: tensor.to(dtype) for name, tensor in ours.items()}
+        ours = {name: tensor.to(dtype, copy=copy) for name, tensor in ours.items()}
         config.dtype = dtype
         model.load_state_dict(ours, strict=False, assign=True)  # the table has checked the names
         model.tie_weights()
@@ -142,7 +160,7 @@ def refuse_others(source: SourceConfig, converter: str, known: Collection[str]) 
 class VectorConverter(Converter):
     """A source of one stack that takes vectors, `inputs_embeds`, and perhaps an encoder's."""
 
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteModel
 
     def inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
@@ -173,10 +191,12 @@ class VectorConverter(Converter):
             return reference.state_dict()
         return reference[0].state_dict() if len(reference) == 1 else nn.ModuleDict({"layers": reference}).state_dict()
 
-    def load_reference(self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
+    def load_reference(
+        self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source: SourceConfig
+    ) -> None:
         if isinstance(reference, nn.ModuleList):
             reference = reference[0] if len(reference) == 1 else nn.ModuleDict({"layers": reference})
-        super().load_reference(reference, state_dict)
+        super().load_reference(reference, state_dict, source)
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> Tensors:
         states = inputs["states"]

@@ -5,8 +5,6 @@ Example:
     >>> model(inputs_embeds=vectors, attention_mask=mask).last_hidden_state
 """
 
-from collections.abc import Collection
-
 import torch
 from torch import nn
 
@@ -58,7 +56,7 @@ class DeepLotx(VectorConverter):
 
     name = "deeplotx"
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         refuse_others(source, self.name, FIELDS)
         (width,) = require(source, self.name, "feature_dim")
         expansion = source.get("ffn_expansion", 2)

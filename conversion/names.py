@@ -59,13 +59,13 @@ class Split(Operation):
 
 
 class Copies(Operation):
-    """Theirs are copies of one another, and of ours."""
+    """Theirs are copies of one another: the first is taken, and written to all."""
 
     def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
         return theirs[:1]
 
     def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [ours[0].clone() for _ in range(count)]
+        return [ours[0]] * count
 
 
 class Transpose(Operation):
@@ -177,7 +177,7 @@ class NameTable:
 
     def moves(self, our_names: Iterable[str]) -> list[Move]:
         """The rows written out for a model with tensors `our_names`, each of which is explained exactly once."""
-        moves, explained = [], set()
+        moves, explained, asked = [], set(), set()
         our_names = sorted(our_names)
         for row in self.names:
             pattern = _pattern(row.our_names[0])
@@ -185,8 +185,11 @@ class NameTable:
                 found = match.groupdict()
                 written = tuple(name for part in row.their_names for name in self._written(part, found))
                 move = Move(written, tuple(_fill(part, found) for part in row.our_names), row.operation)
+                if not explained.isdisjoint(move.ours) or not asked.isdisjoint(move.theirs):
+                    raise InputError(f"the table has {', '.join(move.theirs)} or {', '.join(move.ours)} twice")
                 moves.append(move)
                 explained.update(move.ours)
+                asked.update(move.theirs)
         unexplained = [name for name in our_names if name not in explained]
         if unexplained:
             raise InputError(f"this source has nothing for {_listed(unexplained)} of the model")
@@ -209,16 +212,14 @@ class NameTable:
             InputError: for names that are missing or unknown, before any tensor is read; and for a tensor whose shape
                 does not fit the config.
         """
-        originals = {self._current(name): name for name in state_dict}
+        originals = {self.current(name): name for name in state_dict}
+        if len(originals) < len(state_dict):
+            twice = sorted(name for name in state_dict if originals[self.current(name)] != name)
+            raise InputError(f"the checkpoint has {_listed(twice)} under an older and a newer name")
         moves = self.moves(our_shapes)
         wanted = {name for move in moves for name in move.theirs}
         missing = sorted(wanted - originals.keys())
-        dropped = [_pattern(name) for name in self.dropped]
-        unknown = [
-            original
-            for name, original in originals.items()
-            if name not in wanted and not any(pattern.fullmatch(name) for pattern in dropped)
-        ]
+        unknown = [original for name, original in originals.items() if name not in wanted and not self.drops(name)]
         if missing or unknown:
             faults = [f"lacks {_listed(missing)}"] if missing else []
             faults += [f"has unknown {_listed(unknown)}"] if unknown else []
@@ -243,10 +244,16 @@ class NameTable:
         result = {}
         for move in self.moves(state_dict):
             tensors = move.operation.backward([state_dict[name] for name in move.ours], len(move.theirs))
-            result.update(zip(move.theirs, (tensor.contiguous() for tensor in tensors), strict=True))
+            copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
+            result.update(zip(move.theirs, copies, strict=True))
         return result
 
-    def _current(self, name: str) -> str:
+    def drops(self, name: str) -> bool:
+        """Whether a name of theirs says nothing the model needs."""
+        return any(_pattern(dropped).fullmatch(name) for dropped in self.dropped)
+
+    def current(self, name: str) -> str:
+        """A name of theirs as the rows write it."""
         for old, new in self.renamed.items():
             name = re.sub(rf"(?<=\.){old}(?=\.|$)", new, name)
         return name

@@ -58,13 +58,16 @@ def verify(
     """
     converter = find_converter(name)
     torch.manual_seed(seed)
+    if state_dict is not None:
+        config_dict = converter.complete(config_dict, state_dict)
+    converter.convert(None, config_dict)  # refuses what cannot be built before the source's own classes stumble on it
     reference = converter.reference(config_dict).eval()
     if state_dict is None:
         for parameter in reference.parameters():  # no bias zero, no gain one
             parameter += 0.1 * torch.randn_like(parameter)
         state_dict = converter.reference_state_dict(reference)
     else:
-        converter.load_reference(reference, state_dict)
+        converter.load_reference(reference, state_dict, config_dict)
     differences = []
     for dtype in converter.tolerances:
         weights = _cast(state_dict, dtype)

@@ -8,8 +8,6 @@ The source adds its table of positions outside the layers. With `"positions": Tr
 the vectors it is given.
 """
 
-from collections.abc import Collection
-
 import torch
 from torch import nn
 
@@ -55,7 +53,7 @@ class PreNormEncoderLayer(VectorConverter):
     is_decoder = False
     rows = ENCODER_LAYER
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         refuse_others(source, self.name, FIELDS)
         width, heads, inner = require(source, self.name, "d_model", "heads", "d_ff")
         return RoFormerLiteConfig(

@@ -9,6 +9,7 @@ key projections are put in order, and with `rotary_value` those of values and th
 computed, so that weights which go there and come back are the same to the bit.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -101,20 +102,20 @@ class RoFormer(BertLayoutConverter):
         "ForQuestionAnswering": QUESTIONS,
     }
 
-    def config(self, source: SourceConfig, names: Any) -> RoFormerLiteConfig:
-        self._refuse_v2(source, names)
-        return super().config(source, names)
+    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        has_biases = any(name.endswith("attention.self.query.bias") for name in state_dict)
+        has_layers = any(name.endswith("attention.self.query.weight") for name in state_dict)
+        return super().complete(source, state_dict) | ({"use_bias": False} if has_layers and not has_biases else {})
 
-    def _refuse_v2(self, source: SourceConfig, names: Any) -> None:
-        """A RoFormerV2 checkpoint carries RoFormer's model_type, and stock classes load it with random biases."""
-        said = source.get("norm_type") == "rms_norm" or source.get("use_bias") is False
-        said = said or "v2" in str(source.get("model_type")) or "V2" in str(source.get("architectures"))
-        has_biases = any(name.endswith("attention.self.query.bias") for name in names)
-        if said or (names and not has_biases and any("attention.self.query.weight" in name for name in names)):
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
+        # A RoFormerV2 checkpoint carries RoFormer's model_type, and stock classes load it with random biases.
+        is_v2 = source.get("norm_type") == "rms_norm" or source.get("use_bias") is False
+        if is_v2 or "v2" in str(source.get("model_type")) or "V2" in str(source.get("architectures")):
             raise InputError(
                 "this is a RoFormerV2 checkpoint: it has no biases and norms by the root mean square without weights. "
                 "It is another architecture than RoFormer, whose classes would fill in random numbers without an error"
             )
+        return super().config(source)
 
     def stack_config(self, theirs: PreTrainedConfig) -> dict[str, Any]:
         return {"embedding_size": theirs.embedding_size, "rotary_value": theirs.rotary_value}

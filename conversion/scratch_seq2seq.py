@@ -9,8 +9,6 @@ Its norm divides by the standard deviation of a sample, σₙ₋₁ = σ·√(n 
 a layer norm.
 """
 
-from collections.abc import Collection
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -60,7 +58,7 @@ class ScratchSeq2SeqConverter(Converter):
     name = "scratch-seq2seq"
     tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}  # the folded gain is rounded, and so is its eps
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteSeq2SeqConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         refuse_others(source, self.name, (*SIZES, "pad", "dropout", "sos", "eos"))
         src_vocab, tgt_vocab, width, layers, heads, inner = require(source, self.name, *SIZES)
         ids = {"pad_token_id": source.get("pad", 0), "bos_token_id": source.get("sos", 1)}
@@ -88,7 +86,7 @@ class ScratchSeq2SeqConverter(Converter):
             **ids,
         )
 
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteForConditionalGeneration
 
     def table(self, config: RoFormerLiteSeq2SeqConfig, source: SourceConfig) -> NameTable:

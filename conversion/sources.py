@@ -47,11 +47,11 @@ def convert(
         config_dict: Its config in its own field names.
 
     Returns:
-        The model in evaluation mode, in the dtype of the weights.
+        The model in evaluation mode, in the dtype of the weights, of which it has a copy.
 
     Raises:
-        InputError: for an unknown source, and for names, shapes and fields that do not fit it.
-        StrictDataclassError: when the config asks for what cannot be built.
+        InputError: for an unknown source, for names, shapes and fields that do not fit it, and for a config that asks
+            for what cannot be built.
     """
     return find_converter(name).convert(state_dict, dict(config_dict or {}))
 

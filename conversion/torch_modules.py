@@ -8,7 +8,7 @@ Example:
 They know no positions. Our decoders are causal by themselves, where torch's take `tgt_mask`.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -94,11 +94,13 @@ class TorchEncoder(VectorConverter):
     name = "torch-encoder"
     is_decoder = False
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
-        refuse_others(source, self.name, (*LAYER_FIELDS, "num_layers", "norm"))
+    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        return super().complete(source, state_dict) | {"norm": "norm.weight" in state_dict}
+
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
+        refuse_others(source, self.name, (*LAYER_FIELDS, "batch_first", "num_layers", "norm"))
         (num_layers,) = require(source, self.name, "num_layers")
-        final_norm = "norm.weight" in names if names else source.get("norm", False)
-        return stack_config(source, num_layers, self.is_decoder, final_norm)
+        return stack_config(source, num_layers, self.is_decoder, source.get("norm", False))
 
     def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:
         return NameTable(stack_names(self.is_decoder))
@@ -138,7 +140,7 @@ class TorchTransformer(Converter):
 
     name = "torch-transformer"
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteSeq2SeqConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         refuse_others(source, self.name, (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first"))
         source = {"d_model": 512, "nhead": 8, **source}
         return RoFormerLiteSeq2SeqConfig(
@@ -146,7 +148,7 @@ class TorchTransformer(Converter):
             decoder=stack_config(source, source.get("num_decoder_layers", 6), True, True),
         )
 
-    def model_class(self, source: SourceConfig, names: Collection[str]) -> type[PreTrainedModel]:
+    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteSeq2SeqModel
 
     def table(self, config: PreTrainedConfig, source: SourceConfig) -> NameTable:

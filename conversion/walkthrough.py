@@ -8,7 +8,8 @@ Its norm divides by the standard deviation of a sample, σₙ₋₁ = σ·√(n 
 norm with the gain √((n - 1) / n). Its eps stands outside the root, beside σₙ₋₁; squared it goes inside.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,7 +37,7 @@ class WalkthroughConverter(VectorConverter):
     # What is left is its eps of 1e-6 beside σₙ₋₁, which for the small σ of the feed-forward counts.
     tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
 
-    def config(self, source: SourceConfig, names: Collection[str]) -> RoFormerLiteConfig:
+    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
         refuse_others(source, self.name, ("d_in", "d_model"))
         width, head_width = require(source, self.name, "d_in", "d_model")
         return RoFormerLiteConfig(
@@ -55,10 +56,9 @@ class WalkthroughConverter(VectorConverter):
             position_embedding_type="none",
         )
 
-    def convert(self, state_dict: dict[str, torch.Tensor] | None, source: SourceConfig) -> PreTrainedModel:
-        if state_dict is not None and not source and "Wq" in state_dict:
-            source = dict(zip(("d_in", "d_model"), state_dict["Wq"].shape, strict=True))
-        return super().convert(state_dict, source)
+    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        known = dict(zip(("d_in", "d_model"), state_dict["Wq"].shape, strict=True)) if "Wq" in state_dict else {}
+        return known | super().complete(source, state_dict)
 
     def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:
         width = config.hidden_size

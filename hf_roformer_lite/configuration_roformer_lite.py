@@ -54,7 +54,8 @@ class RoFormerLiteConfig(PreTrainedConfig):
             (Shazeer 2020, arXiv:2002.05202); costs a third matrix.
         layer_style (`str`, defaults to `"standard"`): `standard`; `parallel_heads`, heads of full width with a
             feed-forward before each query, key and value (`RoFormerLiteParallelHeadsLayer`); or `walkthrough`, a layer
-            with a norm inside its feed-forward branch (`RoFormerLiteWalkthroughLayer`).
+            with a norm inside its feed-forward branch (`RoFormerLiteWalkthroughLayer`). Parallel heads have PReLU for
+            `hidden_act`; the walkthrough has no `intermediate_size`.
         num_mlp_layers (`int`, defaults to 1): Feed-forward units of a `parallel_heads` layer, one after the other.
         qkv_mlp_layers (`int`, defaults to 1): Units before each of its queries, keys and values.
         qkv_intermediate_size (`int`, *optional*): Their inner width. Default: `intermediate_size // 2`, the same
@@ -276,21 +277,25 @@ class RoFormerLiteConfig(PreTrainedConfig):
             self._require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
         if self.position_embedding_type == "sinusoidal":
             self._require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
-        if self.layer_style != "standard":
-            self._validate_layer_style()
+        self._validate_layer_style()
         if self.position_embedding_type == "rope":
             check_rope_parameters(self.rope_parameters, self.head_dim)
 
     def _validate_layer_style(self) -> None:
         """Refuse options that the layers of the other styles do not have."""
-        fixed: dict[str, Any] = {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False}
+        fixed: dict[str, Any] = {}
+        if self.layer_style != "standard":
+            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False}
+        if self.layer_style != "parallel_heads":
+            fixed |= {"num_mlp_layers": 1, "qkv_mlp_layers": 1, "qkv_intermediate_size": None, "qkv_dropout": None}
         if self.layer_style == "parallel_heads":
             fixed |= {"norm_placement": "pre", "head_dim": self.hidden_size, "attention_bias": True}
             fixed |= {"num_key_value_heads": self.num_attention_heads, "norm_bias": True}
+            fixed |= {"cross_attention_hidden_size": None}
             self._require(self.qkv_intermediate_size > 0, "qkv_intermediate_size", "a positive number")
             if self.add_cross_attention:  # its queries meet the encoder's states in place of their own
                 fixed |= {"use_cache": False}
-        else:
+        elif self.layer_style == "walkthrough":
             fixed |= {"norm_placement": "post", "add_cross_attention": False}
         for field, value in fixed.items():
             self._require(getattr(self, field) == value, field, f"{value!r} with layer_style={self.layer_style!r}")

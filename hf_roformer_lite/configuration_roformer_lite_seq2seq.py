@@ -8,6 +8,8 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from .configuration_roformer_lite import RoFormerLiteConfig, preset_fields
 
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
 
 @strict
 class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
@@ -18,9 +20,9 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
             They are copied; the decoder's copy becomes causal, with cross-attention to the encoder's width.
         tie_word_embeddings (`bool`, defaults to `True`): One matrix for the decoder's embedding and the LM head.
         share_embeddings (`bool`, defaults to `False`): The encoder uses that matrix too (one vocabulary for both
-            sides). Takes effect with `tie_word_embeddings`, as transformers ties all or nothing.
+            sides). Only with `tie_word_embeddings`, as transformers ties all or nothing.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): As `RoFormerLiteTokenizer` numbers
-            them: [PAD] 0, start [CLS] 2, end [SEP] 3.
+            them: [PAD] 0, start [CLS] 2, end [SEP] 3. The decoder takes the first three over.
 
     Raises:
         StrictDataclassError: when the two stacks or the token ids do not fit together.
@@ -55,18 +57,29 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
         of_the_pair = {key: fields.pop(key) for key in list(fields) if key in cls.__dataclass_fields__}
         if "vocab_size" in fields:  # one vocabulary, one table
             of_the_pair.setdefault("share_embeddings", of_the_pair.get("tie_word_embeddings", True))
+        ids = {key: value for key, value in of_the_pair.items() if key in TOKEN_IDS}
         stacks = {
-            side: {**preset_fields(name), **fields, **(own or {})}
+            side: {**preset_fields(name), **ids, **fields, **(own or {})}
             for side, own in (("encoder", encoder), ("decoder", decoder))
         }
         return cls(**stacks, **of_the_pair)
 
     def __post_init__(self, **kwargs: Any):
+        of_a_stack = RoFormerLiteConfig.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+        misplaced = sorted(of_a_stack & kwargs.keys() - {"vocab_size", "initializer_range"})  # both have a setter here
+        if misplaced:
+            raise ValueError(
+                f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: the pair has no such field; give "
+                "it to encoder= and decoder=, or to from_preset, which hands it to both."
+            )
         self.encoder, self.decoder = copy.deepcopy(self.encoder), copy.deepcopy(self.decoder)
         super().__post_init__(**kwargs)
         self.encoder.is_decoder = self.encoder.add_cross_attention = False
         self.decoder.is_decoder = self.decoder.add_cross_attention = True
         self.decoder.cross_attention_hidden_size = self.encoder.hidden_size
+        if self.decoder.vocab_size:
+            for field in TOKEN_IDS:
+                setattr(self.decoder, field, getattr(self, field))
         for stack in (self.encoder, self.decoder):
             stack.tie_word_embeddings = self.tie_word_embeddings
 
@@ -87,6 +100,10 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
                     f"decoder.vocab_size - 1 = {self.decoder.vocab_size - 1}."
                 )
         if self.share_embeddings:
+            if not self.tie_word_embeddings:
+                raise ValueError(
+                    "share_embeddings=True needs tie_word_embeddings=True, as transformers ties all or nothing."
+                )
             for field in ("vocab_size", "embedding_size"):
                 here, there = getattr(self.encoder, field), getattr(self.decoder, field)
                 if here != there:

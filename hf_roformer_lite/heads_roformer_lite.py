@@ -40,7 +40,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.num_labels = self.number_of_scores(config)
-        self.model = RoFormerLiteModel(config)
+        self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
         self.post_init()
 
@@ -67,6 +67,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             inputs_embeds,
             use_cache=False,
             batch=batch,
+            return_dict=True,
             **kwargs,
         )
         return batch.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
@@ -160,7 +161,14 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     ) -> TokenClassifierOutput:
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)`, -100 where ignored; `logits` `(B, L, num_labels)`."""
         outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, use_cache=False, **kwargs
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            use_cache=False,
+            return_dict=True,
+            **kwargs,
         )
         logits = self.classifier(outputs.last_hidden_state)
         return TokenClassifierOutput(
@@ -196,7 +204,14 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         Positions outside the input count for nothing, as in transformers' own heads.
         """
         outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, use_cache=False, **kwargs
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            use_cache=False,
+            return_dict=True,
+            **kwargs,
         )
         start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(-1)  # each (B, L)
         loss = None

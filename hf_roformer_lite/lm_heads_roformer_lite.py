@@ -44,7 +44,7 @@ class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
-        self.model = RoFormerLiteModel(config)
+        self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.lm_transform = RoFormerLiteLMTransform(config)
         self.lm_head = nn.Linear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
@@ -74,7 +74,13 @@ class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
 
 
 class RoFormerLiteForMaskedLM(RoFormerLiteLMHead):
-    """Masked language modelling (Devlin et al. 2018, section 3.1)."""
+    """Masked language modelling (Devlin et al. 2018, section 3.1). A decoder's config becomes an encoder's here."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        if config.is_decoder and not config.add_cross_attention:
+            config = copy.deepcopy(config)
+            config.is_decoder = False
+        super().__init__(config)
 
     @can_return_tuple
     def forward(
@@ -105,6 +111,7 @@ class RoFormerLiteForMaskedLM(RoFormerLiteLMHead):
             encoder_hidden_states,
             encoder_attention_mask,
             use_cache=False,
+            return_dict=True,
             **kwargs,
         )
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
@@ -165,6 +172,7 @@ class RoFormerLiteForCausalLM(RoFormerLiteLMHead, GenerationMixin):
             encoder_attention_mask,
             past_key_values=past_key_values,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state

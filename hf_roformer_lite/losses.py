@@ -92,4 +92,5 @@ def infer_problem_type(num_labels: int, labels: torch.Tensor) -> str:
     """The problem type that `num_labels` and the kind of `labels` speak of, by transformers' own rule."""
     if num_labels == 1:
         return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    is_class = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if is_class else "multi_label_classification"

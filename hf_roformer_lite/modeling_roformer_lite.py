@@ -136,13 +136,15 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     """The bare stack. With `config.is_decoder` it is causal and keeps a cache; with `config.add_cross_attention` its
     layers attend to `encoder_hidden_states` as well."""
 
-    def __init__(self, config: RoFormerLiteConfig):
+    def __init__(self, config: RoFormerLiteConfig, add_pooling_layer: bool | None = None):
         super().__init__(config)
         self.embeddings = RoFormerLiteEmbeddings(config)
         layer_class = LAYER_CLASSES[config.layer_style]
         self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
-        self.pooler = RoFormerLitePooler(config) if config.add_pooling_layer else None
+        self.pooler = None
+        if config.add_pooling_layer if add_pooling_layer is None else add_pooling_layer:
+            self.pooler = RoFormerLitePooler(config)
         self.rotary_emb = RoFormerLiteRotaryEmbedding(config) if config.position_embedding_type == "rope" else None
         self.gradient_checkpointing = False
         self.post_init()
@@ -177,7 +179,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             attention_mask=attention_mask,
             position_ids=position_ids,
             cu_seq_lens=kwargs.get("cu_seq_lens_q"),
-            dense=bool(wants_layers) or is_tracing(given),
+            dense=bool(wants_layers),
+            tracing=is_tracing(given),
         )
 
     @merge_with_config_defaults
@@ -208,7 +211,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             encoder_hidden_states: `(B, Ls, cross_attention_hidden_size)`, for cross-attention.
             encoder_attention_mask: `(B, Ls)`, 1 for real tokens.
             past_key_values: Cache of a decoder; made here when `use_cache` (default: `config.use_cache`) asks for
-                one. In training only when given.
+                one. In training only when given; packed documents have none.
             batch, encoder_batch: What `ragged_batch` says of this input and of the encoder's, for callers that
                 know it already.
             kwargs: `output_hidden_states`, `output_attentions`, `cu_seq_lens_q` (packed input), and what attention
@@ -222,7 +225,20 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             ValueError: when inputs do not fit together.
         """
         config = self.config
-        if use_cache and past_key_values is None and config.is_decoder and not self.training:
+        if encoder_hidden_states is not None and not config.add_cross_attention:
+            raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
+        if kwargs.get("seq_idx") is not None and position_ids is None and kwargs.get("cu_seq_lens_q") is None:
+            raise ValueError(
+                "seq_idx alone does not tell documents apart here; give position_ids or cu_seq_lens_q too."
+            )
+        if kwargs.get("cu_seq_lens_q") is not None and past_key_values is not None:
+            raise ValueError("cu_seq_lens_q: packed documents have no cache; leave past_key_values out.")
+        if past_key_values is None and use_cache and config.is_decoder and position_ids is not None and batch is None:
+            batch = self.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
+            if not batch.is_packed:
+                batch = None  # a cache lays it out its own way
+        is_packed = kwargs.get("cu_seq_lens_q") is not None or (batch is not None and batch.is_packed)
+        if use_cache and past_key_values is None and config.is_decoder and not self.training and not is_packed:
             past_key_values = DynamicCache(config=config)
             if config.add_cross_attention:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())

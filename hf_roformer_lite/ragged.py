@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+from transformers.utils.import_utils import is_tracing
 
 
 @dataclass
@@ -58,6 +59,7 @@ class RaggedBatch:
         position_ids: torch.Tensor | None = None,
         cu_seq_lens: torch.Tensor | None = None,
         dense: bool = False,
+        tracing: bool = False,
     ) -> RaggedBatch:
         """Find the real tokens and their documents.
 
@@ -69,14 +71,19 @@ class RaggedBatch:
                 before it in its row begins a new document (packing). Default: counted from 0 in each document.
             cu_seq_lens: `(documents + 1,)` borders of the documents in the flattened batch, the other form of packing
                 (transformers' `DataCollatorWithFlattening`). Excludes `attention_mask`.
-            dense: Take the dense layout and read no value of any tensor.
+            dense: Take the dense layout.
+            tracing: Take the dense layout and read no value of any tensor. Packing that only the values of
+                `position_ids` could tell is then taken for granted.
 
         Raises:
             ValueError: when the shapes do not fit together.
         """
         attention_mask, position_ids = _checked(batch_size, seq_len, attention_mask, position_ids, cu_seq_lens)
-        if dense:
-            return cls._build_dense(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
+        if dense or tracing:
+            batch = cls._build_dense(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
+            if not tracing and batch.document_ids is not None and not bool(batch.document_ids.any()):
+                batch.document_ids, batch.is_packed = None, False
+            return batch
         if attention_mask is not None and bool(attention_mask.all()):
             attention_mask = None
         token_index = torch.arange(batch_size * seq_len, device=device)
@@ -101,9 +108,8 @@ class RaggedBatch:
         if cu_seq_lens is not None:
             flat = torch.arange(batch_size * seq_len, device=device)
             document_ids = torch.searchsorted(cu_seq_lens[1:].to(device), flat, right=True).view(batch_size, seq_len)
-        elif position_ids is not None and attention_mask is None:
-            document_ids = (position_ids[:, 1:] <= position_ids[:, :-1]).cumsum(-1)
-            document_ids = torch.nn.functional.pad(document_ids, (1, 0))  # (B, L)
+        elif position_ids is not None:
+            document_ids = _restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
         if position_ids is None:
             position_ids = torch.arange(seq_len, device=device).expand(batch_size, seq_len)
             if attention_mask is not None:
@@ -135,16 +141,34 @@ class RaggedBatch:
             return states
         return states.masked_fill(~self.attention_mask[..., None], 0.0)
 
+    def _ragged(self) -> RaggedBatch:
+        """A dense packed batch in the ragged layout."""
+        rows = torch.arange(self.batch_size, device=self.position_ids.device)[:, None] * self.seq_len
+        documents = rows + self.document_ids  # (B, L), rising
+        real = torch.ones_like(documents, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
+        token_index = real.flatten().nonzero().squeeze(-1)
+        lengths = documents.flatten()[token_index].unique_consecutive(return_counts=True)[1].tolist()
+        return RaggedBatch(
+            self.batch_size,
+            self.seq_len,
+            self.position_ids.flatten()[token_index],
+            self.attention_mask,
+            token_index,
+            lengths=lengths,
+            is_packed=True,
+        )
+
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
         """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.
 
         `how` is `mean`, `cls` (the first real token) or `last` (the last one). A document without tokens gives zeros.
         """
-        if self.is_packed and not self.is_dense:
-            tokens, lengths = self.gather(padded), torch.tensor(self.lengths, device=padded.device)
+        if self.is_packed and not is_tracing(padded):
+            batch = self if not self.is_dense else self._ragged()
+            tokens, lengths = batch.gather(padded), torch.tensor(batch.lengths, device=padded.device)
             if how == "mean":
-                sums = tokens.new_zeros(len(self.lengths), tokens.shape[-1])
-                return sums.index_add(0, self.document_of_token(), tokens) / lengths[:, None]
+                sums = tokens.new_zeros(len(lengths), tokens.shape[-1])
+                return sums.index_add(0, batch.document_of_token(), tokens) / lengths[:, None]
             ends = lengths.cumsum(0)
             return tokens[ends - lengths if how == "cls" else ends - 1]
         if self.attention_mask is None:
@@ -154,6 +178,16 @@ class RaggedBatch:
         real = self.attention_mask.int()
         place = real.argmax(1) if how == "cls" else self.seq_len - 1 - real.flip(1).argmax(1)
         return padded[torch.arange(self.batch_size, device=padded.device), place]
+
+
+def _restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Where a real token's position is not above that of the real token before it in its row, `(B, L)`."""
+    places = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
+    if attention_mask is not None:
+        places = places.where(attention_mask, -1)
+    last = torch.nn.functional.pad(places.cummax(-1).values[:, :-1], (1, 0), value=-1)  # the real place before, or -1
+    restarts = (last >= 0) & (position_ids <= position_ids.gather(1, last.clamp(min=0)))
+    return restarts if attention_mask is None else restarts & attention_mask
 
 
 def _checked(

@@ -28,14 +28,37 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As in every model of transformers, for the tables of both sides.
+
+        Raises:
+            ValueError: when the two sides have vocabularies of different sizes: one number cannot be right for both.
+        """
+        config = self.config
+        if new_num_tokens is None and pad_to_multiple_of is None:
+            return self.get_input_embeddings()
+        if config.encoder.vocab_size != config.decoder.vocab_size:
+            raise ValueError(
+                f"encoder.vocab_size={config.encoder.vocab_size} and decoder.vocab_size={config.decoder.vocab_size} "
+                "are two vocabularies; one number of tokens cannot be right for both."
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not config.share_embeddings:
+            self.get_decoder().resize_token_embeddings(embeddings.num_embeddings, mean_resizing=mean_resizing)
+            self.tie_weights()
+        config.encoder.vocab_size = config.decoder.vocab_size = embeddings.num_embeddings
+        return embeddings
+
 
 class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
     """Encoder and decoder without a head."""
 
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
         super().__init__(config)
-        self.encoder = RoFormerLiteModel(config.encoder)
-        self.decoder = RoFormerLiteModel(config.decoder)
+        self.encoder = RoFormerLiteModel(config.encoder, add_pooling_layer=False)
+        self.decoder = RoFormerLiteModel(config.decoder, add_pooling_layer=False)
         if config.share_embeddings and config.tie_word_embeddings:
             self._tied_weights_keys = {
                 "encoder.embeddings.word_embeddings.weight": "decoder.embeddings.word_embeddings.weight"
@@ -78,6 +101,13 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             raise ValueError(
                 "Give exactly one of decoder_input_ids and decoder_inputs_embeds (or labels, to a model with LM head)."
             )
+        if attention_mask is not None and attention_mask.ndim != 2:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; for an encoder–decoder it must be (batch, "
+                "length), as the decoder's attention to the source needs to know what is real."
+            )
+        for flag in ("output_hidden_states", "output_attentions"):
+            kwargs.setdefault(flag, getattr(self.config, flag))
         encoder_batch = None
         if encoder_outputs is None:
             encoder_batch = self.encoder.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
@@ -87,6 +117,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
                 position_ids=position_ids,
                 inputs_embeds=inputs_embeds,
                 batch=encoder_batch,
+                return_dict=True,
                 **kwargs,
             )
         elif isinstance(encoder_outputs, tuple | list):
@@ -101,6 +132,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             past_key_values=past_key_values,
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             encoder_batch=encoder_batch,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -183,6 +215,7 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
             encoder_outputs,
             past_key_values,
             use_cache,
+            return_dict=True,
             **kwargs,
         )
         hidden_states, logits, loss = outputs.last_hidden_state, None, None

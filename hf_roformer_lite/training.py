@@ -13,6 +13,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    AutoConfig,
     AutoTokenizer,
     EvalPrediction,
     GenerationConfig,
@@ -190,19 +191,33 @@ def make_model(options: TrainOptions, tokenizer: PreTrainedTokenizerBase) -> Pre
     overrides = parse_overrides(arguments.config, task.config_class)
     try:
         if arguments.model_name_or_path:
-            fields = {**task.config_fields(), **overrides}
-            return task.auto_model.from_pretrained(arguments.model_name_or_path, **fields)
+            config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+            config = type(config).from_dict(merged(config.to_dict(), {**task.config_fields(), **overrides}))
+            if len(tokenizer) > config.vocab_size:
+                raise InputError(
+                    f"the tokenizer has {len(tokenizer)} tokens, but {arguments.model_name_or_path} a vocabulary of "
+                    f"{config.vocab_size}; give the tokenizer that the model was trained with"
+                )
+            return task.auto_model.from_pretrained(arguments.model_name_or_path, config=config)
         fields = {
             "vocab_size": len(tokenizer),
             "pad_token_id": tokenizer.pad_token_id,
             "bos_token_id": tokenizer.cls_token_id,
             "eos_token_id": tokenizer.sep_token_id,
         }
+        if "decoder_start_token_id" in task.config_class.__dataclass_fields__:
+            fields["decoder_start_token_id"] = tokenizer.cls_token_id
         return task.auto_model.from_config(
             task.config_class.from_preset(arguments.size, **{**fields, **task.config_fields(), **overrides})
         )
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
+
+
+def merged(fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`fields` of a config with `overrides` in their place, those of an encoder or a decoder inside theirs."""
+    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
+    return {**fields, **overrides, **nested}
 
 
 def encode(task: Task, raw: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:

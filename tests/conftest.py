@@ -30,13 +30,18 @@ STACKS: dict[str, dict] = {
         "mlp_bias": False,
     },
 }
+# Layers of another kind, which decoders of a pair cannot have.
+STYLES: dict[str, dict] = {
+    "parallel-heads": {"layer_style": "parallel_heads", "qkv_mlp_layers": 2, "num_mlp_layers": 2, "norm_eps": 1e-3},
+    "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
+}
 
 
 def stack_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteConfig:
-    """A tiny config of `STACKS`."""
+    """A tiny config of `STACKS` or `STYLES`."""
     sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"intermediate_size": 48, "hidden_dropout": 0.0, "max_position_embeddings": 64}
-    config = RoFormerLiteConfig(**{**sizes, **STACKS[name], **fields})
+    config = RoFormerLiteConfig(**{**sizes, **{**STACKS, **STYLES}[name], **fields})
     config._attn_implementation = backend
     return config
 

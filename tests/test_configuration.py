@@ -38,6 +38,11 @@ IMPOSSIBLE = [
     ({"add_cross_attention": True}, "is_decoder=False"),
     ({"pad_token_id": 8192}, "pad_token_id=8192"),
     ({"hidden_size": "256"}, "hidden_size.*int"),
+    ({"layer_style": "parallel_heads", "head_dim": 64}, "head_dim=64.*256 with layer_style='parallel_heads'"),
+    ({"layer_style": "parallel_heads", "norm_placement": "post"}, "norm_placement='post'.*'pre'"),
+    ({"layer_style": "walkthrough"}, "norm_placement='pre'.*'post' with layer_style='walkthrough'"),
+    ({"num_mlp_layers": 2}, "num_mlp_layers=2.*1 with layer_style='standard'"),
+    ({"qkv_dropout": 0.1}, "qkv_dropout=0.1.*None with layer_style='standard'"),
     ({"embedding_size": 33, "position_embedding_type": "sinusoidal"}, "embedding_size=33.*even"),
 ]
 

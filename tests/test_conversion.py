@@ -2,17 +2,14 @@
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from conversion_cases import CASES, HF, source_weights
 from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint, verify
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
-from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, RoFormerConfig
+from transformers import AutoModelForMaskedLM, RoFormerConfig
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
@@ -24,65 +21,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.data_files import InputError
-
-LAYER = {"d_model": 12, "nhead": 2, "dim_feedforward": 20}
-HF = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30}
-HF |= {"max_position_embeddings": 32, "initializer_range": 0.15}
-CASES: dict[str, list[dict]] = {
-    "deeplotx": [
-        {"feature_dim": 16, "heads": 3, "ffn_layers": 2, "proj_layers": 2, "proj_expansion": 1.5, "base": 100},
-        {"feature_dim": 6, "heads": 4, "ffn_expansion": 3, "bias": False, "num_layers": 2},
-        {"feature_dim": 8, "cross_attention": True},
-    ],
-    "prenorm-encoder-layer": [
-        {"d_model": 12, "heads": 2, "d_ff": 20},
-        {"d_model": 7, "heads": 2, "d_ff": 5, "num_layers": 2},
-    ],
-    "prenorm-decoder-layer": [
-        {"d_model": 12, "heads": 3, "d_ff": 20},
-        {"d_model": 12, "heads": 2, "d_ff": 9, "num_layers": 2},
-    ],
-    "bert-like": [HF_LIKE := {**{k: v for k, v in HF.items() if k != "initializer_range"}}],
-    "walkthrough": [{"d_in": 6, "d_model": 4}],
-    "scratch-seq2seq": [{"src_vocab": 30, "tgt_vocab": 40, "d_model": 12, "N": 2, "heads": 2, "d_ff": 20, "pad": 0}],
-    "torch-encoder": [
-        {**LAYER, "num_layers": 2},
-        {**LAYER, "num_layers": 2, "norm_first": True, "activation": "gelu", "norm": True, "bias": False},
-    ],
-    "torch-decoder": [
-        {**LAYER, "num_layers": 2, "norm": True},
-        {**LAYER, "num_layers": 1, "norm_first": True, "activation": "gelu"},
-    ],
-    "torch-transformer": [
-        {**LAYER, "num_encoder_layers": 1, "num_decoder_layers": 2},
-        {**LAYER, "num_encoder_layers": 2, "num_decoder_layers": 1, "norm_first": True, "activation": "gelu"},
-    ],
-    "roformer": [
-        {**HF, "architectures": ["RoFormerModel"], "embedding_size": 16, "rotary_value": True},
-        {**HF, "architectures": ["RoFormerForMaskedLM"], "embedding_size": 16},
-        {**HF, "architectures": ["RoFormerForMaskedLM"], "tie_word_embeddings": False, "hidden_act": "relu"},
-        {**HF, "architectures": ["RoFormerForCausalLM"], "is_decoder": True},
-        {**HF, "architectures": ["RoFormerForCausalLM"], "is_decoder": True, "add_cross_attention": True},
-        {**HF, "architectures": ["RoFormerForSequenceClassification"], "rotary_value": True, "num_labels": 3},
-        {**HF, "architectures": ["RoFormerForTokenClassification"], "num_labels": 5},
-        {**HF, "architectures": ["RoFormerForQuestionAnswering"]},
-        {**HF, "architectures": ["RoFormerForMultipleChoice"]},
-        {**HF, "architectures": ["RoFormerForMultipleChoice"], "summary_type": "first"},
-    ],
-    "bert": [
-        {**HF, "architectures": ["BertModel"]},
-        {**HF, "architectures": ["BertForPreTraining"]},
-        {**HF, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": False},
-        {**HF, "architectures": ["BertLMHeadModel"], "is_decoder": True, "add_cross_attention": True},
-        {**HF, "architectures": ["BertForNextSentencePrediction"]},
-        {**HF, "architectures": ["BertForSequenceClassification"], "num_labels": 3},
-        {**HF, "architectures": ["BertForMultipleChoice"]},
-        {**HF, "architectures": ["BertForTokenClassification"], "num_labels": 5},
-        {**HF, "architectures": ["BertForQuestionAnswering"]},
-    ],
-}
 
 
 def test_every_source_is_held_against_its_own():
@@ -100,13 +39,6 @@ def test_every_source_is_held_against_its_own():
 def test_same_numbers(name, config):
     for difference in verify(name, None, config):
         assert difference.is_within, difference
-
-
-def source_weights(name, config, seed=0):
-    converter = CONVERTERS[name]
-    torch.manual_seed(seed)
-    reference = converter.reference(config).eval()
-    return reference, dict(converter.reference_state_dict(reference))
 
 
 @pytest.mark.parametrize(
@@ -349,129 +281,43 @@ def test_parallel_heads_are_at_home(tmp_path):
     assert torch.equal(causal.generate(ids, **kwargs), causal.generate(ids, use_cache=False, **kwargs))
 
 
-def write_checkpoint(folder: Path, config: dict, weights: dict, form: str) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    names = list(weights)
-    if form == "safetensors":
-        save_file(weights, folder / "model.safetensors")
-    elif form == "bin":
-        torch.save(weights, folder / "pytorch_model.bin")
-    else:
-        shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-        for file, part in shards.items():
-            save_file({name: weights[name] for name in part}, folder / file)
-        index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-@pytest.mark.parametrize("form", ["safetensors", "bin", "shards"])
-def test_directories(form, tmp_path):
+def test_the_source_keeps_its_weights():
+    """Training what was converted, or what was exported, moves nothing else."""
     config = CASES["roformer"][1]
-    _, weights = source_weights("roformer", config)
-    del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
-    source = write_checkpoint(tmp_path / "source", config, weights, form)
-    model = convert_checkpoint("roformer", source, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
-    code = (
-        "import sys, torch, hf_roformer_lite; from transformers import AutoModelForMaskedLM as A;"
-        "print(A.from_pretrained(sys.argv[1])(torch.arange(1, 9)[None]).logits.double().sum().item())"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, check=True
-    ).stdout
-    expected = model(torch.arange(1, 9)[None]).logits.double().sum().item()
-    assert float(printed.split()[-1]) == pytest.approx(expected, rel=1e-6)
-    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+    stock, weights = source_weights("roformer", config)
+    before = {name: tensor.clone() for name, tensor in weights.items()}
+    model = convert("roformer", stock.state_dict(), config)
+    ours = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    exported, _ = export("roformer", model)
+    with torch.no_grad():
+        for tensor in exported.values():
+            tensor += 1
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in model.state_dict().items())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stock.state_dict().items())
 
 
-def test_half_precision_stays(tmp_path):
-    config = CASES["bert"][0]
-    _, weights = source_weights("bert", config)
-    half = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
-    write_checkpoint(tmp_path / "source", config, half, "safetensors")
-    convert_checkpoint("bert", tmp_path / "source", tmp_path / "out")
-    assert AutoModel.from_pretrained(tmp_path / "out").dtype == torch.float16
-
-
-MEASURE = """
-import sys, threading, time
-from pathlib import Path
-from hf_roformer_lite.conversion import convert_checkpoint
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-before, peak = resident(), 0
-
-def watch():
-    global peak
-    while True:
-        peak = max(peak, resident())
-        time.sleep(0.001)
-
-threading.Thread(target=watch, daemon=True).start()
-convert_checkpoint("roformer", sys.argv[1], sys.argv[2])
-print(peak - before)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say how much memory is taken")
-def test_weights_are_streamed(tmp_path):
-    config = {"architectures": ["RoFormerModel"], "vocab_size": 30000, "num_hidden_layers": 4}
-    _, weights = source_weights("roformer", config)
-    source = write_checkpoint(tmp_path / "source", config, weights, "shards")
-    size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
-    arguments = [sys.executable, "-c", MEASURE, str(source), str(tmp_path / "out")]
-    peak = int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()[-1])
-    assert size > 150e6 and 0.5 * size < peak <= 2.2 * size
-
-
-class Evil:
-    def __reduce__(self):
-        return (exec, ("raise SystemExit('ran')",))
-
-
-def test_nothing_is_left_behind_and_nothing_runs(tmp_path):
-    config = CASES["bert"][0]
-    _, weights = source_weights("bert", config)
-    source = write_checkpoint(tmp_path / "source", config, {**weights, "strange": torch.zeros(1)}, "safetensors")
-    with pytest.raises(InputError, match="unknown strange"):
-        convert_checkpoint("bert", source, tmp_path / "out")
-    (source / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="has no weights"):
-        convert_checkpoint("bert", source, tmp_path / "out")
-    torch.save({"weight": Evil()}, source / "pytorch_model.bin")
-    with pytest.raises(InputError, match="weights_only"):
-        convert_checkpoint("bert", source, tmp_path / "out")
-    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="outside its directory"):
-        convert_checkpoint("bert", source, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("precious")
-    with pytest.raises(InputError, match="exists already"):
-        convert_checkpoint("bert", source, tmp_path / "out")
-    assert (tmp_path / "out" / "mine").read_text() == "precious"
-
-
-def test_command_line(tmp_path, capsys):
-    config = CASES["bert"][2]
-    _, weights = source_weights("bert", config)
-    source = write_checkpoint(tmp_path / "source", config, weights, "safetensors")
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
-    transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
-    assert main(["convert", str(source), str(tmp_path / "out"), "--from", "bert"]) == 0
-    assert "RoFormerLiteForMaskedLM" in capsys.readouterr().out
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("abc").input_ids[0] == 2
-    assert main(["verify", str(source), "--from", "bert"]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == ["random", "real"] * 2 and all(
-        "within" in line for line in printed
-    )
-    assert main(["convert", str(source), str(tmp_path / "out"), "--from", "bert"]) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert main(["convert", str(source), str(tmp_path / "other")]) == 2
-    assert "exactly one of --from and --to" in capsys.readouterr().err
+def test_verify_reads_what_convert_reads():
+    """Older names, and configs that leave to the weights what they tell."""
+    bert = CASES["bert"][0]
+    _, weights = source_weights("bert", bert)
+    older = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in weights.items()}
+    without_pooler = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
+    encoder = CASES["torch-encoder"][1]
+    _, normed = source_weights("torch-encoder", encoder)
+    _, walk = source_weights("walkthrough", CASES["walkthrough"][0])
+    for name, state_dict, config in (
+        ("bert", older, bert),
+        ("bert", without_pooler, bert),
+        ("torch-encoder", normed, {**{k: v for k, v in encoder.items() if k != "norm"}, "batch_first": True}),
+        ("walkthrough", walk, {}),
+    ):
+        for difference in verify(name, state_dict, config):
+            assert difference.is_within, (name, difference)
+    lacking = {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}
+    with pytest.raises(InputError, match="lacks embeddings.word_embeddings.weight|needs embeddings.word_embeddings"):
+        verify("bert", lacking, bert)
+    with pytest.raises(InputError, match="LayerNorm.weight under an older and a newer name"):
+        convert("bert", {**weights, **older}, bert)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import STACKS, VOCAB, build, seq2seq_config, stack_config
+from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface
 
@@ -26,7 +26,7 @@ def packed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_padded_unpadded_packed_ragged_dense(name, backend, is_decoder, ragged_input):
     model = build(RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder))
     ids, mask = ragged_input["input_ids"], ragged_input["attention_mask"]
@@ -49,7 +49,7 @@ def test_padded_unpadded_packed_ragged_dense(name, backend, is_decoder, ragged_i
 
 
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_eager_equals_sdpa(name, is_decoder, ragged_input):
     eager = build(RoFormerLiteModel, stack_config(name, "eager", is_decoder=is_decoder))
     sdpa = build(RoFormerLiteModel, stack_config(name, "sdpa", is_decoder=is_decoder))
@@ -154,7 +154,7 @@ def test_long_sliding_window_rows_are_cut_into_bands(is_decoder, generator):
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_gradients_of_ragged_and_dense_agree(name, backend, ragged_input):
     model = build(RoFormerLiteModel, stack_config(name, backend, initializer_range=0.02)).double()
     gradients = []

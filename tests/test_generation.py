@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import STACKS, VOCAB, build, seq2seq_config, stack_config
+from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
@@ -34,7 +34,7 @@ ROPE_SCALINGS = {
 }
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_cached_steps_equal_one_pass(name, generator):
     model = build(RoFormerLiteForCausalLM, stack_config(name))
     ids = torch.randint(5, VOCAB, (2, 13), generator=generator)
@@ -119,7 +119,7 @@ def test_sampling_is_seeded_and_encoder_outputs_are_used(ragged_input):
     assert torch.equal(rolled, given.roll(1, 0))
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_left_padding_equals_right_padding_and_none(name, generator):
     model = build(RoFormerLiteForCausalLM, stack_config(name))
     ids = torch.randint(5, VOCAB, (1, 8), generator=generator)
