@@ -22,6 +22,11 @@ INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
+_STOCK_TOKENIZERS = {
+    "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
+    "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
+}
+
 
 class Checkpoint(Mapping[str, torch.Tensor]):
     """Tensors of one or several files by name, read when they are asked for."""
@@ -101,7 +106,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     out = _new_directory(out)
     state_dict, config = open_checkpoint(path)
     model = find_converter(name).convert(state_dict, config, copy=False)
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, find_converter(name).tokenizer_class)
     with complete_directory(out) as unfinished:
         model.save_pretrained(unfinished)
         if tokenizer is not None:
@@ -120,9 +125,17 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
     with complete_directory(out) as unfinished:
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in _TOKENIZER_FILES:
-            if (Path(path) / file).is_file():
-                shutil.copy(Path(path) / file, unfinished / file)
+        for file in filter(Path.is_file, (Path(path) / file for file in _TOKENIZER_FILES)):
+            shutil.copy(file, unfinished)
+        _name_stock_tokenizer(unfinished / "tokenizer_config.json")
+
+
+def _name_stock_tokenizer(config_file: Path) -> None:
+    """Name a class that is there without this package; it reads the same files."""
+    if config_file.is_file():
+        config = json.loads(config_file.read_text("utf-8"))
+        config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
+        config_file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def load_model(path: str | Path) -> PreTrainedModel:
@@ -135,13 +148,13 @@ def load_model(path: str | Path) -> PreTrainedModel:
         raise InputError(f"{path}: holds no model of this package: {error}") from error
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(path: str | Path, tokenizer_class: type = AutoTokenizer) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a directory, None when it has none."""
     if not any((Path(path) / file).is_file() for file in _TOKENIZER_FILES):
         return None
     try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+        return tokenizer_class.from_pretrained(path)
+    except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{path}: its tokenizer cannot be loaded: {error}") from error
 
 

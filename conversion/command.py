@@ -8,7 +8,7 @@ from hf_roformer_lite.data_files import InputError, numbered_lines
 
 from .checkpoints import convert_checkpoint, export_checkpoint, load_tokenizer, open_checkpoint
 from .parity import verify
-from .sources import CONVERTERS
+from .sources import CONVERTERS, find_converter
 
 # Real text for `verify` where none is given: several lengths, scripts and marks.
 LINES = (
@@ -76,7 +76,7 @@ def verify_main(argv: list[str]) -> None:
     options, paths = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     state_dict, config = open_checkpoint(paths.checkpoint)
     lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]
-    tokenizer = load_tokenizer(paths.checkpoint)
+    tokenizer = load_tokenizer(paths.checkpoint, find_converter(options.source).tokenizer_class)
     if tokenizer is None:
         print(f"{paths.checkpoint} has no tokenizer: random input alone")
     differences = verify(options.source, state_dict, config, tokenizer, lines[:_MOST_LINES], options.seed)

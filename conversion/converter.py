@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
 from hf_roformer_lite import RoFormerLiteModel
@@ -34,9 +34,11 @@ class Converter(ABC):
     Attributes:
         name: As it is given to `--from`.
         tolerances: Largest absolute difference of an output that counts as the same, in each dtype.
+        tokenizer_class: What opens the tokenizer of a checkpoint's directory.
     """
 
     name: ClassVar[str]
+    tokenizer_class: ClassVar[type] = AutoTokenizer
     tolerances: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 1e-12}
 
     def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:

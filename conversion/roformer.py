@@ -21,6 +21,7 @@ from hf_roformer_lite import (
     RoFormerLiteConfig,
     RoFormerLiteForMultipleChoice,
     RoFormerLiteForSequenceClassification,
+    RoFormerLiteJiebaTokenizer,
     RoFormerLiteModel,
 )
 from hf_roformer_lite.data_files import InputError
@@ -84,6 +85,7 @@ class RoFormer(BertLayoutConverter):
 
     name = "roformer"
     prefix = "roformer"
+    tokenizer_class = RoFormerLiteJiebaTokenizer
     config_class = RoFormerConfig
     dropped = ("encoder.embed_positions.weight",)
     heads = {

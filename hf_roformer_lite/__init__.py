@@ -27,12 +27,14 @@ from .heads_roformer_lite import (
 from .lm_heads_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 from .seq2seq_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
+from .tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .tokenization_roformer_lite import RoFormerLiteTokenizer
 from .version import __version__
 
 for _config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoTokenizer.register(_config, tokenizer_class=RoFormerLiteTokenizer, exist_ok=True)
+    for _tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):  # the last is the default, all are known
+        AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
 for _auto, _model in (
     (AutoModel, RoFormerLiteModel),
     (AutoModelForMaskedLM, RoFormerLiteForMaskedLM),
@@ -56,6 +58,7 @@ __all__ = [
     "RoFormerLiteForQuestionAnswering",
     "RoFormerLiteForSequenceClassification",
     "RoFormerLiteForTokenClassification",
+    "RoFormerLiteJiebaTokenizer",
     "RoFormerLiteModel",
     "RoFormerLitePreTrainedModel",
     "RoFormerLiteSeq2SeqConfig",

@@ -1,6 +1,7 @@
 """Small configs of every source of weights, and random weights for them."""
 
 import torch
+
 from hf_roformer_lite.conversion import CONVERTERS
 
 LAYER = {"d_model": 12, "nhead": 2, "dim_feedforward": 20}

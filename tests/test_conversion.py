@@ -7,8 +7,6 @@ import pytest
 import torch
 import transformers
 from conversion_cases import CASES, HF, source_weights
-from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint, verify
-from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from transformers import AutoModelForMaskedLM, RoFormerConfig
 
 from hf_roformer_lite import (
@@ -21,6 +19,8 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
+from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint, verify
+from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from hf_roformer_lite.data_files import InputError
 
 

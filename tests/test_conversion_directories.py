@@ -10,11 +10,12 @@ import pytest
 import torch
 import transformers
 from conversion_cases import CASES, source_weights
-from hf_roformer_lite.conversion import convert_checkpoint
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
+from hf_roformer_lite import RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer
 from hf_roformer_lite.cli import main
+from hf_roformer_lite.conversion import convert_checkpoint, export_checkpoint
 from hf_roformer_lite.data_files import InputError
 
 
@@ -67,7 +68,7 @@ def test_half_precision_stays(tmp_path):
 MEASURE = """
 import sys, threading, time
 from pathlib import Path
-from hf_roformer_lite.conversion import convert_checkpoint
+from hf_roformer_lite.conversion import convert_checkpoint, export_checkpoint
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -144,6 +145,40 @@ def test_command_line(tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
     assert main(["convert", str(source), str(tmp_path / "other")]) == 2
     assert "exactly one of --from and --to" in capsys.readouterr().err
+
+
+def test_tokenizers_travel_along(tmp_path):
+    """RoFormer's own becomes ours, and opens in stock transformers when it goes back; so does one trained here."""
+    config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
+    _, weights = source_weights("roformer", config)
+    source = write_checkpoint(tmp_path / "source", config, weights, "safetensors")
+    text = "今天天气非常好"
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(text), "今天天气", "非常"]
+    (source / "vocab.txt").write_text("\n".join(entries))
+    convert_checkpoint("roformer", source, tmp_path / "ours")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert type(tokenizer) is RoFormerLiteJiebaTokenizer
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    expected = transformers.RoFormerTokenizer(vocabulary)(text).input_ids
+    assert tokenizer(text).input_ids == expected
+    assert main(["verify", str(source), "--from", "roformer"]) == 0
+    export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
+    trained = RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=280)
+    (tmp_path / "mine").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "mine" / file).write_bytes((tmp_path / "ours" / file).read_bytes())
+    trained.save_pretrained(tmp_path / "mine")
+    export_checkpoint("roformer", tmp_path / "mine", tmp_path / "theirs")
+    code = (
+        "import sys; from transformers import AutoModel, AutoTokenizer;"
+        "[AutoModel.from_pretrained(path) for path in sys.argv[1:3]];"
+        "print(AutoTokenizer.from_pretrained(sys.argv[1])(sys.argv[3]).input_ids);"
+        "print(AutoTokenizer.from_pretrained(sys.argv[2])('a few words').input_ids);"
+        "assert 'hf_roformer_lite' not in sys.modules"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "back"), str(tmp_path / "theirs"), text]
+    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [json.loads(line) for line in printed] == [expected, trained("a few words").input_ids]
 
 
 @pytest.mark.parametrize(

