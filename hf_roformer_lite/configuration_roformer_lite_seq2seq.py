@@ -5,8 +5,11 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .configuration_roformer_lite import RoFormerLiteConfig, preset_fields
+
+logger = logging.get_logger(__name__)
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -20,7 +23,7 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
             They are copied; the decoder's copy becomes causal, with cross-attention to the encoder's width.
         tie_word_embeddings (`bool`, defaults to `True`): One matrix for the decoder's embedding and the LM head.
         share_embeddings (`bool`, defaults to `False`): The encoder uses that matrix too (one vocabulary for both
-            sides). Only with `tie_word_embeddings`, as transformers ties all or nothing.
+            sides). Takes effect with `tie_word_embeddings`, as transformers ties all or nothing.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): As `RoFormerLiteTokenizer` numbers
             them: [PAD] 0, start [CLS] 2, end [SEP] 3. The decoder takes the first three over.
 
@@ -68,9 +71,9 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
         of_a_stack = RoFormerLiteConfig.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
         misplaced = sorted(of_a_stack & kwargs.keys() - {"vocab_size", "initializer_range"})  # both have a setter here
         if misplaced:
-            raise ValueError(
-                f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: the pair has no such field; give "
-                "it to encoder= and decoder=, or to from_preset, which hands it to both."
+            logger.warning_once(
+                f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: nothing reads this of the pair; "
+                "give it to encoder= and decoder=, or to from_preset, which hands it to both."
             )
         self.encoder, self.decoder = copy.deepcopy(self.encoder), copy.deepcopy(self.decoder)
         super().__post_init__(**kwargs)
@@ -101,9 +104,7 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
                 )
         if self.share_embeddings:
             if not self.tie_word_embeddings:
-                raise ValueError(
-                    "share_embeddings=True needs tie_word_embeddings=True, as transformers ties all or nothing."
-                )
+                logger.warning_once("share_embeddings=True has no effect with tie_word_embeddings=False.")
             for field in ("vocab_size", "embedding_size"):
                 here, there = getattr(self.encoder, field), getattr(self.decoder, field)
                 if here != there:

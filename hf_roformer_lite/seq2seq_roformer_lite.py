@@ -6,12 +6,15 @@ from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
+from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .lm_heads_roformer_lite import RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+
+logger = logging.get_logger(__name__)
 
 
 class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
@@ -31,18 +34,14 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """As in every model of transformers, for the tables of both sides.
-
-        Raises:
-            ValueError: when the two sides have vocabularies of different sizes: one number cannot be right for both.
-        """
+        """As in every model of transformers; the tables of both sides get the same number of rows."""
         config = self.config
         if new_num_tokens is None and pad_to_multiple_of is None:
             return self.get_input_embeddings()
         if config.encoder.vocab_size != config.decoder.vocab_size:
-            raise ValueError(
+            logger.warning_once(
                 f"encoder.vocab_size={config.encoder.vocab_size} and decoder.vocab_size={config.decoder.vocab_size} "
-                "are two vocabularies; one number of tokens cannot be right for both."
+                "are two vocabularies; both get the new size."
             )
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if not config.share_embeddings:

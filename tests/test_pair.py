@@ -3,10 +3,15 @@
 import pytest
 import torch
 from conftest import build, seq2seq_config, stack_config
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM, RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite import (
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteSeq2SeqConfig,
+    configuration_roformer_lite_seq2seq,
+    seq2seq_roformer_lite,
+)
 
 IDS = torch.tensor([[5, 6, 7, 3]])
 
@@ -36,10 +41,12 @@ def test_resized_embeddings_come_back(fields, tmp_path):
     torch.testing.assert_close(loaded(torch.cat((IDS, new), 1), decoder_input_ids=new).logits, after)
 
 
-def test_two_vocabularies_are_not_resized_by_one_number():
-    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
-    with pytest.raises(ValueError, match="are two vocabularies"):
-        model.resize_token_embeddings(200)
+def test_two_vocabularies_get_one_size(monkeypatch):
+    model, warnings = build(RoFormerLiteForConditionalGeneration, seq2seq_config()), []
+    monkeypatch.setattr(seq2seq_roformer_lite.logger, "warning_once", warnings.append)
+    model.resize_token_embeddings(200)
+    assert "are two vocabularies; both get the new size" in warnings[0]
+    assert model(torch.tensor([[150]]), decoder_input_ids=torch.tensor([[199]])).logits.shape == (1, 1, 200)
 
 
 def test_token_ids_and_initial_range_reach_the_stacks():
@@ -53,11 +60,14 @@ def test_token_ids_and_initial_range_reach_the_stacks():
             assert parameter.std().item() == pytest.approx(0.07, rel=0.1), name
 
 
-def test_misplaced_fields_are_refused():
-    with pytest.raises(ValueError, match="hidden_dropout=0.3, hidden_size=64: the pair has no such field"):
-        RoFormerLiteSeq2SeqConfig(hidden_size=64, hidden_dropout=0.3)
-    with pytest.raises(StrictDataclassError, match="share_embeddings=True needs tie_word_embeddings=True"):
-        RoFormerLiteSeq2SeqConfig.from_preset("tiny", share_embeddings=True, tie_word_embeddings=False)
+def test_misplaced_fields_are_named(monkeypatch):
+    """Not refused: transformers itself puts such fields on configs of pairs."""
+    warnings = []
+    monkeypatch.setattr(configuration_roformer_lite_seq2seq.logger, "warning_once", warnings.append)
+    RoFormerLiteSeq2SeqConfig(hidden_dropout=0.3, sparse_prediction=False)
+    assert warnings[0].startswith("hidden_dropout=0.3, sparse_prediction=False: nothing reads this of the pair")
+    RoFormerLiteSeq2SeqConfig.from_preset("tiny", share_embeddings=True, tie_word_embeddings=False)
+    assert warnings[1:] == ["share_embeddings=True has no effect with tie_word_embeddings=False."]
 
 
 def test_outputs_asked_for_by_the_config():
