@@ -106,7 +106,8 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
                 "length), as the decoder's attention to the source needs to know what is real."
             )
         for flag in ("output_hidden_states", "output_attentions"):
-            kwargs.setdefault(flag, getattr(self.config, flag))
+            if getattr(self.config, flag):
+                kwargs.setdefault(flag, True)  # else each stack's own config decides
         encoder_batch = None
         if encoder_outputs is None:
             encoder_batch = self.encoder.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
