@@ -1,4 +1,4 @@
-"""Norms, feed-forward and one Transformer layer, which serves encoders and decoders."""
+"""Norms, feed-forward, one Transformer layer, which serves encoders and decoders, and BERT's pooler."""
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from transformers.utils.import_utils import is_tracing
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .ragged import RaggedBatch
 
 
 def make_norm(config: RoFormerLiteConfig, width: int | None = None, eps: float | None = None) -> nn.Module:
@@ -119,3 +120,15 @@ class RoFormerLiteLayer(RoFormerLiteAnyLayer):
     def _after(self, norm: nn.Module, residual: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
         total = residual + self.dropout(branch)
         return total if self.is_pre_norm else norm(total)
+
+
+class RoFormerLitePooler(nn.Module):
+    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, batch: RaggedBatch, last_hidden_state: torch.Tensor) -> torch.Tensor:
+        """Restored states `(B, L, hidden)` to `(documents, hidden)`."""
+        return self.dense(batch.pool(last_hidden_state, "cls")).tanh()

@@ -21,7 +21,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan, DensePlan, plan_cross_attention, plan_self_attention
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, make_norm
+from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, RoFormerLitePooler, make_norm
 from .parallel_heads import (
     SLOPE,
     RoFormerLiteParallelHeadsLayer,
@@ -118,18 +118,6 @@ class RoFormerLitePreTrainedModel(PreTrainedModel):
             module.init_weights(self.config.initializer_range)
         elif isinstance(module, nn.PReLU):
             init.constant_(module.weight, SLOPE)
-
-
-class RoFormerLitePooler(nn.Module):
-    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
-
-    def __init__(self, config: RoFormerLiteConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, batch: RaggedBatch, last_hidden_state: torch.Tensor) -> torch.Tensor:
-        """Restored states `(B, L, hidden)` to `(documents, hidden)`."""
-        return self.dense(batch.pool(last_hidden_state, "cls")).tanh()
 
 
 class RoFormerLiteModel(RoFormerLitePreTrainedModel):
