@@ -1,6 +1,7 @@
 """Configuration of one Transformer stack."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -29,6 +30,16 @@ def preset_fields(name: str) -> dict[str, int]:
     if name not in PRESETS:
         raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
     return dict(PRESETS[name])
+
+
+class _Plan:
+    """A property without a setter of its own: transformers 5.17 assigns plans to configs, 5.23 only reads them."""
+
+    def __init__(self, compute: Callable[[Any], dict[str, str]]):
+        self.compute = compute
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        return self if config is None else self.compute(config)
 
 
 @strict
@@ -171,7 +182,7 @@ class RoFormerLiteConfig(PreTrainedConfig):
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
 
-    @property
+    @_Plan
     def base_model_tp_plan(self) -> dict[str, str]:
         """Tensor-parallel plan of the modules that this stack has; only standard layers are cut."""
         if self.layer_style != "standard":
@@ -184,7 +195,7 @@ class RoFormerLiteConfig(PreTrainedConfig):
         plan |= {f"layers.*.mlp.{name}_proj": "colwise" for name in (["gate", "up"] if self.gated_mlp else ["up"])}
         return plan | {"layers.*.mlp.down_proj": "rowwise"}
 
-    @property
+    @_Plan
     def base_model_fsdp_plan(self) -> dict[str, str]:
         """What FSDP2 shards together."""
         plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}

@@ -75,7 +75,9 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
                 f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: nothing reads this of the pair; "
                 "give it to encoder= and decoder=, or to from_preset, which hands it to both."
             )
-        self.encoder, self.decoder = copy.deepcopy(self.encoder), copy.deepcopy(self.decoder)
+        for side in ("encoder", "decoder"):  # transformers 5.17 makes no configs of dictionaries, 5.23 does
+            given = copy.deepcopy(getattr(self, side))
+            setattr(self, side, given if isinstance(given, PreTrainedConfig) else RoFormerLiteConfig(**(given or {})))
         super().__post_init__(**kwargs)
         self.encoder.is_decoder = self.encoder.add_cross_attention = False
         self.decoder.is_decoder = self.decoder.add_cross_attention = True
