@@ -1,4 +1,4 @@
-"""The golden numbers of the five reference systems, where the workplace has them beside the project."""
+"""The golden numbers of the five reference systems, where they lie beside the project."""
 
 import json
 import math
