@@ -1,0 +1,250 @@
+"""The tasks that race models against each other: what each contender runs, and its floor."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, RoFormerModel
+
+from hf_roformer_lite.conversion import convert
+from hf_roformer_lite.conversion.plain_systems import DeepLotxEncoder
+
+from . import pairs, stacks
+from .floor import Product, attention_operations, floor, stack_products
+from .stacks import MAKERS, OURS, Kind, our_config
+from .timing import Contender
+from .workload import MASKED_SHARE, Batch, Workload, each, make_batches
+
+
+@dataclass
+class Race:
+    """What a task measures: contenders, which do the same work, and the real tokens of it."""
+
+    tokens: int
+    contenders: list[Contender]
+
+
+def chosen(names: list[str], work: Workload) -> list[str]:
+    for name in work.only:
+        if name not in (*names, "floor"):
+            raise SystemExit(f"only={name!r} does not take part; choose from {', '.join(names)}.")
+    return [name for name in names if not work.only or name in work.only]
+
+
+def with_floor(contenders: list[Contender], base: Contender, work: Workload) -> list[Contender]:
+    return [*contenders, base] if not work.only or base.name in work.only else contenders
+
+
+def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
+    model = model.to(work.device).train(train)
+    return torch.compile(model) if work.compile else model
+
+
+def losses(result: object) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result.loss
+
+
+def forward_only(model: nn.Module, batches: list[Batch], work: Workload) -> Callable[[], None]:
+    def run() -> None:
+        with torch.no_grad(), work.autocast():
+            for _, inputs in each(batches):
+                model(**inputs)
+
+    return run
+
+
+def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], None]:
+    """Forward and backward; without the optimiser, which is the same for all."""
+
+    def run() -> None:
+        for one in inputs:
+            model.zero_grad(set_to_none=True)
+            with work.autocast():
+                loss = losses(model(**one))
+            loss.backward()
+
+    return run
+
+
+def stack_race(work: Workload, kind: Kind) -> Race:
+    batches, config, train = make_batches(work), our_config(work), kind != "encoder"
+    contenders = []
+    for name in chosen(list(MAKERS[kind]), work):
+        model = prepared(MAKERS[kind][name](work, kind), work, train)
+        if train:
+            inputs = [
+                {**given, "labels": batch.masked_lm_labels() if kind == "mlm" else batch.labels()}
+                for batch, given in each(batches)
+            ]
+            contenders.append(Contender(name, steps(model, inputs, work)))
+        else:
+            contenders.append(Contender(name, forward_only(model, batches, work)))
+    products: list[Product] = []
+    pairs = 0.0
+    for batch in batches:
+        products += stack_products(config, batch.tokens)
+        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": batch.tokens}[kind]
+        if labelled:
+            products.append((labelled, config.hidden_size, work.vocab_size))
+        pairs += sum(length**2 / (2 if kind == "causal" else 1) for length in batch.lengths)
+    base = floor(work, products, attention_operations(config, pairs), train)
+    return Race(sum(batch.tokens for batch in batches), with_floor(contenders, base, work))
+
+
+def encoder(work: Workload) -> Race:
+    """Forward pass of an encoder, without gradients."""
+    return stack_race(work, "encoder")
+
+
+def mlm(work: Workload) -> Race:
+    """Forward and backward of masked language modelling, 15 % of the tokens labelled."""
+    return stack_race(work, "mlm")
+
+
+def causal(work: Workload) -> Race:
+    """Forward and backward of causal language modelling."""
+    return stack_race(work, "causal")
+
+
+def seq2seq(work: Workload) -> Race:
+    """Forward and backward of an encoder–decoder; sources and targets have lengths of their own."""
+    sources, targets = make_batches(work), make_batches(work, salt=1)
+    inputs = [
+        {**given, "labels": target.labels()} for (_, given), target in zip(each(sources), targets, strict=True)
+    ]
+    contenders = [
+        Contender(name, steps(prepared(pairs.PAIRS[name](work), work, train=True), inputs, work))
+        for name in chosen(list(pairs.PAIRS), work)
+    ]
+    config, products, seen = our_config(work), [], 0.0
+    for source, target in zip(sources, targets, strict=True):
+        products += [*stack_products(config, source.tokens), *stack_products(config, target.tokens, source.tokens)]
+        products.append((target.tokens, config.hidden_size, work.vocab_size))
+        for long, short in zip(source.lengths, target.lengths, strict=True):
+            seen += long**2 + short**2 / 2 + long * short
+    base = floor(work, products, attention_operations(config, seen), train=True)
+    tokens = sum(batch.tokens for batch in (*sources, *targets))
+    return Race(tokens, with_floor(contenders, base, work))
+
+
+def generate_race(work: Workload, **options) -> Race:
+    """`seq` tokens from sources of up to `seq` tokens; nothing ends earlier."""
+    work = copy.copy(work)
+    work.batches = 1
+    (source,) = make_batches(work)
+    inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
+    settings = GenerationConfig(
+        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, pad_token_id=0, eos_token_id=3,
+        bos_token_id=2, decoder_start_token_id=2, **options,
+    )  # fmt: skip
+
+    def run(model: nn.Module) -> None:
+        with torch.no_grad(), work.autocast():
+            if model.generate(**inputs, generation_config=settings).shape[1] != work.seq + 1:
+                raise RuntimeError(f"{type(model).__name__} stopped early")
+
+    contenders = []
+    for name in chosen([name for name in pairs.PAIRS if name != "torch"], work):
+        model = prepared(pairs.PAIRS[name](work), work, train=False)
+        contenders.append(Contender(name, lambda model=model: run(model)))
+    return Race(work.batch * work.seq, contenders)
+
+
+def generate(work: Workload) -> Race:
+    """Greedy generation of an encoder–decoder; tokens are new ones."""
+    return generate_race(work)
+
+
+def beam(work: Workload) -> Race:
+    """Generation with 4 beams."""
+    return generate_race(work, num_beams=4)
+
+
+def static_cache(work: Workload) -> Race:
+    """Greedy generation with a cache of fixed size."""
+    work.only = work.only or [name for name in pairs.PAIRS if name not in ("torch", "t5")]
+    return generate_race(work, cache_implementation="static")
+
+
+def local_layers(work: Workload) -> Race:
+    """Forward pass with every third layer global and windows of 128 in the others, beside ModernBERT."""
+    batches, layers = make_batches(work), our_config(work).num_hidden_layers
+    kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
+
+    def windowed() -> nn.Module:
+        return stacks.stock(our_config(work, layer_types=kinds, sliding_window=64), "encoder")
+
+    def modernbert() -> nn.Module:
+        fields = {"layer_types": kinds, "local_attention": 128, "cls_token_id": 2, "sep_token_id": 3}
+        return stacks.stock(stacks.ModernBertConfig(**stacks.gated(work), **fields), "encoder")
+
+    def all_local() -> nn.Module:
+        config = our_config(work, layer_types=["sliding_attention"] * layers, sliding_window=64)
+        return stacks.stock(config, "encoder")
+
+    makers = {OURS: windowed, "modernbert": modernbert, "ours, all layers local": all_local}
+    contenders = [
+        Contender(name, forward_only(prepared(makers[name](), work, train=False), batches, work))
+        for name in chosen(list(makers), work)
+    ]
+    return Race(sum(batch.tokens for batch in batches), contenders)
+
+
+def roformer_weights(work: Workload) -> Race:
+    """Forward pass of one HF RoFormer checkpoint, by the class that made it and converted."""
+    batches = make_batches(work)
+    theirs = RoFormerModel(stacks.roformer_config(work)).eval()
+    mine = convert("roformer", theirs.state_dict(), {**theirs.config.to_dict(), "architectures": ["RoFormerModel"]})
+    models = {OURS: mine, "roformer": theirs}
+    contenders = [
+        Contender(name, forward_only(prepared(models[name], work, train=False), batches, work))
+        for name in chosen(list(models), work)
+    ]
+    return Race(sum(batch.tokens for batch in batches), contenders)
+
+
+SYSTEM_A = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
+
+
+def system_a(work: Workload, train: bool = False) -> Race:
+    """The DeepLoTX encoder at its published size, against one module a head. `batch` rows of `seq` vectors."""
+    plain = DeepLotxEncoder(**SYSTEM_A)
+    source = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
+    ours = convert("deeplotx", plain.state_dict(), source)
+    vectors = torch.randn(work.batch, work.seq, SYSTEM_A["width"], device=work.device)
+    calls = {OURS: lambda: ours(inputs_embeds=vectors).last_hidden_state, "one module a head": lambda: plain(vectors)}
+    for model in (plain, ours):
+        model.to(work.device).train(train)
+
+    def run(name: str) -> None:
+        with torch.set_grad_enabled(train), work.autocast():
+            result = calls[name]()
+        if train:
+            plain.zero_grad(set_to_none=True)
+            ours.zero_grad(set_to_none=True)
+            result.float().square().mean().backward()
+
+    contenders = [Contender(name, lambda name=name: run(name)) for name in chosen(list(calls), work)]
+    return Race(work.batch * work.seq, contenders)
+
+
+def system_a_step(work: Workload) -> Race:
+    """The same, forward and backward."""
+    return system_a(work, train=True)
+
+
+TASKS: dict[str, Callable[[Workload], Race]] = {
+    "encoder": encoder,
+    "mlm": mlm,
+    "causal": causal,
+    "seq2seq": seq2seq,
+    "generate": generate,
+    "beam": beam,
+    "static-cache": static_cache,
+    "local-layers": local_layers,
+    "roformer-weights": roformer_weights,
+    "system-a": system_a,
+    "system-a-step": system_a_step,
+}

@@ -1,0 +1,119 @@
+"""What a benchmark computes on: sizes, lengths of rows, and batches of random tokens."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+PAD, START, FIRST_ID = 0, 2, 5  # as RoFormerLiteTokenizer numbers its special tokens; ids are drawn behind them
+IGNORED = -100
+MASKED_SHARE = 0.15  # of the tokens are predicted in masked language modelling (Devlin et al. 2018, section 3.1)
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass
+class Workload:
+    """Options of every task."""
+
+    size: Literal["tiny", "mini", "small", "base"] = field(
+        default="mini", metadata={"help": "width and depth of all models, as RoFormerLiteConfig.from_preset"}
+    )
+    batch: int = field(default=16, metadata={"help": "rows of a batch"})
+    seq: int = field(default=128, metadata={"help": "longest row, in tokens"})
+    lengths: Literal["full", "real", "sorted"] = field(
+        default="real", metadata={"help": "full rows; log-normal lengths; or the same, batches of similar length"}
+    )
+    batches: int = field(default=0, metadata={"help": "batches of one measurement (0: 1 if full, else 4)"})
+    vocab_size: int = 8192
+    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 is autocast"})
+    device: Device = "cpu"
+    compile: bool = field(default=False, metadata={"help": "torch.compile all models"})
+    rounds: int = field(default=7, metadata={"help": "of all contenders in turns"})
+    seed: int = 0
+    only: list[str] = field(default_factory=list, metadata={"help": "names of contenders; default: all"})
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "seq", "vocab_size", "rounds"):
+            if getattr(self, name) < 1:
+                raise SystemExit(f"{name}={getattr(self, name)} is not possible: it must be at least 1.")
+        if self.seq < 4:
+            raise SystemExit(f"seq={self.seq} is not possible: it must be at least 4.")
+        self.batches = self.batches or (1 if self.lengths == "full" else 4)
+
+    def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
+        """Tokens of each row, batch by batch.
+
+        `real`: log-normal with median seq / 4 and deviation 0.6 of the logarithm, clipped to [4, seq], one row of each
+        batch full. `sorted`: the same rows, the similar ones in one batch.
+        """
+        generator = random.Random(self.seed + salt)
+        rows = []
+        for _ in range(self.batches):
+            row = [self.seq] * self.batch
+            if self.lengths != "full":
+                drawn = (round(self.seq / 4 * generator.lognormvariate(0, 0.6)) for _ in range(self.batch - 1))
+                row = [self.seq, *(min(max(length, 4), self.seq) for length in drawn)]
+            generator.shuffle(row)
+            rows += row
+        if self.lengths == "sorted":
+            rows.sort()
+        return [rows[start : start + self.batch] for start in range(0, len(rows), self.batch)]
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.dtype == "bfloat16")
+
+
+@dataclass
+class Batch:
+    """Padded rows of random tokens."""
+
+    input_ids: torch.Tensor  # (B, L)
+    attention_mask: torch.Tensor  # (B, L)
+    lengths: list[int]
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    def masked_lm_labels(self) -> torch.Tensor:
+        drawn = torch.rand(self.input_ids.shape, generator=torch.Generator().manual_seed(self.tokens))
+        hidden = (drawn.to(self.input_ids.device) < MASKED_SHARE) & self.attention_mask.bool()
+        hidden[:, 0] = True  # at least one label a row
+        return self.input_ids.where(hidden, IGNORED)
+
+    def labels(self) -> torch.Tensor:
+        """All real tokens, for causal models and for targets."""
+        return self.input_ids.where(self.attention_mask.bool(), IGNORED)
+
+
+def make_batches(work: Workload, salt: int = 0) -> list[Batch]:
+    """The batches of a workload; another `salt` gives other lengths and tokens (targets)."""
+    generator = torch.Generator().manual_seed(work.seed + salt)
+    return [_make_batch(lengths, work, generator) for lengths in work.drawn_lengths(salt)]
+
+
+def _make_batch(lengths: list[int], work: Workload, generator: torch.Generator) -> Batch:
+    shape = (len(lengths), max(lengths))
+    mask = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    ids = torch.randint(FIRST_ID, work.vocab_size, shape, generator=generator).where(mask, PAD)
+    return Batch(ids.to(work.device), mask.long().to(work.device), lengths)
+
+
+def shifted(labels: torch.Tensor) -> torch.Tensor:
+    """Decoder inputs for `labels` `(B, L)`: a start token, then the labels less the last."""
+    start = labels.new_full((labels.shape[0], 1), START)
+    return torch.cat((start, labels[:, :-1]), 1).masked_fill_(torch.cat((start, labels[:, :-1]), 1) == IGNORED, PAD)
+
+
+def inner_width_of_gated(intermediate_size: int) -> int:
+    """Inner width by which a gated feed-forward, of three matrices, has the weights of a plain one, of two."""
+    return round(intermediate_size * 2 / 3 / 8) * 8
+
+
+def each(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
+    """Batches with what encoders take; a batch of full rows needs no mask, as a careful user knows."""
+    for batch in batches:
+        full = len(set(batch.lengths)) == 1
+        yield batch, {"input_ids": batch.input_ids, "attention_mask": None if full else batch.attention_mask}
