@@ -1,7 +1,7 @@
 """The least that a model can cost here: its matrix products alone, on real tokens alone.
 
-Timed like the contenders: the same shapes, nothing between the products. Those of attention, whose shapes are many, are
-counted and added at the rate of the others.
+Timed like the contenders: the same shapes, nothing between the products. Those of attention, whose shapes are many,
+are counted and added at the rate of the others.
 """
 
 from collections import Counter

@@ -132,9 +132,7 @@ class TorchPair(nn.Module):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, labels: torch.Tensor
     ) -> torch.Tensor:
         inputs = shifted(labels)
-        source, target = (
-            self.embeddings(ids) + self.positions.weight[: ids.shape[1]] for ids in (input_ids, inputs)
-        )
+        source, target = (self.embeddings(ids) + self.positions.weight[: ids.shape[1]] for ids in (input_ids, inputs))
         ahead = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool, device=inputs.device).triu(1)
         padding = None if attention_mask is None else attention_mask == 0
         states = self.pair(

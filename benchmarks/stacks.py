@@ -117,7 +117,11 @@ class TorchStack(nn.Module):
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=PAD)
         self.positions = nn.Embedding(work.seq, config.hidden_size)
         layer = nn.TransformerEncoderLayer(
-            config.hidden_size, config.num_attention_heads, config.intermediate_size, activation="gelu", batch_first=True
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            activation="gelu",
+            batch_first=True,
         )
         layer.self_attn.dropout = 0.0
         self.stack = nn.TransformerEncoder(layer, config.num_hidden_layers)

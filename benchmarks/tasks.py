@@ -111,9 +111,7 @@ def causal(work: Workload) -> Race:
 def seq2seq(work: Workload) -> Race:
     """Forward and backward of an encoder–decoder; sources and targets have lengths of their own."""
     sources, targets = make_batches(work), make_batches(work, salt=1)
-    inputs = [
-        {**given, "labels": target.labels()} for (_, given), target in zip(each(sources), targets, strict=True)
-    ]
+    inputs = [{**given, "labels": target.labels()} for (_, given), target in zip(each(sources), targets, strict=True)]
     contenders = [
         Contender(name, steps(prepared(pairs.PAIRS[name](work), work, train=True), inputs, work))
         for name in chosen(list(pairs.PAIRS), work)

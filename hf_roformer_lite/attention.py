@@ -7,6 +7,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_plan import AttentionPlan, eager_attention_forward
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .linear import RoFormerLiteLinear
 from .rope import rotate
 
 
@@ -33,10 +34,10 @@ class RoFormerLiteAttention(nn.Module):
         key_value_size = (self.is_cross_attention and config.cross_attention_hidden_size) or config.hidden_size
         query_width = config.num_attention_heads * config.head_dim
         key_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
-        self.k_proj = nn.Linear(key_value_size, key_width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(key_value_size, key_width, bias=config.attention_bias)
-        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.attention_bias)
+        self.q_proj = RoFormerLiteLinear(config.hidden_size, query_width, bias=config.attention_bias)
+        self.k_proj = RoFormerLiteLinear(key_value_size, key_width, bias=config.attention_bias)
+        self.v_proj = RoFormerLiteLinear(key_value_size, key_width, bias=config.attention_bias)
+        self.o_proj = RoFormerLiteLinear(query_width, config.hidden_size, bias=config.attention_bias)
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         return states.unflatten(-1, (-1, self.head_dim))  # (..., heads, head_dim)

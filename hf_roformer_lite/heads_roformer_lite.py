@@ -14,6 +14,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .linear import RoFormerLiteLinear
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
@@ -25,10 +26,10 @@ class RoFormerLiteClassificationHead(nn.Module):
         super().__init__()
         dropout = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
         has_dense = config.classifier_activation is not None
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if has_dense else nn.Identity()
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.classifier_activation] if has_dense else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.out_proj = nn.Linear(config.hidden_size, num_labels)
+        self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.out_proj(self.dropout(self.act_fn(self.dense(hidden_states))))

@@ -10,6 +10,7 @@ from transformers.utils.import_utils import is_tracing
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .linear import RoFormerLiteLinear
 from .ragged import RaggedBatch
 
 
@@ -43,9 +44,9 @@ class RoFormerLiteMLP(nn.Module):
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
         hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = nn.Linear(hidden, inner, bias=bias) if config.gated_mlp else None
-        self.up_proj = nn.Linear(hidden, inner, bias=bias)
-        self.down_proj = nn.Linear(inner, hidden, bias=bias)
+        self.gate_proj = RoFormerLiteLinear(hidden, inner, bias=bias) if config.gated_mlp else None
+        self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
+        self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
         self.act_fn = ACT2FN[config.hidden_act]
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -127,7 +128,7 @@ class RoFormerLitePooler(nn.Module):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: RaggedBatch, last_hidden_state: torch.Tensor) -> torch.Tensor:
         """Restored states `(B, L, hidden)` to `(documents, hidden)`."""

@@ -13,6 +13,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import make_norm
+from .linear import RoFormerLiteLinear
 from .losses import cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
@@ -28,7 +29,7 @@ class RoFormerLiteLMTransform(nn.Module):
         if not config.vocab_size:
             raise ValueError("vocab_size=0: a stack that takes vectors has no vocabulary for a language model head.")
         has_dense = config.lm_head_transform or config.embedding_size != config.hidden_size
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size) if has_dense else nn.Identity()
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.embedding_size) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.hidden_act] if config.lm_head_transform else nn.Identity()
         self.norm = make_norm(config, config.embedding_size) if config.lm_head_transform else nn.Identity()
 
@@ -46,7 +47,7 @@ class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
         super().__init__(config)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.lm_transform = RoFormerLiteLMTransform(config)
-        self.lm_head = nn.Linear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = RoFormerLiteLinear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -65,8 +66,8 @@ class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
         While training with `config.sparse_prediction`, the loss alone.
         """
         if labels is not None and self.training and self.config.sparse_prediction:
-            head = self.compute_logits
-            return None, labelled_lm_loss(hidden_states, labels, head, num_items_in_batch, smoothing)
+            heads = self.lm_transform, self.lm_head
+            return None, labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
         logits = self.compute_logits(hidden_states)
         if labels is None:
             return logits, None

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 from torch.nn import functional as F
+
+from .linear_cross_entropy import linear_cross_entropy
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 
@@ -47,7 +50,8 @@ def cross_entropy(
 def labelled_lm_loss(
     hidden_states: torch.Tensor,
     labels: torch.Tensor,
-    head: Callable[[torch.Tensor], torch.Tensor],
+    transform: Callable[[torch.Tensor], torch.Tensor],
+    lm_head: nn.Module,
     num_items_in_batch: int | torch.Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
@@ -56,12 +60,14 @@ def labelled_lm_loss(
     Args:
         hidden_states: `(B, L, hidden)`.
         labels: `(B, L)`, aligned with `hidden_states`; -100 where nothing is to be predicted.
-        head: From `(n, hidden)` to `(n, vocab)`.
+        transform: From `(n, hidden)` to `(n, embedding_size)`.
+        lm_head: From there to `(n, vocab)`.
     """
     labels = labels.to(hidden_states.device).flatten()
     labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)  # (n,)
-    logits = head(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, vocab)
-    return cross_entropy(logits, labels[labelled], num_items_in_batch, label_smoothing=label_smoothing)
+    states = transform(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, embedding_size)
+    total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
+    return _mean(total, len(labelled), num_items_in_batch)
 
 
 def sequence_loss(

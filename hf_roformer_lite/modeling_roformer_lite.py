@@ -22,6 +22,7 @@ from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan, DensePlan, plan_cross_attention, plan_self_attention
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, RoFormerLitePooler, make_norm
+from .linear import RoFormerLiteLinear
 from .parallel_heads import (
     SLOPE,
     RoFormerLiteParallelHeadsLayer,
@@ -59,7 +60,8 @@ class RoFormerLiteEmbeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.norm = make_norm(config, width, config.embedding_norm_eps) if config.embedding_norm else nn.Identity()
         self.dropout = RoFormerLiteDropout(config.hidden_dropout if config.vocab_size else 0.0)
-        self.projection = nn.Identity() if width == config.hidden_size else nn.Linear(width, config.hidden_size)
+        is_wide = width == config.hidden_size
+        self.projection = nn.Identity() if is_wide else RoFormerLiteLinear(width, config.hidden_size)
 
     def forward(
         self,

@@ -14,6 +14,7 @@ from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, make_norm
+from .linear import RoFormerLiteLinear
 
 SLOPE = 5e-3  # of negative inputs, at the start
 
@@ -70,10 +71,10 @@ class RoFormerLiteUnit(nn.Module):
     def __init__(self, config: RoFormerLiteConfig, width: int):
         super().__init__()
         self.norm = make_norm(config, width)
-        self.up_proj = nn.Linear(width, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = RoFormerLiteLinear(width, config.intermediate_size, bias=config.mlp_bias)
         self.act_fn = nn.PReLU(init=SLOPE)
         self.dropout = RoFormerLiteDropout(config.hidden_dropout)
-        self.down_proj = nn.Linear(config.intermediate_size, width, bias=config.mlp_bias)
+        self.down_proj = RoFormerLiteLinear(config.intermediate_size, width, bias=config.mlp_bias)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         inner = self.act_fn(self.up_proj(self.norm(hidden_states)))  # (..., intermediate)
@@ -87,7 +88,7 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
     def make_projections(self, config: RoFormerLiteConfig) -> None:
         heads, width = config.num_attention_heads, config.hidden_size
         dropout = config.hidden_dropout if config.qkv_dropout is None else config.qkv_dropout
-        self.expand_proj = nn.Linear(width, heads * width)
+        self.expand_proj = RoFormerLiteLinear(width, heads * width)
         self.q_mlp, self.kv_mlp = (
             nn.Sequential(
                 *(
@@ -97,7 +98,7 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
             )
             for stack in (heads, 2 * heads)
         )
-        self.o_proj = nn.Linear(heads * width, width)
+        self.o_proj = RoFormerLiteLinear(heads * width, width)
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
         return self.split_heads(self.expand_proj(states))  # (..., heads, hidden)
@@ -126,7 +127,7 @@ class RoFormerLiteParallelHeadsLayer(RoFormerLiteAnyLayer):
         self.self_attn = RoFormerLiteParallelHeadsAttention(config, layer_idx, config.add_cross_attention)
         width = 2 * config.hidden_size
         self.mlp = nn.Sequential(*(RoFormerLiteUnit(config, width) for _ in range(config.num_mlp_layers)))
-        self.out_proj = nn.Linear(width, config.hidden_size)
+        self.out_proj = RoFormerLiteLinear(width, config.hidden_size)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from .linear import RoFormerLiteLinear
 from .lm_heads_roformer_lite import RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -158,7 +159,7 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
         self.model = RoFormerLiteSeq2SeqModel(config)
         self.lm_transform = RoFormerLiteLMTransform(config.decoder)
         decoder = config.decoder
-        self.lm_head = nn.Linear(decoder.embedding_size, decoder.vocab_size, bias=decoder.lm_head_bias)
+        self.lm_head = RoFormerLiteLinear(decoder.embedding_size, decoder.vocab_size, bias=decoder.lm_head_bias)
         target = "model.decoder.embeddings.word_embeddings.weight"
         self._tied_weights_keys = {"lm_head.weight": target}
         if config.share_embeddings and config.tie_word_embeddings:
@@ -220,8 +221,8 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
         )
         hidden_states, logits, loss = outputs.last_hidden_state, None, None
         if sparse:
-            head = self.compute_logits
-            loss = labelled_lm_loss(hidden_states, labels, head, num_items_in_batch, smoothing)
+            heads = self.lm_transform, self.lm_head
+            loss = labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
         else:
             logits = self.compute_logits(hidden_states)
             if labels is not None:

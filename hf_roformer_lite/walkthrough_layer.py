@@ -1,7 +1,6 @@
 """The layer of a published numeric walk-through of attention, small enough to be followed with pencil and paper."""
 
 import torch
-from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 
@@ -9,6 +8,7 @@ from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, make_norm
+from .linear import RoFormerLiteLinear
 
 
 class RoFormerLiteWalkthroughLayer(RoFormerLiteAnyLayer):
@@ -22,7 +22,7 @@ class RoFormerLiteWalkthroughLayer(RoFormerLiteAnyLayer):
         super().__init__(config, layer_idx)
         self.self_attn = RoFormerLiteAttention(config, layer_idx)
         self.self_attn_norm = make_norm(config)
-        self.mlp_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.mlp_bias)
+        self.mlp_proj = RoFormerLiteLinear(config.hidden_size, config.hidden_size, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
         self.mlp_inner_norm = make_norm(config)
         self.mlp_norm = make_norm(config)
