@@ -10,7 +10,7 @@ from transformers.utils.import_utils import is_tracing
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .linear import RoFormerLiteLinear
+from .linear import RoFormerLiteLinear, is_eager, is_untouched
 from .ragged import RaggedBatch
 
 
@@ -38,6 +38,9 @@ class RoFormerLiteDropout(nn.Dropout):
         return states * kept.to(states.dtype).mul_(1 / (1 - self.p))
 
 
+IN_PLACE = {"gelu": torch.ops.aten.gelu_, "relu": torch.ops.aten.relu_, "silu": torch.ops.aten.silu_}
+
+
 class RoFormerLiteMLP(nn.Module):
     """Feed-forward: `down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`. `(..., hidden)` to `(..., hidden)`."""
 
@@ -48,12 +51,19 @@ class RoFormerLiteMLP(nn.Module):
         self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
         self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
         self.act_fn = ACT2FN[config.hidden_act]
+        self.act_in_place = IN_PLACE.get(config.hidden_act)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         up = self.up_proj(hidden_states)  # (..., intermediate)
         if self.gate_proj is None:
-            return self.down_proj(self.act_fn(up))
-        return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * up)
+            return self.down_proj(self._activate(self.up_proj, up))
+        return self.down_proj(self._activate(self.gate_proj, self.gate_proj(hidden_states)) * up)
+
+    def _activate(self, maker: nn.Module, inner: torch.Tensor) -> torch.Tensor:
+        """In place where nobody else can see what `maker` gave: fresh memory of this size costs more than a GELU."""
+        if self.act_in_place is None or torch.is_grad_enabled() or not is_untouched(maker) or not is_eager(inner):
+            return self.act_fn(inner)
+        return self.act_in_place(inner)
 
 
 class RoFormerLiteAnyLayer(GradientCheckpointingLayer):

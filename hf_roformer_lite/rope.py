@@ -71,7 +71,7 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     if rotary_dim < states.shape[-1]:
         turned = rotate(states[..., :rotary_dim], cos, sin)
         return torch.cat((turned, states[..., rotary_dim:]), dim=-1)
-    return torch.addcmul(states * cos, states.roll(rotary_dim // 2, dims=-1), sin)
+    return (states * cos).addcmul_(states.roll(rotary_dim // 2, dims=-1), sin)
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
