@@ -25,6 +25,8 @@ class RoFormerLiteAttention(nn.Module):
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5
+        self.rotary_value = config.rotary_value
+        self.attention_dropout = config.attention_dropout
         self.is_causal = config.is_decoder and not is_cross_attention
         self.is_cross_attention = is_cross_attention
         self.make_projections(config)
@@ -87,7 +89,7 @@ class RoFormerLiteAttention(nn.Module):
             key, value = self.keys_and_values(states)  # each (..., key_value_heads, head_dim)
             if position_embeddings is not None:
                 query, key = rotate(query, *position_embeddings), rotate(key, *position_embeddings)
-                if self.config.rotary_value:
+                if self.rotary_value:
                     value = rotate(value, *position_embeddings)
             if past_key_values is not None:
                 if isinstance(past_key_values, EncoderDecoderCache):
@@ -95,7 +97,7 @@ class RoFormerLiteAttention(nn.Module):
                 cached = past_key_values.update(key.transpose(1, 2), value.transpose(1, 2), self.layer_idx)
                 key, value = (states.transpose(1, 2) for states in cached)  # (B, past + L, heads, head_dim)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        dropout = self.config.attention_dropout if self.training else 0.0
+        dropout = self.attention_dropout if self.training else 0.0
         output, weights = plan.attend(
             function, self, query, key, value, dropout=dropout, scaling=self.scaling, **kwargs
         )  # (..., heads * head_dim)

@@ -30,7 +30,9 @@ class RoFormerLiteDropout(nn.Dropout):
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.p == 0 or states.device.type != "cpu" or is_tracing(states):
+        if not self.training or self.p == 0:
+            return states
+        if states.device.type != "cpu" or is_tracing(states):
             return super().forward(states)
         count = states.numel()
         words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
