@@ -207,12 +207,21 @@ SYSTEM_A = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
 
 
 def system_a(work: Workload, train: bool = False) -> Race:
-    """The DeepLoTX encoder at its published size, against one module a head. `batch` rows of `seq` vectors."""
+    """The DeepLoTX encoder at its published size, against one module a head."""
     plain = DeepLotxEncoder(**SYSTEM_A)
     source = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
     ours = convert("deeplotx", plain.state_dict(), source)
-    vectors = torch.randn(work.batch, work.seq, SYSTEM_A["width"], device=work.device)
-    calls = {OURS: lambda: ours(inputs_embeds=vectors).last_hidden_state, "one module a head": lambda: plain(vectors)}
+    work = copy.copy(work)
+    work.batches = 1
+    (batch,) = make_batches(work)
+    vectors = torch.randn(*batch.input_ids.shape, SYSTEM_A["width"], device=work.device)
+    ((_, inputs),) = each([batch])
+    mask = inputs["attention_mask"]
+    visible = None if mask is None else mask[:, None, :].bool()  # (B, 1, L)
+    calls = {
+        OURS: lambda: ours(inputs_embeds=vectors, attention_mask=mask).last_hidden_state,
+        "one module a head": lambda: plain(vectors, visible),
+    }
     for model in (plain, ours):
         model.to(work.device).train(train)
 
@@ -225,7 +234,7 @@ def system_a(work: Workload, train: bool = False) -> Race:
             result.float().square().mean().backward()
 
     contenders = [Contender(name, lambda name=name: run(name)) for name in chosen(list(calls), work)]
-    return Race(work.batch * work.seq, contenders)
+    return Race(batch.tokens, contenders)
 
 
 def system_a_step(work: Workload) -> Race:

@@ -36,6 +36,7 @@ def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:
         and states.device.type == "cpu"
         and states.dtype == weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
+        and not torch.is_autocast_enabled("cpu")
     )
 
 
@@ -59,6 +60,17 @@ def is_eager(states: torch.Tensor) -> bool:
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`F.linear` by `multiply`, for tensors that `is_eager`."""
+    if not _has_choice(states, weight):
+        return F.linear(states, weight, bias)
+    needs_grad = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (states, weight, bias)
+    )
+    output = (_Multiply.apply if needs_grad else multiply)(states.flatten(0, -2), weight, bias)
+    return output.view(*states.shape[:-1], len(weight))
 
 
 class _Multiply(torch.autograd.Function):
@@ -85,16 +97,6 @@ class RoFormerLiteLinear(nn.Linear):
     `nn.Linear`: other types and devices, autocast, weights that are sharded or quantised, tracing."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if (
-            not _has_choice(input, self.weight)
-            or type(self.weight) is not nn.Parameter
-            or torch.is_autocast_enabled("cpu")
-            or not is_eager(input)
-        ):
-            return super().forward(input)
-        needs_grad = torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in (input, self.weight, self.bias)
-        )
-        states = input.flatten(0, -2)  # (N, in)
-        output = (_Multiply.apply if needs_grad else multiply)(states, self.weight, self.bias)
-        return output.view(*input.shape[:-1], self.out_features)
+        if type(self.weight) is nn.Parameter and is_eager(input):
+            return linear(input, self.weight, self.bias)
+        return super().forward(input)
