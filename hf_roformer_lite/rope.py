@@ -46,7 +46,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     @torch.no_grad()
     @dynamic_rope_update
     def forward(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine tables, each `(*position_ids.shape, 1, rotary_dim)` in the dtype of `hidden_states`.
+        """Cosine and sine tables, each `(*position_ids.shape, 1, rotary_dim)` in the dtype of queries and keys.
 
         The 1 stands where queries and keys have their heads. The first half of the sines has its sign turned, so that
         `rotate` need not turn that of the states (for 2048 tokens of 4 heads 0.20 ms against 0.27).
@@ -62,7 +62,10 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
             angles.sin() * self.attention_scaling,
         )  # (..., rotary_dim / 2)
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        return cos.to(hidden_states.dtype).unsqueeze(-2), sin.to(hidden_states.dtype).unsqueeze(-2)
+        device = hidden_states.device.type
+        autocast = torch.is_autocast_enabled(device)  # else the tables would make float32 of queries and keys again
+        dtype = torch.get_autocast_dtype(device) if autocast else hidden_states.dtype
+        return cos.to(dtype).unsqueeze(-2), sin.to(dtype).unsqueeze(-2)
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
