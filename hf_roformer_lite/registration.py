@@ -1,0 +1,107 @@
+"""Makes the classes of this package known to the Auto classes of transformers, when these are first imported.
+
+Registering loads torch and the models, which takes seconds; `import hf_roformer_lite` alone need not. What is to be
+registered with a module of transformers is done at once if that module is loaded, and else right after it is.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+ONE_STACK, TWO_STACKS = "RoFormerLiteConfig", "RoFormerLiteSeq2SeqConfig"
+MODEL_TYPES = {ONE_STACK: "roformer_lite", TWO_STACKS: "roformer_lite_seq2seq"}
+MODELS: dict[str, dict[str, str]] = {
+    "AutoModel": {ONE_STACK: "RoFormerLiteModel", TWO_STACKS: "RoFormerLiteSeq2SeqModel"},
+    "AutoModelForMaskedLM": {ONE_STACK: "RoFormerLiteForMaskedLM"},
+    "AutoModelForCausalLM": {ONE_STACK: "RoFormerLiteForCausalLM"},
+    "AutoModelForSequenceClassification": {ONE_STACK: "RoFormerLiteForSequenceClassification"},
+    "AutoModelForTokenClassification": {ONE_STACK: "RoFormerLiteForTokenClassification"},
+    "AutoModelForQuestionAnswering": {ONE_STACK: "RoFormerLiteForQuestionAnswering"},
+    "AutoModelForMultipleChoice": {ONE_STACK: "RoFormerLiteForMultipleChoice"},
+    "AutoModelForSeq2SeqLM": {TWO_STACKS: "RoFormerLiteForConditionalGeneration"},
+}
+
+
+def register_configs() -> None:
+    from transformers import AutoConfig
+
+    from .configuration_roformer_lite import RoFormerLiteConfig
+    from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+
+    for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
+        AutoConfig.register(config.model_type, config, exist_ok=True)
+
+
+def register_tokenizers() -> None:
+    from transformers import AutoTokenizer
+
+    from .configuration_roformer_lite import RoFormerLiteConfig
+    from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+    from .tokenization_jieba import RoFormerLiteJiebaTokenizer
+    from .tokenization_roformer_lite import RoFormerLiteTokenizer
+
+    for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
+        for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):  # the last is the default, all are known
+            AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
+
+
+def register_models() -> None:
+    """Enter the models by name, as transformers enters its own: importing a model may be what brought us here."""
+    auto = sys.modules["transformers.models.auto.modeling_auto"]
+    for auto_class, names in MODELS.items():
+        mapping = getattr(auto, auto_class)._model_mapping
+        for config, model in names.items():
+            model_type = MODEL_TYPES[config]
+            mapping._config_mapping[model_type] = config
+            mapping._reverse_config_mapping[config] = model_type
+            mapping._model_mapping[model_type] = model
+            mapping._modules[model_type] = sys.modules[__package__]
+
+
+REGISTRATIONS: dict[str, Callable[[], None]] = {
+    "transformers.models.auto.configuration_auto": register_configs,
+    "transformers.models.auto.tokenization_auto": register_tokenizers,
+    "transformers.models.auto.modeling_auto": register_models,
+}
+
+
+class _LoaderThatRegisters(Loader):
+    """The loader of a module of transformers, and then the registration."""
+
+    def __init__(self, loader: Loader, register: Callable[[], None]):
+        self.loader, self.register = loader, register
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.register()
+
+    def __getattr__(self, name: str) -> Any:  # source, resources and the like
+        return getattr(self.loader, name)
+
+
+class _FinderThatRegisters(MetaPathFinder):
+    """Finds the modules of `REGISTRATIONS` where they are, and adds the registration to their loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in REGISTRATIONS:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderThatRegisters(spec.loader, REGISTRATIONS[fullname])
+        return spec
+
+
+def register_all() -> None:
+    """Register now what can be, and the rest as soon as transformers loads its part."""
+    sys.meta_path.insert(0, _FinderThatRegisters())
+    for module, register in REGISTRATIONS.items():
+        if module in sys.modules:
+            register()
