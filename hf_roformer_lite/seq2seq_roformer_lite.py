@@ -1,5 +1,8 @@
 """Encoder–decoder: two stacks, and with an LM head the model for translation and other rewriting."""
 
+import os
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
@@ -169,6 +172,13 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(..., hidden)` to `(..., vocab)`."""
         return self.lm_head(self.lm_transform(hidden_states))
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:
+        PEFT, having merged an adapter, calls it untied wherever it is not the encoder's table."""
+        if self.lm_head.weight is getattr(self.get_decoder().get_input_embeddings(), "weight", None):
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @can_return_tuple
     def forward(
