@@ -21,6 +21,7 @@ from .arguments import DataArguments
 from .data_files import InputError, Row, file_format, read_lines, text_of
 from .metrics import Metrics, perplexity_metrics, token_scores
 from .tasks import Task, quoted
+from .tokenization_roformer_lite import RoFormerLiteTokenizer
 
 
 @dataclass
@@ -184,6 +185,10 @@ class CausalLMTask(LanguageModelTask):
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
+
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if isinstance(tokenizer, RoFormerLiteTokenizer):
+            tokenizer.add_bos_token = True  # a prompt is [CLS] x: behind a [SEP] another text would begin
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one

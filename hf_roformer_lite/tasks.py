@@ -79,6 +79,10 @@ class Task(ABC):
         """Fields of the configuration that the task determines."""
         return {}
 
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Set how the tokenizer, saved beside the model, shall encode by default."""
+        return None
+
     def prepare_generation(self, model: PreTrainedModel, args: LiteTrainingArguments) -> None:
         """Set what `generate` shall do by default, for measuring and later for users."""
         return None

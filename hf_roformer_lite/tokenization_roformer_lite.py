@@ -48,7 +48,8 @@ class RoFormerLiteTokenizer(TokenizersBackend):
     the same ids for plain text. Make one with `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
 
     **Template.** `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs (token types 0 and 1). `bos_token` is `[CLS]`
-    and `eos_token` is `[SEP]`, so an encoder–decoder starts with `[CLS]` and ends with `[SEP]`.
+    and `eos_token` is `[SEP]`, so an encoder–decoder starts with `[CLS]` and ends with `[SEP]`. Prompts of a causal
+    language model must not end: after `tokenizer.add_bos_token = True` the template is `[CLS] x`, also when saved.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are `y [SEP]`: exactly
     what a decoder that starts with `[CLS]` has to predict. `decoder_input_ids` are therefore the labels moved to the

@@ -169,6 +169,7 @@ def make_tokenizer(options: TrainOptions, train_rows: Dataset, state_dir: Path) 
                 (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
             tokenizer = AutoTokenizer.from_pretrained(state_dir / "tokenizer")
     tokenizer.model_max_length = options.task.max_length
+    options.task.prepare_tokenizer(tokenizer)
     return tokenizer
 
 
