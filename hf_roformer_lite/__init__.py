@@ -1,7 +1,8 @@
 """A compact Transformer with rotary positions for Hugging Face transformers.
 
-Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer. Its classes, and torch with
-them, are loaded when they are first used.
+Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, its pipelines with
+transformers, and the default targets of adapters with PEFT. Its classes, and torch with them, are loaded when they are
+first used.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Makes the classes of this package known to the Auto classes of transformers, when these are first imported.
+"""Makes this package known to the Auto classes and pipelines of transformers and to PEFT, when these are imported.
 
 Registering loads torch and the models, which takes seconds; `import hf_roformer_lite` alone need not. What is to be
-registered with a module of transformers is done at once if that module is loaded, and else right after it is.
+registered with a module of another library is done at once if that module is loaded, and else right after it is.
 """
 
 import sys
@@ -61,10 +61,24 @@ def register_models() -> None:
             mapping._modules[model_type] = sys.modules[__package__]
 
 
+def register_pipelines() -> None:
+    from .pipelines import register_pipelines
+
+    register_pipelines()
+
+
+def register_peft_targets() -> None:
+    from .peft_targets import register_peft_targets
+
+    register_peft_targets()
+
+
 REGISTRATIONS: dict[str, Callable[[], None]] = {
     "transformers.models.auto.configuration_auto": register_configs,
     "transformers.models.auto.tokenization_auto": register_tokenizers,
     "transformers.models.auto.modeling_auto": register_models,
+    "transformers.pipelines": register_pipelines,
+    "peft.utils.constants": register_peft_targets,
 }
 
 
