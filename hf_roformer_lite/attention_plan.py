@@ -169,6 +169,18 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
     return RowsPlan(spans, sum(queries.lengths), sum(keys.lengths), device, is_causal=False, window=None)
 
 
+def plan_paged_attention(
+    masks: torch.Tensor | dict[str, torch.Tensor] | None, kind: str, window: int | None
+) -> DensePlan:
+    """The plan of the layers of type `kind` in continuous batching: all requests in one row, `(1, N)`.
+
+    The attention function fetches their keys and values from the paged cache among its arguments. Who sees whom comes
+    with the tokens: in masks, of each kind of layer or of the only one, or, for flash attention, in `cu_seq_lens_*`.
+    """
+    mask = masks[kind] if isinstance(masks, dict) else masks
+    return DensePlan(mask, is_causal=mask is None, options={} if window is None else {"sliding_window": window})
+
+
 def _is_flash(backend: str) -> bool:
     return "flash" in backend
 
@@ -255,4 +267,11 @@ def _places(batch: RaggedBatch) -> torch.Tensor:
     return batch.attention_mask.cumsum(-1) - 1
 
 
-__all__ = ["AttentionPlan", "BlockMask", "eager_attention_forward", "plan_cross_attention", "plan_self_attention"]
+__all__ = [
+    "AttentionPlan",
+    "BlockMask",
+    "eager_attention_forward",
+    "plan_cross_attention",
+    "plan_paged_attention",
+    "plan_self_attention",
+]

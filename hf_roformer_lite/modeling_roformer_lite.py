@@ -19,7 +19,13 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import RoFormerLiteAttention
-from .attention_plan import AttentionPlan, DensePlan, plan_cross_attention, plan_self_attention
+from .attention_plan import (
+    AttentionPlan,
+    DensePlan,
+    plan_cross_attention,
+    plan_paged_attention,
+    plan_self_attention,
+)
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, RoFormerLitePooler, make_norm
 from .linear import RoFormerLiteLinear
@@ -234,21 +240,29 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
         if isinstance(past_key_values, EncoderDecoderCache):
             _keep_whole_encoder(past_key_values)
+        is_paged = kwargs.get("cache") is not None  # continuous batching: attention functions keep keys and values
+        is_causal = kwargs.pop("is_causal", None)
+        if is_causal is not None and is_causal != config.is_decoder and not is_paged:
+            raise ValueError(
+                f"is_causal={is_causal}: this stack has is_decoder={config.is_decoder}, which decides it."
+            )
         has_cache = past_key_values is not None
         if has_cache and position_ids is None:
             given = input_ids if inputs_embeds is None else inputs_embeds
             position_ids = _cached_positions(given, attention_mask, past_key_values)
         if batch is None:
-            batch = self.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, has_cache, **kwargs)
+            by_mask = has_cache or is_paged
+            batch = self.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, by_mask, **kwargs)
         hidden_states = self.embeddings(
             None if input_ids is None else batch.gather(input_ids),
             None if inputs_embeds is None else batch.gather(inputs_embeds),
             None if token_type_ids is None else batch.gather(token_type_ids),
             batch.position_ids,
         )  # (N, hidden) or (B, L, hidden)
-        for name in PACKING_ARGUMENTS:  # the plans speak for them from here on
-            kwargs.pop(name, None)
-        plans = self._self_attention_plans(batch, hidden_states, attention_mask, past_key_values)
+        if not is_paged:
+            for name in PACKING_ARGUMENTS:  # the plans speak for them from here on
+                kwargs.pop(name, None)
+        plans = self._self_attention_plans(batch, hidden_states, attention_mask, past_key_values, is_paged)
         cross_plan = None
         if config.add_cross_attention:
             if encoder_hidden_states is None:
@@ -292,10 +306,13 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | dict | None,
         past_key_values: Cache | None,
+        is_paged: bool,
     ) -> dict[str, AttentionPlan]:
         """One plan for each kind of layer the stack has."""
         config = self.config
         windows = {kind: config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types}
+        if is_paged:
+            return {kind: plan_paged_attention(attention_mask, kind, window) for kind, window in windows.items()}
         if isinstance(attention_mask, dict):
             return {kind: DensePlan(attention_mask[kind], config.is_decoder) for kind in windows}
         if attention_mask is not None and not _is_padding_mask(attention_mask):
