@@ -103,7 +103,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     Raises:
         InputError: when something does not fit, or `out` exists and is not empty.
     """
-    out = _new_directory(out)
+    out = new_directory(out)
     state_dict, config = open_checkpoint(path)
     model = find_converter(name).convert(state_dict, config, copy=False)
     tokenizer = load_tokenizer(path, find_converter(name).tokenizer_class)
@@ -120,7 +120,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
     Raises:
         InputError: when source `name` cannot say what the model does, or `out` exists and is not empty.
     """
-    out = _new_directory(out)
+    out = new_directory(out)
     state_dict, config = export(name, load_model(path))
     with complete_directory(out) as unfinished:
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
@@ -158,7 +158,8 @@ def load_tokenizer(path: str | Path, tokenizer_class: type = AutoTokenizer) -> P
         raise InputError(f"{path}: its tokenizer cannot be loaded: {error}") from error
 
 
-def _new_directory(out: str | Path) -> Path:
+def new_directory(out: str | Path) -> Path:
+    """`out` as a path, when nothing would be lost by writing to it; else an `InputError`."""
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already; choose a new directory")

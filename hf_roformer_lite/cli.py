@@ -47,11 +47,25 @@ def _verify(argv: list[str]) -> None:
     verify_main(argv)
 
 
+def _export(argv: list[str]) -> None:
+    from .export import main
+
+    main(argv)
+
+
+def _serve(argv: list[str]) -> None:
+    from .serve import main
+
+    main(argv)
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "demo": (_demo, "train, evaluate and save a small model on data made by the package itself; nothing to download"),
     "train": (_train, "train a model on your own data: seq2seq, mlm, causal, classify or tag"),
     "predict": (_predict, "read lines, write the answers of a trained model"),
     "convert": (_convert, "bring a checkpoint of another system into this package, or one of this package there"),
+    "export": (_export, "write a trained model for other runtimes: ONNX or torch.export"),
+    "serve": (_serve, "answer requests over HTTP with a causal model, as `transformers serve` does"),
     "verify": (_verify, "hold a checkpoint against its conversion: the same numbers"),
 }
 

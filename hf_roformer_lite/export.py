@@ -18,7 +18,7 @@ from .saving import complete_directory
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
-FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # ours, and transformers' names of them
+FORMATS = {"onnx": "onnx", "torch": "dynamo"}  # ours, and transformers' names of them
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
@@ -26,7 +26,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
     Args:
         model: The model; it is put into evaluation mode.
-        format: `onnx` (needs onnx and onnxscript; runs on onnxruntime), `torch` (torch.export) or `openvino`.
+        format: `onnx` (the extra `export`; runs on onnxruntime and whatever else reads ONNX) or `torch`
+            (torch.export).
 
     Returns:
         transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and `decode`, and `encoder`),
@@ -45,8 +46,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         raise InputError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
-    options = {"stateful": False} if format == "openvino" else {}  # keys and values are inputs and outputs everywhere
-    config = AutoExportConfig.from_dict({"export_format": FORMATS[format], "dynamic": True, **options})
+    config = AutoExportConfig.from_dict({"export_format": FORMATS[format], "dynamic": True})
     try:
         exporter = AutoHfExporter.from_config(config)
     except ImportError as error:
