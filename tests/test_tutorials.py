@@ -1,0 +1,91 @@
+"""The tutorials run as they stand, at a small size, on data made here."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from hf_roformer_lite import RoFormerLiteTokenizer
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.demo_data import unique_examples
+
+TUTORIALS = Path(__file__).parent.parent / "tutorials"
+ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "
+ALONE += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run a tutorial as its user does, in an empty directory; what it prints."""
+
+    def run(name: str, *options: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        capsys.readouterr()
+        runpy.run_path(str(TUTORIALS / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_every_tutorial_is_listed_and_tested():
+    names = {path.name for path in TUTORIALS.glob("*.py")}
+    assert names == set(re.findall(r"\]\((\w+\.py)\)", (TUTORIALS / "README.md").read_text("utf-8")))
+    assert names <= set(re.findall(r"\w+\.py", Path(__file__).read_text("utf-8")))
+
+
+def test_train_from_scratch(run, tmp_path):
+    (tmp_path / "book.txt").write_text("".join(f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)), "utf-8")
+    options = ["--size", "tiny", "--vocab_size", "280", "--epochs", "4", "--prompt", "one two"]
+    out = run("train_from_scratch.py", "book.txt", "model", *options)
+    assert out.rstrip().splitlines()[-1].startswith("one two three")
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_finetune_converted(run, tmp_path):
+    tokenizer = RoFormerLiteTokenizer.train(["a fine film", "a dull film"] * 9, vocab_size=60, algorithm="wordpiece")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "bert")
+    rows = "".join(f"a {'fine' if n % 2 else 'dull'} film,{'good' if n % 2 else 'bad'}\n" for n in range(200))
+    (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
+    out = run("finetune_converted.py", "bert", "reviews.csv", "classifier", "--learning_rate", "3e-3")
+    assert "accuracy 1.000" in out and "'label': " in out
+
+
+def test_long_text(run, tmp_path):
+    documents = [" ".join(f"{n} and {n + 1}" for n in range(length)) for length in (5, 9, 300, 40) * 4]
+    (tmp_path / "books.txt").write_text("\n\n".join(documents), "utf-8")
+    options = ["--size", "tiny", "--vocab_size", "400", "--window", "8", "--epochs", "1", "--longest", "1000"]
+    out = run("long_text.py", "books.txt", "model", *options)
+    lengths = re.search(r"16 documents of (\d+) to (\d+) tokens", out)
+    assert int(lengths[1]) < 40 and int(lengths[2]) > 600
+    assert f"long, and seven short: (8, {lengths[2]})" in out
+
+
+def test_translate_and_onnx(run, tmp_path):
+    rows = unique_examples(300, 7, held_out=False)
+    pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
+    options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "3"]
+    out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
+    assert re.search(r"BLEU \d+\.\d on 30 pairs", out) and f"{rows[0].written} → " in out
+
+    assert main(["export", str(tmp_path / "translator"), str(tmp_path / "onnx")]) == 0
+    lines = [rows[0].written, "x", rows[1].written + ", " + rows[2].written, *(row.written for row in rows[3:9])]
+    command = [sys.executable, "-c", ALONE, str(TUTORIALS / "translate_onnx.py"), "onnx", "--max_new_tokens", "20"]
+    text = "\n".join(lines) + "\n"
+    done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "translator")
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translator")
+    inputs = tokenizer(lines, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        outputs = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=20, max_length=None)
+    expected = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    assert done.stdout.splitlines() == expected and len(set(expected)) > 1
