@@ -36,7 +36,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         with `type_vocab_size`, and in the graphs of generation what `generate` gives to `forward`.
 
     Raises:
-        InputError: for an unknown format, a missing library, or a stack that needs another's states.
+        InputError: for an unknown format, a missing library, a stack that needs another's states, or `torch` with a
+            decoder that has sliding layers.
     """
     try:
         from transformers.exporters import AutoExportConfig, AutoHfExporter
@@ -54,6 +55,11 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     model.eval()
     if not model.can_generate():
         return exporter.export(model, {**sample_inputs(model), "use_cache": False}, config)
+    if format == "torch" and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types:
+        raise InputError(
+            "layer_types has sliding_attention, whose cache counts its tokens outside the graph: a torch program "
+            "would decode one step and no more. Export with format='onnx'"
+        )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
     exported = exporter.export_for_generation(model, sample_inputs(model), config, generation_config=greedy)
     if model.config.is_encoder_decoder:

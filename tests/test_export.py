@@ -88,11 +88,12 @@ def test_vectors_and_choices():
 def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torch.Tensor:
     """Tokens `(B, steps)`, by the graphs alone."""
     mask, pair = inputs["attention_mask"], model.config.is_encoder_decoder
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    decoder = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=decoder)  # a torch program takes its caches as `generate` makes them
     name = "decoder_input_ids" if pair else "input_ids"
     new, tokens = inputs["input_ids"], []
     if pair:
-        cache, new = EncoderDecoderCache(cache, DynamicCache()), torch.full((len(mask), 1), 2)
+        cache, new = EncoderDecoderCache(cache, DynamicCache(config=decoder)), torch.full((len(mask), 1), 2)
         encoder_outputs = exported.runners["encoder"](**inputs)
     for number in range(steps):
         if pair:
@@ -111,7 +112,7 @@ def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torc
 @pytest.mark.parametrize(
     ("format", "model_class", "name"),
     [
-        ("torch", RoFormerLiteForConditionalGeneration, "sliding"),
+        ("torch", RoFormerLiteForConditionalGeneration, "default"),
         ("torch", RoFormerLiteForCausalLM, "grouped-gated-rms"),
         ("onnx", RoFormerLiteForCausalLM, "sliding"),
     ],
@@ -158,3 +159,6 @@ def test_what_cannot_be_exported():
     decoder = build(RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
     with pytest.raises(InputError, match="export the whole pair"):
         export_model(decoder)
+    sliding = build(RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
+    with pytest.raises(InputError, match="format='onnx'"):
+        export_model(sliding, "torch")
