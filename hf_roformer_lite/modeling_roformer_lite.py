@@ -37,6 +37,7 @@ from .parallel_heads import (
 )
 from .ragged import RaggedBatch
 from .rope import RoFormerLiteRotaryEmbedding, sinusoidal_positions
+from .sharding import ShardedLoadingMixin
 from .walkthrough_layer import RoFormerLiteWalkthroughLayer
 
 # How transformers' DataCollatorWithFlattening describes packed documents.
@@ -99,7 +100,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         return self.projection(self.dropout(self.norm(states)))
 
 
-class RoFormerLitePreTrainedModel(PreTrainedModel):
+class RoFormerLitePreTrainedModel(ShardedLoadingMixin, PreTrainedModel):
     """What all models of the package share: initialisation, loading, and what they can do."""
 
     config: RoFormerLiteConfig

@@ -103,6 +103,11 @@ def train(options: TrainOptions) -> Run:
         if args.should_save:
             check_output_dir(options.output_dir, args.overwrite_output_dir)
             claim(state_dir, _identity(options), args.overwrite_output_dir)
+        elif not state_dir.exists():
+            raise InputError(
+                f"--output_dir {options.output_dir}: the main process made {state_dir}, but this machine does not see "
+                "it; give a directory on a disk that all machines share"
+            )
     resume_from = args.resume_from_checkpoint or last_complete_checkpoint(state_dir, averaged=bool(args.ema_decay))
     if not args.should_save:
         disable_progress_bars()  # of the data, which every process prepares
