@@ -12,8 +12,9 @@ attention function (`ALL_ATTENTION_FUNCTIONS`) in the form it wants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -69,13 +70,38 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
 
 
-@dataclass
-class DensePlan:
-    """The whole batch in one call. Keys may be longer than queries (a cache)."""
+PlanT = TypeVar("PlanT", bound="_MaskedPlan")
 
-    mask: Any = None  # what the backend takes: bool or float (B, 1, Lq | 1, Lk), BlockMask, 2-D for flash, or None
+
+@dataclass
+class _MaskedPlan:
+    """A mask and options of the backend, on the device of the layers."""
+
+    mask: Any = None
     is_causal: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    remake_mask: Callable[[torch.device], Any] | None = None  # a BlockMask cannot be moved: its function holds tensors
+
+    def to(self: PlanT, device: torch.device | str | int, non_blocking: bool = False) -> PlanT:
+        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        tensors = {name: value for name, value in self.options.items() if isinstance(value, torch.Tensor)}
+        moved = {name: value.to(device) for name, value in tensors.items()}
+        mask = self.mask
+        if isinstance(mask, torch.Tensor):
+            mask = mask.to(device)
+        elif self.remake_mask is not None and mask.kv_num_blocks.to(device) is not mask.kv_num_blocks:
+            mask = self.remake_mask(torch.device(device))
+        if mask is self.mask and all(moved[name] is tensors[name] for name in moved):
+            return self
+        return replace(self, mask=mask, options=self.options | moved)
+
+
+@dataclass
+class DensePlan(_MaskedPlan):
+    """The whole batch in one call. Keys may be longer than queries (a cache).
+
+    `mask` is what the backend takes: bool or float `(B, 1, Lq | 1, Lk)`, BlockMask, 2-D for flash, or None.
+    """
 
     def attend(
         self,
@@ -95,12 +121,8 @@ class DensePlan:
 
 
 @dataclass
-class FlatPlan:
+class FlatPlan(_MaskedPlan):
     """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (flex: BlockMask)."""
-
-    mask: Any = None
-    is_causal: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
 
     def attend(
         self,
@@ -156,7 +178,7 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
             raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
         if keys.attention_mask is None:
             return DensePlan()
-        return DensePlan(_backend_mask(keys, backend, queries.seq_len, False, None))
+        return _masked_dense_plan(keys, backend, queries.seq_len, False, None, {})
     if len(queries.lengths) != len(keys.lengths):
         raise ValueError(
             f"The decoder has {len(queries.lengths)} documents and the encoder {len(keys.lengths)}; each document of "
@@ -203,16 +225,19 @@ def _flat_plan(queries: RaggedBatch, keys: RaggedBatch, backend: str, is_causal:
             "max_length_k": max(keys.lengths),
         }
         return FlatPlan(None, is_causal, options | _flash_window(is_causal, window))
-    query_document, key_document = queries.document_of_token(), keys.document_of_token()
 
-    def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        same = query_document[q] == key_document[k]
-        if window is not None:
-            return same & within_window(q - k, is_causal, window)
-        return same & (q >= k) if is_causal else same
+    def block_mask(device: torch.device) -> BlockMask:
+        query_document, key_document = (side.document_of_token().to(device) for side in (queries, keys))
 
-    mask = create_block_mask(sees, None, None, len(query_document), len(key_document), query_document.device)
-    return FlatPlan(mask, is_causal)
+        def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            same = query_document[q] == key_document[k]
+            if window is not None:
+                return same & within_window(q - k, is_causal, window)
+            return same & (q >= k) if is_causal else same
+
+        return create_block_mask(sees, None, None, len(query_document), len(key_document), device)
+
+    return FlatPlan(block_mask(queries.position_ids.device), is_causal, remake_mask=block_mask)
 
 
 def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> DensePlan:
@@ -220,7 +245,16 @@ def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int |
     if batch.attention_mask is None and batch.document_ids is None and (window is None or _is_flash(backend)):
         if not (_is_flex(backend) and is_causal):
             return DensePlan(None, is_causal, options)
-    return DensePlan(_backend_mask(batch, backend, batch.seq_len, is_causal, window), is_causal, options)
+    return _masked_dense_plan(batch, backend, batch.seq_len, is_causal, window, options)
+
+
+def _masked_dense_plan(
+    keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None, options: dict[str, Any]
+) -> DensePlan:
+    def mask(device: torch.device) -> Any:
+        return _backend_mask(keys.to(device), backend, query_len, is_causal, window)
+
+    return DensePlan(mask(keys.position_ids.device), is_causal, options, mask if _is_flex(backend) else None)
 
 
 def _backend_mask(keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None) -> Any:

@@ -6,6 +6,7 @@ the cost is linear in its length.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,6 +66,14 @@ class RowSide:
     shapes: list[tuple[int, int]]  # rows and length of each group
     is_repeated: bool  # whether a token may stand in several rows (keys of a sliding window)
 
+    def to(self, device: torch.device | str | int) -> RowSide:
+        """The same on `device`; itself when it lies there."""
+        token_of_row = self.token_of_row.to(device)
+        if token_of_row is self.token_of_row:
+            return self
+        others = (self.row_of_token.to(device), self.padding.to(device), self.absent.to(device))
+        return RowSide(token_of_row, *others, self.shapes, self.is_repeated)
+
     def to_rows(self, states: torch.Tensor) -> list[torch.Tensor]:
         """`(N, heads, head_dim)` to one `(b, heads, l, head_dim)` a group."""
         if self.is_repeated:
@@ -121,6 +130,15 @@ class RowsPlan:
         # Causal rows that begin with their keys need no mask: padded keys stand behind every real query.
         self.is_causal = is_causal and window is None
         self.masks = [None if self.is_causal else _span_mask(group, device, is_causal, window) for group in groups]
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RowsPlan:
+        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        if self.is_empty or (queries := self.queries.to(device)) is self.queries:
+            return self
+        plan = copy.copy(self)
+        plan.queries, plan.keys = queries, queries if self.keys is self.queries else self.keys.to(device)
+        plan.masks = [None if mask is None else mask.to(device) for mask in self.masks]
+        return plan
 
     def attend(
         self,

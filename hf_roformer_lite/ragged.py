@@ -11,7 +11,7 @@ that is masked out does not exist: positions count the real tokens of the docume
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -126,20 +126,31 @@ class RaggedBatch:
             is_packed=document_ids is not None,
         )
 
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RaggedBatch:
+        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        position_ids = self.position_ids.to(device)
+        if position_ids is self.position_ids:
+            return self
+        names = ("attention_mask", "token_index", "document_ids")
+        moved = {name: None if getattr(self, name) is None else getattr(self, name).to(device) for name in names}
+        return replace(self, position_ids=position_ids, **moved)
+
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to the layout of this batch: `(N, ...)` ragged, unchanged dense."""
         if self.is_dense:
             return padded
-        return padded.flatten(0, 1).index_select(0, self.token_index)
+        return padded.flatten(0, 1).index_select(0, self.token_index.to(padded.device))
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """The layout of this batch to `(B, L, ...)`, with zeros at padding."""
         if not self.is_dense:
             padded = states.new_zeros(self.batch_size * self.seq_len, *states.shape[1:])
-            return padded.index_copy(0, self.token_index, states).unflatten(0, (self.batch_size, self.seq_len))
+            return padded.index_copy(0, self.token_index.to(states.device), states).unflatten(
+                0, (self.batch_size, self.seq_len)
+            )
         if self.attention_mask is None:
             return states
-        return states.masked_fill(~self.attention_mask[..., None], 0.0)
+        return states.masked_fill(~self.attention_mask[..., None].to(states.device), 0.0)
 
     def _ragged(self) -> RaggedBatch:
         """A dense packed batch in the ragged layout."""
@@ -163,6 +174,7 @@ class RaggedBatch:
 
         `how` is `mean`, `cls` (the first real token) or `last` (the last one). A document without tokens gives zeros.
         """
+        self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
             tokens, lengths = batch.gather(padded), torch.tensor(batch.lengths, device=padded.device)
