@@ -254,6 +254,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if batch is None:
             by_mask = has_cache or is_paged
             batch = self.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, by_mask, **kwargs)
+        table = self.embeddings.word_embeddings
+        if inputs_embeds is None and table is not None and table._forward_hooks:  # NEFTune's wants (B, L, width)
+            input_ids, inputs_embeds = None, table(input_ids)
         hidden_states = self.embeddings(
             None if input_ids is None else batch.gather(input_ids),
             None if inputs_embeds is None else batch.gather(inputs_embeds),
