@@ -131,9 +131,9 @@ class RaggedBatch:
         position_ids = self.position_ids.to(device)
         if position_ids is self.position_ids:
             return self
-        names = ("attention_mask", "token_index", "document_ids")
-        moved = {name: None if getattr(self, name) is None else getattr(self, name).to(device) for name in names}
-        return replace(self, position_ids=position_ids, **moved)
+        others = (self.attention_mask, self.token_index, self.document_ids)
+        mask, index, documents = (None if tensor is None else tensor.to(device) for tensor in others)
+        return replace(self, position_ids=position_ids, attention_mask=mask, token_index=index, document_ids=documents)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to the layout of this batch: `(N, ...)` ragged, unchanged dense."""
