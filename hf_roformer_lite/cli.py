@@ -35,6 +35,12 @@ def _predict(argv: list[str]) -> None:
     main(argv)
 
 
+def _bundle(argv: list[str]) -> None:
+    from .bundle import main
+
+    main(argv)
+
+
 def _convert(argv: list[str]) -> None:
     from .conversion.command import convert_main
 
@@ -63,6 +69,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "demo": (_demo, "train, evaluate and save a small model on data made by the package itself; nothing to download"),
     "train": (_train, "train a model on your own data: seq2seq, mlm, causal, classify or tag"),
     "predict": (_predict, "read lines, write the answers of a trained model"),
+    "bundle": (_bundle, "put the package's code beside a saved model, for those who have not installed it"),
     "convert": (_convert, "bring a checkpoint of another system into this package, or one of this package there"),
     "export": (_export, "write a trained model for other runtimes: ONNX or torch.export"),
     "serve": (_serve, "answer requests over HTTP with a causal model, as `transformers serve` does"),

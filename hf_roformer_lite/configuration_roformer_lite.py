@@ -1,5 +1,8 @@
 """Configuration of one Transformer stack."""
 
+from .remote_code import RemoteCodeConfig
+
+# isort: split
 import copy
 from collections.abc import Callable
 from typing import Any, Literal
@@ -43,7 +46,7 @@ class _Plan:
 
 
 @strict
-class RoFormerLiteConfig(PreTrainedConfig):
+class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     r"""One stack of Transformer layers: an encoder, or (with `is_decoder`) a decoder.
 
     Args:
@@ -200,6 +203,27 @@ class RoFormerLiteConfig(PreTrainedConfig):
         """What FSDP2 shards together."""
         plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}
         return plan | ({"final_norm": "keep_full_weight"} if self.final_norm else {})
+
+    @staticmethod
+    def auto_classes() -> dict[str, type]:
+        from .heads_roformer_lite import (
+            RoFormerLiteForMultipleChoice,
+            RoFormerLiteForQuestionAnswering,
+            RoFormerLiteForSequenceClassification,
+            RoFormerLiteForTokenClassification,
+        )
+        from .lm_heads_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+        from .modeling_roformer_lite import RoFormerLiteModel
+
+        return {
+            "AutoModel": RoFormerLiteModel,
+            "AutoModelForMaskedLM": RoFormerLiteForMaskedLM,
+            "AutoModelForCausalLM": RoFormerLiteForCausalLM,
+            "AutoModelForSequenceClassification": RoFormerLiteForSequenceClassification,
+            "AutoModelForTokenClassification": RoFormerLiteForTokenClassification,
+            "AutoModelForQuestionAnswering": RoFormerLiteForQuestionAnswering,
+            "AutoModelForMultipleChoice": RoFormerLiteForMultipleChoice,
+        }
 
     @classmethod
     def from_preset(cls, name: str, **fields: Any) -> "RoFormerLiteConfig":

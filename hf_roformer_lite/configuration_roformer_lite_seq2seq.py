@@ -1,5 +1,8 @@
 """Configuration of an encoder–decoder made of two stacks."""
 
+from .remote_code import RemoteCodeConfig
+
+# isort: split
 import copy
 from typing import Any, ClassVar
 
@@ -15,7 +18,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 @strict
-class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
+class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
     r"""An encoder and a decoder, each a [`RoFormerLiteConfig`] of its own depth, width and vocabulary.
 
     Args:
@@ -46,6 +49,15 @@ class RoFormerLiteSeq2SeqConfig(PreTrainedConfig):
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
     decoder_start_token_id: int | None = 2
+
+    @staticmethod
+    def auto_classes() -> dict[str, type]:
+        from .seq2seq_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
+
+        return {
+            "AutoModel": RoFormerLiteSeq2SeqModel,
+            "AutoModelForSeq2SeqLM": RoFormerLiteForConditionalGeneration,
+        }
 
     @classmethod
     def from_preset(

@@ -36,6 +36,7 @@ from .parallel_heads import (
     RoFormerLiteStackedUnit,
 )
 from .ragged import RaggedBatch
+from .remote_code import RemoteCodeModel
 from .rope import RoFormerLiteRotaryEmbedding, sinusoidal_positions
 from .sharding import ShardedLoadingMixin
 from .walkthrough_layer import RoFormerLiteWalkthroughLayer
@@ -100,7 +101,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         return self.projection(self.dropout(self.norm(states)))
 
 
-class RoFormerLitePreTrainedModel(ShardedLoadingMixin, PreTrainedModel):
+class RoFormerLitePreTrainedModel(RemoteCodeModel, ShardedLoadingMixin, PreTrainedModel):
     """What all models of the package share: initialisation, loading, and what they can do."""
 
     config: RoFormerLiteConfig

@@ -1,5 +1,8 @@
 """Tokenizer of RoFormer checkpoints: Jieba's words where the vocabulary has them, else characters and WordPiece."""
 
+from .remote_code import RemoteCodeTokenizer
+
+# isort: split
 import os
 import re
 import sys
@@ -30,7 +33,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class RoFormerLiteJiebaTokenizer(TokenizersBackend):
+class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
     Opens the directories of HF's `RoFormerTokenizer` and `RoFormerTokenizerFast` (RoFormer, Su et al. 2021: a Chinese
     model of words) and gives the ids and offsets of an HF tokenizer constructed from the same vocabulary. Needs the

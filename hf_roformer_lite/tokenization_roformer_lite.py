@@ -1,5 +1,8 @@
 """Tokenizer of RoFormer-Lite: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
 
+from .remote_code import RemoteCodeTokenizer
+
+# isort: split
 import gzip
 import os
 import zlib
@@ -42,7 +45,7 @@ _SPACE_BEFORE_WORD = normalizers.Sequence(
 )
 
 
-class RoFormerLiteTokenizer(TokenizersBackend):
+class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
     Fast tokenizer that stands alone in its `tokenizer.json`: `PreTrainedTokenizerFast` reads the same file and gives
     the same ids for plain text. Make one with `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.

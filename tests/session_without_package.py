@@ -1,0 +1,106 @@
+"""Run by test_remote_code.py in an interpreter that cannot import the package: bundles open all the same.
+
+    python -I -S session_without_package.py FOLDER SITE_PACKAGES [...]
+
+FOLDER holds the bundles and `expected.json`, what the installed classes said of the same weights.
+"""
+
+import importlib
+import json
+import shutil
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+FOLDER = Path(sys.argv[1])
+sys.path += sys.argv[2:]
+
+
+class Absent(MetaPathFinder):
+    """Hides the package wherever it may be installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "hf_roformer_lite":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+
+sys.meta_path.insert(0, Absent())
+try:
+    importlib.import_module("hf_roformer_lite")
+except ModuleNotFoundError:
+    pass
+else:
+    raise AssertionError("the package is there")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+EXPECTED = json.loads((FOLDER / "expected.json").read_text("utf-8"))
+
+
+def load(auto: str, name: str):
+    """What an Auto class makes of a bundle."""
+    part = getattr(transformers, auto).from_pretrained(FOLDER / name, trust_remote_code=True)
+    assert type(part).__module__.startswith("transformers_modules.")
+    return part
+
+
+@torch.no_grad()
+def answers(name: str) -> list:
+    """Numbers of the bundle `name`: of a tokenizer alone, of a pair, of an encoder with its head."""
+    if not (FOLDER / name / "config.json").exists():
+        return load("AutoTokenizer", name)(EXPECTED["texts"])["input_ids"]
+    auto = "AutoModelForSeq2SeqLM" if name.startswith("pair") else "AutoModelForMaskedLM"
+    model, tokenizer = load(auto, name), load("AutoTokenizer", name)
+    inputs = tokenizer(EXPECTED["texts"], padding=True, return_tensors="pt")
+    if auto == "AutoModelForSeq2SeqLM":
+        return model.generate(**inputs, max_new_tokens=6, num_beams=2).tolist()
+    return model(**inputs).logits.tolist()
+
+
+def refuse_an_older_transformers() -> None:
+    version, transformers.__version__ = transformers.__version__, "5.16.4"
+    for name, auto in (("pair", "AutoConfig"), ("words", "AutoTokenizer"), ("encoder", "AutoModel")):
+        shutil.copytree(FOLDER / name, FOLDER / f"{name}-on-older")
+        try:
+            load(auto, f"{name}-on-older")
+        except ImportError as error:
+            assert "needs transformers 5.17 or newer, but 5.16.4 is installed" in str(error)
+        else:
+            raise AssertionError(f"{name}: an older transformers was accepted")
+    transformers.__version__ = version
+
+
+def main() -> None:
+    refuse_an_older_transformers()  # first: what was loaded once is not loaded again
+    for name, expected in EXPECTED["answers"].items():
+        assert answers(name) == expected, name
+    for name in ("encoder", "pair"):
+        for auto, reference in json.loads((FOLDER / name / "config.json").read_text())["auto_map"].items():
+            assert type(load(auto, name)).__name__ == reference.partition(".")[2]
+
+    # Saved by what was loaded, twice, under another head: all of it is still there.
+    for before, after in (("encoder", "again"), ("again", "again-twice")):
+        load("AutoModelForMaskedLM", before).save_pretrained(FOLDER / after)
+        load("AutoTokenizer", before).save_pretrained(FOLDER / after)
+        assert {path.name for path in (FOLDER / after).iterdir()} == {p.name for p in (FOLDER / "encoder").iterdir()}
+    assert answers("again-twice") == EXPECTED["answers"]["encoder"]
+    assert load("AutoConfig", "again").auto_map == load("AutoModelForTokenClassification", "encoder").config.auto_map
+    model = load("AutoModelForMaskedLM", "encoder")
+    try:
+        model.save_pretrained(FOLDER / "without", remote_code=False)
+    except ValueError as error:
+        assert "install hf_roformer_lite" in str(error)
+    else:
+        raise AssertionError("a directory that nothing here can open")
+
+    # A pair's encoder is an encoder.
+    encoder = load("AutoModelForSeq2SeqLM", "pair").get_encoder()
+    encoder.save_pretrained(FOLDER / "stack", remote_code=True)
+    opened = load("AutoModelForMaskedLM", "stack").model
+    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), opened.parameters(), strict=True))
+
+    assert "hf_roformer_lite" not in sys.modules
+
+
+main()
