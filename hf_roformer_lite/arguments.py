@@ -81,7 +81,7 @@ class ModelArguments:
 
 @dataclass
 class CardArguments:
-    """What the model card says besides the measured results."""
+    """What the model card says besides the measured results, and what goes to the Hub with it."""
 
     title: str | None = field(
         default=None, metadata={"help": "Title of the model card. Default: name of the directory."}
@@ -91,8 +91,15 @@ class CardArguments:
     dataset_title: str | None = field(
         default=None, metadata={"help": "How the card names the data. Default: the file names."}
     )
+    datasets: list[str] = field(
+        default_factory=list, metadata={"help": "Names of the data on the Hub, where the files are a copy of them."}
+    )
     limitations: str | None = field(
         default=None, metadata={"help": "A sentence on what the model should not be used for."}
+    )
+    remote_code: bool = field(
+        default=False,
+        metadata={"help": "Save the package's code too, for those who have not installed it (trust_remote_code)."},
     )
 
 

@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .arguments import LiteTrainingArguments
+from .data_files import InputError
 from .loss_curve import draw_loss_curve
 from .metrics import Metrics
 from .model_card import write_model_card
+from .remote_code import RemoteCodeMixin
 from .saving import RESULTS_FILE, complete_directory
 from .tasks import Task
 from .version import __version__
@@ -60,8 +65,8 @@ def finish(run: Run, started: float) -> None:
     options, args = run.options, run.options.training
     with complete_directory(options.output_dir) as folder:
         _restore_config(run.model)
-        run.model.save_pretrained(folder)
-        run.tokenizer.save_pretrained(folder)
+        for part in (run.model, run.tokenizer):
+            _save(part, folder, options.card.remote_code)
         draw_loss_curve(run.history, folder / CURVE_FILE)
         results = summarise(run, time.monotonic() - started)
         write_model_card(results, run, folder)
@@ -127,17 +132,44 @@ def _restore_config(model: PreTrainedModel) -> None:
     model.config.use_cache = True  # the Trainer turns it off for training
 
 
-def upload(run: Run) -> None:
-    """Upload the finished directory as one commit."""
-    from huggingface_hub import HfApi
+def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_code: bool) -> None:
+    if with_code and isinstance(part, RemoteCodeMixin):  # a tokenizer of transformers' own needs no code
+        part.remote_code = True
+    part.save_pretrained(folder)
 
-    args, folder = run.options.training, run.options.output_dir
+
+def create_repository(args: LiteTrainingArguments, name: str) -> None:
+    """Make sure that there is a repository to upload to, and complete `args.hub_model_id` with its owner.
+
+    Done before the training: a missing login shows at once, and the card can name the repository.
+
+    Args:
+        args: Where `hub_model_id` is, or is not, given.
+        name: What to call it if not.
+
+    Raises:
+        InputError: when the Hub refuses.
+    """
     api = HfApi(token=args.hub_token)
-    repo = api.create_repo(args.hub_model_id or folder.name, private=args.hub_private_repo, exist_ok=True)
-    api.upload_folder(
-        repo_id=repo.repo_id, folder_path=folder, commit_message="Upload the trained model", revision=args.hub_revision
+    try:
+        repo = api.create_repo(args.hub_model_id or name, private=args.hub_private_repo, exist_ok=True)
+        if args.hub_revision:
+            api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        raise InputError(f"--push_to_hub: no repository {args.hub_model_id or name}: {error}") from error
+    args.hub_model_id = repo.repo_id
+
+
+def upload(run: Run) -> None:
+    """Upload the finished directory."""
+    args = run.options.training
+    commit = HfApi(token=args.hub_token).upload_folder(
+        repo_id=args.hub_model_id,
+        folder_path=run.options.output_dir,
+        commit_message="Upload the trained model",
+        revision=args.hub_revision,
     )
-    print(f"Uploaded to {repo}")
+    print(f"Uploaded to {args.hub_model_id}: {commit.commit_url}")
 
 
 def print_summary(results: dict[str, Any], folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The model card: metadata for the Hub on top, then results, usage and training of the run that made the model."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +37,14 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
     model_id = options.training.hub_model_id or options.output_dir.name
     file_names = ", ".join(Path(path).name for path in options.data.train_file or [])
     dataset = options.card.dataset_title or options.data.dataset_name or file_names
+    hub_datasets = options.card.datasets or ([options.data.dataset_name] if options.data.dataset_name else [])
     data = ModelCardData(
         language=options.card.language or None,
         license=options.card.license,
         library_name="transformers",
         pipeline_tag=task.pipeline_tag,
         tags=["roformer-lite", "rope", task.name],
-        datasets=[options.data.dataset_name] if options.data.dataset_name else None,
+        datasets=hub_datasets or None,
         base_model=options.model.model_name_or_path,
         metrics=sorted(
             {
@@ -57,7 +59,7 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
         eval_results=[
             EvalResult(
                 task_type=task.pipeline_tag,
-                dataset_type=options.data.dataset_name or "text",
+                dataset_type=hub_datasets[0] if hub_datasets else "text",
                 dataset_name=dataset,
                 dataset_split=split,
                 metric_type=_HUB_METRICS.get(name, name),
@@ -74,15 +76,15 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
         data,
         template_path=str(TEMPLATE),
         title=options.card.title or model_id,
-        summary=f"A {task.summary.partition(':')[0]} model of the RoFormer-Lite architecture "
-        f"({type(run.model).__name__}, {results['parameters']:,} parameters).",
+        summary=f"`{type(run.model).__name__}` with {results['parameters']:,} parameters: "
+        f"{task.summary.partition(':')[0]}.",
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
         metric_notes=task.metric_notes(run.model),
         snippet=task.snippet(model_id, run.example),
-        example=task.example_line(run.example),
-        model_id=model_id,
+        command=f"echo {shlex.quote(task.example_line(run.example))} | roformer-lite predict {shlex.quote(model_id)}",
+        remote_code=getattr(run.model, "remote_code", False),
         base=options.model.model_name_or_path,
         dataset_title=dataset,
         limitations=options.card.limitations or _LIMITATIONS,

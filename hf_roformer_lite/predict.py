@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from .data_files import InputError, decode_line, numbered_lines
@@ -77,8 +78,8 @@ class Predictor:
         except (OSError, ValueError) as error:
             raise InputError(f"no model can be loaded from {directory}: {error}") from error
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        results = Path(directory) / RESULTS_FILE
-        settings = json.loads(results.read_text("utf-8")).get("settings", {}) if results.is_file() else {}
+        results = cached_file(directory, RESULTS_FILE, _raise_exceptions_for_missing_entries=False)
+        settings = json.loads(Path(results).read_text("utf-8")).get("settings", {}) if results else {}
         return cls(fitting[0], model.to(device).eval(), tokenizer, settings)
 
     @torch.inference_mode()

@@ -29,7 +29,7 @@ from .arguments import CardArguments, DataArguments, LiteTrainingArguments, Mode
 from .checkpoints import claim, last_complete_checkpoint, training_dir
 from .data_files import InputError
 from .data_sets import load_raw_datasets
-from .finishing import Evaluation, Run, finish
+from .finishing import Evaluation, Run, create_repository, finish
 from .saving import check_output_dir, is_disk_full
 from .task_registry import TASKS
 from .tasks import Task
@@ -103,6 +103,8 @@ def train(options: TrainOptions) -> Run:
         if args.should_save:
             check_output_dir(options.output_dir, args.overwrite_output_dir)
             claim(state_dir, _identity(options), args.overwrite_output_dir)
+            if options.push_to_hub:
+                create_repository(args, options.output_dir.name)
         elif not state_dir.exists():
             raise InputError(
                 f"--output_dir {options.output_dir}: the main process made {state_dir}, but this machine does not see "

@@ -51,6 +51,7 @@ class Commit:
 class Repository:
     """Commits of each branch, the first one empty, and all large objects that were uploaded."""
 
+    id: str
     private: bool = False
     branches: dict[str, list[Commit]] = field(default_factory=lambda: {"main": [Commit("0" * 40, "initial", {})]})
 
@@ -147,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         if repo_id in self.server.repositories:
             self._answer(409, {"error": "You already created this model repo", "url": url})
         else:
-            self.server.repositories[repo_id] = Repository(private=wanted.get("visibility") == "private")
+            self.server.repositories[repo_id] = Repository(repo_id, private=wanted.get("visibility") == "private")
             self._answer(200, {"url": url, "name": repo_id})
 
     def _validate_card(self, content: str) -> None:
@@ -176,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         if action in actions:
             self._answer(200, actions[action](repository, revision, path))
         elif action in ("", "revision"):
-            self._answer(200, self._info(repo_id, repository, self._commit_of(repository, revision or "main")))
+            self._answer(200, self._info(repository, self._commit_of(repository, revision or "main")))
         else:
             raise Refused(404, f"no such address: {self.path}")
 
@@ -207,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         branch = repository.branches[revision]
         sha = hashlib.sha1(self.body + branch[-1].sha.encode()).hexdigest()
         branch.append(Commit(sha, lines[0]["value"]["summary"], files))
-        return {"commitUrl": f"{self.server.url}/commit/{sha}", "commitOid": sha, "success": True}
+        return {"commitUrl": f"{self.server.url}/{repository.id}/commit/{sha}", "commitOid": sha, "success": True}
 
     def _branch(self, repository: Repository, name: str, path: list[str]) -> dict:
         if name in repository.branches:
@@ -226,12 +227,12 @@ class _Handler(BaseHTTPRequestHandler):
             for name, file in files.items()
         ]
 
-    def _info(self, repo_id: str, repository: Repository, commit: Commit) -> dict:
+    def _info(self, repository: Repository, commit: Commit) -> dict:
         card = commit.files.get("README.md", File(b"", False)).content.decode()
         metadata = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else {}
         return {
-            "id": repo_id,
-            "modelId": repo_id,
+            "id": repository.id,
+            "modelId": repository.id,
             "sha": commit.sha,
             "private": repository.private,
             "tags": metadata.get("tags") or [],
@@ -250,7 +251,9 @@ class _Handler(BaseHTTPRequestHandler):
         file = commit.files[path]
         if file.is_lfs:
             headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(len(file.content))}
-            self._send(302, b"", {**headers, "Location": f"{self.server.url}/objects/{file.etag}"})
+            # Another host, as it is in reality: the client reads our headers rather than asking there for its own.
+            location = f"http://localhost:{self.server.server_port}/objects/{file.etag}"
+            self._send(302, b"", {**headers, "Location": location})
         else:
             self._send(200, file.content, {**headers, "ETag": f'"{file.etag}"'})
 

@@ -1,8 +1,8 @@
-"""Run by test_remote_code.py in an interpreter that cannot import the package: bundles open all the same.
+"""Run in an interpreter that cannot import the package: bundles open all the same.
 
-    python -I -S session_without_package.py FOLDER SITE_PACKAGES [...]
+    python -I -S session_without_package.py saved|hub FOLDER SITE_PACKAGES [...]
 
-FOLDER holds the bundles and `expected.json`, what the installed classes said of the same weights.
+FOLDER holds `expected.json`, what the installed classes said of the same weights; and for `saved` the bundles.
 """
 
 import importlib
@@ -12,8 +12,8 @@ import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
-FOLDER = Path(sys.argv[1])
-sys.path += sys.argv[2:]
+FOLDER = Path(sys.argv[2])
+sys.path += sys.argv[3:]
 
 
 class Absent(MetaPathFinder):
@@ -40,7 +40,8 @@ EXPECTED = json.loads((FOLDER / "expected.json").read_text("utf-8"))
 
 def load(auto: str, name: str):
     """What an Auto class makes of a bundle."""
-    part = getattr(transformers, auto).from_pretrained(FOLDER / name, trust_remote_code=True)
+    place = name if sys.argv[1] == "hub" else FOLDER / name
+    part = getattr(transformers, auto).from_pretrained(place, trust_remote_code=True)
     assert type(part).__module__.startswith("transformers_modules.")
     return part
 
@@ -48,9 +49,9 @@ def load(auto: str, name: str):
 @torch.no_grad()
 def answers(name: str) -> list:
     """Numbers of the bundle `name`: of a tokenizer alone, of a pair, of an encoder with its head."""
-    if not (FOLDER / name / "config.json").exists():
+    if name == "words":
         return load("AutoTokenizer", name)(EXPECTED["texts"])["input_ids"]
-    auto = "AutoModelForSeq2SeqLM" if name.startswith("pair") else "AutoModelForMaskedLM"
+    auto = "AutoModelForSeq2SeqLM" if name.endswith("pair") else "AutoModelForMaskedLM"
     model, tokenizer = load(auto, name), load("AutoTokenizer", name)
     inputs = tokenizer(EXPECTED["texts"], padding=True, return_tensors="pt")
     if auto == "AutoModelForSeq2SeqLM":
@@ -71,10 +72,7 @@ def refuse_an_older_transformers() -> None:
     transformers.__version__ = version
 
 
-def main() -> None:
-    refuse_an_older_transformers()  # first: what was loaded once is not loaded again
-    for name, expected in EXPECTED["answers"].items():
-        assert answers(name) == expected, name
+def save_again() -> None:
     for name in ("encoder", "pair"):
         for auto, reference in json.loads((FOLDER / name / "config.json").read_text())["auto_map"].items():
             assert type(load(auto, name)).__name__ == reference.partition(".")[2]
@@ -100,7 +98,12 @@ def main() -> None:
     opened = load("AutoModelForMaskedLM", "stack").model
     assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), opened.parameters(), strict=True))
 
+
+if __name__ == "__main__":
+    if sys.argv[1] == "saved":
+        refuse_an_older_transformers()  # first: what was loaded once is not loaded again
+    for bundle, expected in EXPECTED["answers"].items():
+        assert answers(bundle) == expected, bundle
+    if sys.argv[1] == "saved":
+        save_again()
     assert "hf_roformer_lite" not in sys.modules
-
-
-main()

@@ -109,7 +109,7 @@ def test_opens_without_the_package(bundles):
     """All classes, the same numbers, saved again and again; an older transformers is refused with a clear word."""
     site_packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     done = subprocess.run(
-        [sys.executable, "-I", "-S", TESTS / "session_without_package.py", bundles, *site_packages],
+        [sys.executable, "-I", "-S", TESTS / "session_without_package.py", "saved", bundles, *site_packages],
         env={**os.environ, "HF_MODULES_CACHE": str(bundles / "modules")},
         capture_output=True,
         text=True,
