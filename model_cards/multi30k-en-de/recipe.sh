@@ -12,4 +12,4 @@ roformer-lite train seq2seq \
   --output_dir multi30k-en-de --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 26.5 \
   --max_tokens_per_batch 1600 \
   --learning_rate 2e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.997 \
-  --generation_num_beams 4 --language en de --dataset_title "Multi30k task 1, en-de"
+  --generation_num_beams 4 --license apache-2.0 --language en de --dataset_title "Multi30k task 1, en-de"
