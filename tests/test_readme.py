@@ -1,17 +1,15 @@
 """Every block of the README runs, in order, in one directory."""
 
-import base64
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import sysconfig
 from pathlib import Path
 
 import pytest
 import torch
+from hub_server import ENVIRONMENT, running_hub
 from safetensors.torch import load_file
 
 README = Path(__file__).parent.parent / "README.md"
@@ -25,51 +23,10 @@ def blocks_of(path: Path) -> list[tuple[str, str]]:
 BLOCKS = blocks_of(README)
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of a Hub as an upload needs, on loopback: all files come inside the commit."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        here = f"http://127.0.0.1:{self.server.server_port}/me/dates"
-        answer: dict = {"url": here, "commitUrl": f"{here}/commit/0", "commitOid": "0" * 40}
-        if self.path.endswith("/preupload/main"):
-            files = json.loads(body)["files"]
-            answer = {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]}
-        elif "/commit/" in self.path:
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-        self._answer(200, answer)
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/api/"):
-            self._answer(200, {"id": "me/dates", "sha": "0" * 40, "siblings": [], "auth": {}})
-        else:
-            self._answer(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
-
-    do_HEAD = do_GET
-
-    def _answer(self, status: int, answer: dict, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        headers = {"Content-Type": "application/json", "Content-Length": len(body), **(headers or {})}
-        for name, value in headers.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *args) -> None:
-        return None
-
-
 @pytest.fixture(scope="module")
 def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.files = {}
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
+    with running_hub() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +43,14 @@ def directory(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("number", [n for n, (language, _) in enumerate(BLOCKS) if language == "python"])
 def test_python_block(number, directory, hub):
     code = BLOCKS[number][1]
-    environment = {**os.environ, "HF_TOKEN": "hf_test"}
-    if "push_to_hub" in code:
-        environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, "-c", code]
+    environment, options, prelude = dict(os.environ), [], ""
+    if '"me/' in code:
+        environment |= {**ENVIRONMENT, "HF_ENDPOINT": hub.url, "HF_HOME": str(directory / "home")}
+    if "trust_remote_code" in code:  # shown to those who have not installed the package
+        options = ["-I", "-S"]
+        paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+        prelude = f"import sys; sys.path += {paths}; sys.modules['hf_roformer_lite'] = None\n"
+    command = [sys.executable, *options, "-c", prelude + code]
     if "distributed_config" in code:
         (directory / "shards.py").write_text(code, "utf-8")
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
@@ -101,9 +62,10 @@ def test_python_block(number, directory, hub):
     if "distributed_config" in code:
         before, after = (load_file(directory / name / "model.safetensors") for name in ("dates", "dates-again"))
         assert all(torch.equal(after[name], weight) for name, weight in before.items())
-    if "push_to_hub" in code:
-        assert {"config.json", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
-        assert hub.files["model.safetensors"] == (directory / "dates" / "model.safetensors").read_bytes()
+    for name in re.findall(r'push_to_hub\("([^"]*)"', code):
+        there = hub.files(name)
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
+        assert there["model.safetensors"].content == (directory / "dates" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("code", [code for language, code in blocks_of(CONVERSION) if language == "python"])
