@@ -1,4 +1,4 @@
-"""Results: a table on the screen, a JSON, a plot."""
+"""Results: a table on the screen, a JSON of each, a plot and a Markdown table of many."""
 
 import json
 import os
@@ -18,6 +18,10 @@ from .tasks import Race
 from .timing import ratio
 from .workload import Workload
 
+SETTING = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
+NOT_PEERS = (OURS, FLOOR, "modernbert, sparse", "ours, all layers local")
+TORCH = "torch"  # no model of transformers
+
 
 def machine(device: str) -> dict[str, Any]:
     """What the numbers were measured on."""
@@ -30,7 +34,7 @@ def machine(device: str) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }
     if device == "cuda":
-        facts |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return facts
 
 
@@ -41,39 +45,95 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def summary(task: str, work: Workload, race: Race) -> dict[str, Any]:
+def setting(work: Workload, **others: Any) -> dict[str, Any]:
+    return {**asdict(work), **others, "machine": machine(work.device)}
+
+
+def summary(race: Race) -> dict[str, dict[str, float]]:
     """All that a race showed. `times_ours` of a peer is how many times as long as ours it takes."""
     by_name = {contender.name: contender for contender in race.contenders}
     ours, base = by_name.get(OURS), by_name.get(FLOOR)
     rows = {}
     for name, contender in by_name.items():
-        row = {"seconds": contender.median, "tokens_per_second": race.tokens / contender.median}
+        row = {"seconds": contender.median, f"{race.unit}_per_second": race.tokens / contender.median}
         row |= {"times_ours": ratio(contender, ours)} if ours else {}
         row |= {"floor_ratio": ratio(base, contender)} if base else {}
         rows[name] = row
-    return {"task": task, **asdict(work), "tokens": race.tokens, "machine": machine(work.device), "contenders": rows}
+    return rows
+
+
+def title(result: dict[str, Any]) -> str:
+    values = [str(result[name]) for name in SETTING if name in result]
+    return " ".join(values + ["compile"] * result.get("compile", False))
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    fields = ("size", "batch", "seq", "lengths", "dtype", "device")
-    table = Table(title=f"{result['task']}: " + ", ".join(str(result[name]) for name in fields))
-    for title in ("", "tokens/s", "ours is faster", "share of the floor"):
-        table.add_column(title, justify="right" if title else "left")
-    for name, row in sorted(result["contenders"].items(), key=lambda item: item[1]["seconds"]):
-        times, share = row.get("times_ours"), row.get("floor_ratio")
-        table.add_row(
-            name,
-            f"{row['tokens_per_second']:,.0f}",
-            "" if times is None or name in (OURS, FLOOR) else f"{times:.2f} times",
-            "" if share is None else f"{share:.2f}",
-        )
+    rows = result["contenders"]
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    table = Table(title=title(result))
+    table.add_column("")
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(f"{row[column]:,.4g}" if column in row else "" for column in columns))
     console.print(table)
 
 
-def save(result: dict[str, Any], directory: Path) -> Path:
-    """Write the JSON, and beside it the plot of all results of the directory."""
+def save(result: dict[str, Any], directory: Path) -> None:
+    """Write the JSON of a result, named by its setting."""
     directory.mkdir(parents=True, exist_ok=True)
-    names = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
-    path = directory / ("-".join(str(result[name]) for name in names) + ("-compile" * result["compile"]) + ".json")
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    (directory / (title(result).replace(" ", "-") + ".json")).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def load(directory: Path) -> list[dict[str, Any]]:
+    paths = sorted(directory.glob("*.json"))
+    if not paths:
+        raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def markdown(directory: Path) -> str:
+    """A row for each race of the directory: ours beside the fastest model of transformers and the fastest of all."""
+    lines = ["| work | ours | fastest of transformers | of all others | floor |", "|---|---|---|---|---|"]
+    for result in load(directory):
+        rows = result["contenders"]
+        if OURS not in rows or "times_ours" not in rows[OURS]:
+            continue
+        unit = next(column for column in rows[OURS] if column.endswith("_per_second"))
+        peers = {name: row["times_ours"] for name, row in rows.items() if name not in NOT_PEERS}
+        of_library = {name: times for name, times in peers.items() if name not in (TORCH, "x-transformers")}
+        cells = [_times(of_library), _times(peers)]
+        share = rows[OURS].get("floor_ratio")
+        cells.append("" if share is None else f"{share:.2f}")
+        speed = f"{rows[OURS][unit]:,.0f} {unit.partition('_')[0]}/s"
+        lines.append(f"| {title(result)} | {speed} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _times(peers: dict[str, float]) -> str:
+    if not peers:
+        return ""
+    name = min(peers, key=peers.__getitem__)
+    return f"{peers[name]:.2f} × {name}"
+
+
+def plot(directory: Path) -> Path:
+    """Bars of all races of the directory: how many times as long as ours each contender takes."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    races = [result for result in load(directory) if "times_ours" in result["contenders"].get(OURS, {})]
+    figure, axes = pyplot.subplots(len(races), 1, figsize=(8, 1.9 * len(races)), squeeze=False, layout="constrained")
+    for axis, result in zip(axes[:, 0], races, strict=True):
+        times = {name: row["times_ours"] for name, row in result["contenders"].items()}
+        names = sorted(times, key=times.__getitem__, reverse=True)
+        axis.barh(names, [times[name] for name in names], color=["C1" if name == OURS else "C0" for name in names])
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_title(f"{title(result)}: time, ours = 1", fontsize=9)
+        axis.tick_params(labelsize=7)
+    path = directory / "times.png"
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
     return path

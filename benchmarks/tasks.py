@@ -24,6 +24,7 @@ class Race:
 
     tokens: int
     contenders: list[Contender]
+    unit: str = "tokens"
 
 
 def chosen(names: list[str], work: Workload) -> list[str]:

@@ -1,0 +1,78 @@
+"""What needs processes of its own: peak memory of one contender, and the time of an import."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from .timing import Contender
+from .workload import Workload
+
+PEAK = """
+import json, sys
+from benchmarks.processes import measure_peak
+print(json.dumps(measure_peak(*json.loads(sys.argv[1]))))
+"""
+IMPORT = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
+IMPORTS = {
+    "transformers": "import transformers",
+    "transformers, hf_roformer_lite": "import transformers, hf_roformer_lite",
+    "AutoModel, AutoTokenizer": "from transformers import AutoModel, AutoTokenizer",
+    "the same, hf_roformer_lite": "from transformers import AutoModel, AutoTokenizer; import hf_roformer_lite",
+}
+
+
+def python(code: str, *arguments: str) -> str:
+    """The last line that `code` prints in a fresh process."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return done.stdout.strip().splitlines()[-1]
+
+
+def import_times(rounds: int) -> list[Contender]:
+    """Seconds of each of `IMPORTS`, in turns."""
+    contenders = [Contender(name, lambda: None) for name in IMPORTS]
+    for turn in range(rounds + 1):
+        for contender in random.sample(contenders, len(contenders)):
+            seconds = float(python(IMPORT.format(IMPORTS[contender.name])))
+            if turn:  # the first filled the disk's cache
+                contender.seconds.append(seconds)
+    return contenders
+
+
+def peak(task: str, work: Workload, name: str) -> dict[str, float]:
+    """MiB that a contender of `task` needs: of the whole process, and above the built model."""
+    return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
+
+
+def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
+    """Run the only contender three times, here."""
+    import torch
+
+    from .tasks import TASKS
+
+    work = Workload(**fields)
+    (contender,) = TASKS[task](work).contenders
+    if work.device == "cuda":
+        before = torch.cuda.memory_allocated()
+    else:
+        before = _resident("VmRSS")
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # the peak is counted anew
+    for _ in range(3):
+        contender.run()
+    most = torch.cuda.max_memory_allocated() if work.device == "cuda" else _resident("VmHWM")
+    return {"peak_mib": most / 2**20, "above_model_mib": (most - before) / 2**20}
+
+
+def peak_of_process() -> int:
+    """Bytes, since the process began."""
+    return _resident("VmHWM")
+
+
+def _resident(field: str) -> int:
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))

@@ -1,0 +1,60 @@
+"""The runs behind the README's tables. `python -m benchmarks suite --device cpu|cuda --out DIR` does them all."""
+
+CPU = """
+encoder --size small --batch 16 --seq 256 --lengths real --batches 1
+encoder --size small --batch 8 --seq 128 --lengths full
+encoder --size mini --batch 16 --seq 128 --lengths full
+encoder --size mini --batch 16 --seq 128 --lengths sorted
+encoder --size tiny --batch 16 --seq 128 --lengths real
+encoder --size tiny --batch 16 --seq 128 --lengths full
+mlm --size mini --batch 16 --seq 128 --lengths real --batches 2
+mlm --size mini --batch 16 --seq 128 --lengths full
+mlm --size mini --batch 16 --seq 128 --lengths sorted --batches 2
+mlm --size tiny --batch 16 --seq 128 --lengths real
+mlm --size tiny --batch 16 --seq 128 --lengths full
+causal --size mini --batch 16 --seq 128 --lengths real --batches 2
+seq2seq --size mini --batch 32 --seq 96 --lengths real --batches 1
+seq2seq --size mini --batch 16 --seq 64 --lengths full
+seq2seq --size tiny --batch 16 --seq 64 --lengths full
+seq2seq --size mini --batch 16 --seq 64 --lengths sorted --batches 2
+generate --size mini --batch 8 --seq 64
+beam --size mini --batch 8 --seq 64
+static-cache --size mini --batch 8 --seq 64
+generate --size tiny --batch 8 --seq 64
+local-layers --size small --batch 1 --seq 8192 --lengths full --rounds 3
+roformer-weights --size small --batch 1 --seq 4096 --lengths full --rounds 3
+system-a --batch 4 --seq 64 --lengths full
+system-a --batch 4 --seq 64 --lengths real
+system-a-step --batch 4 --seq 64 --lengths full
+system-a-step --batch 4 --seq 64 --lengths real
+encoder --size small --batch 8 --seq 128 --lengths full --dtype bfloat16
+encoder --size small --batch 16 --seq 256 --lengths real --batches 1 --dtype bfloat16
+mlm --size mini --batch 16 --seq 128 --lengths full --dtype bfloat16
+mlm --size mini --batch 16 --seq 128 --lengths real --batches 2 --dtype bfloat16
+seq2seq --size mini --batch 16 --seq 64 --lengths full --dtype bfloat16
+"""
+
+# Under ten minutes on one card. Contenders that the card's compiler cannot take are left out.
+CUDA = """
+encoder --lengths full
+encoder --lengths real
+mlm --lengths full
+mlm --lengths real
+causal --lengths real
+seq2seq --lengths real --batch 32 --seq 128
+generate --size mini --batch 8 --seq 64
+encoder --lengths full --compile --only ours bert floor
+mlm --lengths full --compile --only ours bert floor
+local-layers --batch 1 --seq 8192 --lengths full
+"""
+CUDA_DEFAULTS = "--size base --batch 32 --seq 256 --batches 2 --dtype bfloat16 --device cuda --rounds 5"
+
+
+def suite(device: str) -> list[list[str]]:
+    """Tasks with their options."""
+    lines = (CPU if device == "cpu" else CUDA).strip().splitlines()
+    return [line.split() if device == "cpu" else _with_defaults(line.split()) for line in lines]
+
+
+def _with_defaults(words: list[str]) -> list[str]:
+    return [words[0], *CUDA_DEFAULTS.split(), *words[1:]]  # of an option given twice the last counts
