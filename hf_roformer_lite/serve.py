@@ -4,7 +4,7 @@
 so that alone it knows no class of ours. It is put where the server looks, and the server does the rest.
 """
 
-import transformers
+import sys
 
 from .data_files import InputError
 from .lm_heads_roformer_lite import RoFormerLiteForCausalLM
@@ -23,5 +23,6 @@ def main(argv: list[str]) -> None:
         raise InputError(f"serving needs a transformers with `transformers serve`, such as 5.23: {error}") from error
     if not is_serve_available():
         raise InputError("serving needs its libraries: pip install 'hf_roformer_lite[serve]'")
-    setattr(transformers, RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
+    # Where the server will look by now: transformers puts a second module in its place while it loads.
+    setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
     app(["serve", *argv], prog_name="roformer-lite")

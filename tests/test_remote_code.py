@@ -28,8 +28,8 @@ TESTS = Path(__file__).parent
 TEXTS = ["a house", "今天天气非常好 and the dog"]
 STACK = set(
     "attention attention_plan attention_rows configuration_roformer_lite heads_roformer_lite layers losses "
-    "lm_heads_roformer_lite modeling_roformer_lite parallel_heads ragged remote_code rope rope_parameters "
-    "walkthrough_layer".split()
+    "linear linear_cross_entropy lm_heads_roformer_lite modeling_roformer_lite parallel_heads ragged "
+    "remote_code rope rope_parameters sharding walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "seq2seq_roformer_lite"}
 TOKENIZER = {"remote_code", "tokenization_roformer_lite", "tokenization_unigram"}
