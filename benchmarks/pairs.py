@@ -1,7 +1,7 @@
 """Ours and its peers of two stacks, built from configs of the same widths and depths, with random weights.
 
-All share: one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none on attention
-probabilities where the two can be told apart. T5Gemma's feed-forward is gated and gets two thirds of the inner width.
+All share: one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none elsewhere.
+T5Gemma's feed-forward is gated and gets two thirds of the inner width.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ from transformers import (
     T5GemmaConfig,
     T5GemmaModuleConfig,
 )
+from transformers.models.t5.modeling_t5 import T5Attention, T5DenseActDense
+from transformers.models.t5gemma.modeling_t5gemma import T5GemmaMLP
 
 from hf_roformer_lite import RoFormerLiteSeq2SeqConfig
 
@@ -71,18 +73,30 @@ def marian(work: Workload) -> nn.Module:
     return _bart_like(MarianConfig, work)
 
 
+def on_branches_alone(model: nn.Module) -> nn.Module:
+    """Without the dropout that T5 and T5Gemma have inside attention and feed-forward."""
+    for module in model.modules():
+        if isinstance(module, T5Attention):
+            module.dropout = 0.0
+        elif isinstance(module, T5DenseActDense | T5GemmaMLP):
+            module.dropout.p = 0.0
+    return model
+
+
 def t5(work: Workload) -> nn.Module:
     config = our_config(work)
-    return stock(
-        T5Config(
-            vocab_size=work.vocab_size,
-            d_model=config.hidden_size,
-            d_kv=config.head_dim,
-            d_ff=config.intermediate_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_attention_heads,
-            dropout_rate=0.1,
-            **TOKENS,
+    return on_branches_alone(
+        stock(
+            T5Config(
+                vocab_size=work.vocab_size,
+                d_model=config.hidden_size,
+                d_kv=config.head_dim,
+                d_ff=config.intermediate_size,
+                num_layers=config.num_hidden_layers,
+                num_heads=config.num_attention_heads,
+                dropout_rate=0.1,
+                **TOKENS,
+            )
         )
     )
 
@@ -104,7 +118,7 @@ def t5gemma(work: Workload) -> nn.Module:
     }
     encoder, decoder = T5GemmaModuleConfig(**fields), T5GemmaModuleConfig(**fields, is_decoder=True)
     pair = T5GemmaConfig(encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS)
-    return stock(pair, "eager")  # it has no other
+    return on_branches_alone(stock(pair, "eager"))  # it has no other
 
 
 class TorchPair(nn.Module):
@@ -127,6 +141,8 @@ class TorchPair(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
+            elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, labels: torch.Tensor

@@ -57,6 +57,7 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
     work = Workload(**fields)
     (contender,) = TASKS[task](work).contenders
     if work.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
         before = _resident("VmRSS")
@@ -64,13 +65,15 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
             file.write("5")  # the peak is counted anew
     for _ in range(3):
         contender.run()
-    most = torch.cuda.max_memory_allocated() if work.device == "cuda" else _resident("VmHWM")
+    most = peak_of_process(work.device)
     return {"peak_mib": most / 2**20, "above_model_mib": (most - before) / 2**20}
 
 
-def peak_of_process() -> int:
-    """Bytes, since the process began."""
-    return _resident("VmHWM")
+def peak_of_process(device: str) -> int:
+    """Bytes, since the process began; on `cuda` those of the card."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")
 
 
 def _resident(field: str) -> int:

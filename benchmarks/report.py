@@ -19,7 +19,7 @@ from .timing import ratio
 from .workload import Workload
 
 SETTING = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
-NOT_PEERS = (OURS, FLOOR, "modernbert, sparse", "ours, all layers local")
+NOT_PEERS = (OURS, FLOOR, "ours, all layers local")
 TORCH = "torch"  # no model of transformers
 
 
@@ -28,7 +28,7 @@ def machine(device: str) -> dict[str, Any]:
     names = ("hf_roformer_lite", "torch", "transformers", "x-transformers", "tokenizers")
     facts = {
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in names},
+        **{name: _version(name) for name in names},
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
@@ -36,6 +36,13 @@ def machine(device: str) -> dict[str, Any]:
     if device == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return facts
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _processor() -> str:

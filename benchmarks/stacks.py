@@ -123,8 +123,9 @@ class TorchStack(nn.Module):
             activation="gelu",
             batch_first=True,
         )
-        layer.self_attn.dropout = 0.0
-        self.stack = nn.TransformerEncoder(layer, config.num_hidden_layers)
+        layer.self_attn.dropout = layer.dropout.p = 0.0  # the second is inside the feed-forward
+        nested = work.dtype == "float32"  # of nested tensors autocast makes an error
+        self.stack = nn.TransformerEncoder(layer, config.num_hidden_layers, enable_nested_tensor=nested)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None

@@ -86,7 +86,8 @@ def stack_race(work: Workload, kind: Kind) -> Race:
     pairs = 0.0
     for batch in batches:
         products += stack_products(config, batch.tokens)
-        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": batch.tokens}[kind]
+        followed = batch.tokens - len(batch.lengths)
+        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": followed}[kind]
         if labelled:
             products.append((labelled, config.hidden_size, work.vocab_size))
         pairs += sum(length**2 / (2 if kind == "causal" else 1) for length in batch.lengths)

@@ -88,4 +88,4 @@ def measure_training(task: str, name: str, fields: dict[str, Any], files: list[s
         trainer = Trainer(model, arguments, train_dataset=examples, data_collator=counting, callbacks=[Clock()])
         loss = trainer.train().training_loss
     speed = (seen["tokens"] - seen["warm"]) / seen["seconds"]
-    return {"tokens_per_second": speed, "peak_mib": peak_of_process() / 2**20, "loss": loss}
+    return {"tokens_per_second": speed, "peak_mib": peak_of_process(work.device) / 2**20, "loss": loss}

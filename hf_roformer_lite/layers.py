@@ -5,7 +5,6 @@ from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils.import_utils import is_tracing
 
 from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
@@ -32,10 +31,10 @@ class RoFormerLiteDropout(nn.Dropout):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return states
-        if states.device.type != "cpu" or is_tracing(states):
+        if states.device.type != "cpu" or self.p == 1 or not is_eager(states):
             return super().forward(states)
         count = states.numel()
-        words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
         kept = words.view(torch.int16)[:count].view(states.shape) >= round(self.p * 2**16) - 2**15
         return states * kept.to(states.dtype).mul_(1 / (1 - self.p))
 
@@ -53,7 +52,7 @@ class RoFormerLiteMLP(nn.Module):
         self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
         self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
         self.act_fn = ACT2FN[config.hidden_act]
-        self.act_in_place = IN_PLACE.get(config.hidden_act)
+        self.hidden_act = config.hidden_act
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         up = self.up_proj(hidden_states)  # (..., intermediate)
@@ -63,9 +62,10 @@ class RoFormerLiteMLP(nn.Module):
 
     def _activate(self, maker: nn.Module, inner: torch.Tensor) -> torch.Tensor:
         """In place where nobody else can see what `maker` gave: fresh memory of this size costs more than a GELU."""
-        if self.act_in_place is None or torch.is_grad_enabled() or not is_untouched(maker) or not is_eager(inner):
+        in_place = IN_PLACE.get(self.hidden_act)
+        if in_place is None or torch.is_grad_enabled() or not is_untouched(maker) or not is_eager(inner):
             return self.act_fn(inner)
-        return self.act_in_place(inner)
+        return in_place(inner)
 
 
 class RoFormerLiteAnyLayer(GradientCheckpointingLayer):

@@ -4,7 +4,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils.flop_counter import register_flop_formula
 
 # Below these a choice costs what it gains: multiplications of a product, and weights of one with few rows.
 FEWEST_PRODUCTS = 10**8
@@ -29,6 +32,14 @@ def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
 
 
+def _operations(states: torch.Size, weight: torch.Size, *args: Any, **kwargs: Any) -> int:
+    return 2 * states.numel() * weight[0]
+
+
+if torch.backends.mkldnn.is_available():  # torch's own counter of operations knows all others
+    register_flop_formula(torch.ops.mkldnn._linear_pointwise)(_operations)
+
+
 def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:
     rows, weights = states.numel() // weight.shape[1], weight.numel()
     return (
@@ -40,15 +51,16 @@ def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def is_untouched(module: nn.Module) -> bool:
-    """Whether a linear map is still what this package made it: no adapter, no hook, weights not sharded or quantised.
-
-    Only then may its weight be read in place of calling it.
+def is_untouched(module: nn.Module, kind: type[nn.Module] | None = None) -> bool:
+    """Whether a module is nothing but a linear map, or of class `kind`: no adapter, no hook, weights not sharded,
+    quantised or elsewhere. Only then may its weight be read in place of calling it.
     """
     return (
-        type(module) is RoFormerLiteLinear
+        (type(module) in (RoFormerLiteLinear, nn.Linear) if kind is None else type(module) is kind)
         and type(module.weight) is nn.Parameter
+        and not module.weight.is_meta
         and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+        and not (module._backward_hooks or module._backward_pre_hooks or _has_any_global_hook())
     )
 
 
@@ -59,7 +71,15 @@ def is_eager(states: torch.Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The type of products on `device` under autocast; None without."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
 
 
 def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -69,7 +89,8 @@ def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     needs_grad = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (states, weight, bias)
     )
-    output = (_Multiply.apply if needs_grad else multiply)(states.flatten(0, -2), weight, bias)
+    flat = states.reshape(-1, states.shape[-1])  # (N, in)
+    output = (_Multiply.apply if needs_grad else multiply)(flat, weight, bias)
     return output.view(*states.shape[:-1], len(weight))
 
 

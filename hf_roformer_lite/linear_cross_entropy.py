@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.utils.generic import maybe_autocast
 
-from .linear import is_eager, is_untouched, multiply
+from .linear import autocast_dtype, is_eager, is_untouched, multiply
 
 CHUNK_ROWS = 256  # fewer make the products slower, more make nothing faster
 
@@ -22,8 +23,7 @@ def linear_cross_entropy(
     something else (an adapter, hooks, sharded or quantised weights) is called as the module it is.
     """
     if torch.is_grad_enabled() and is_untouched(head) and is_eager(states):
-        device = states.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        dtype = autocast_dtype(states.device) or states.dtype
         return _LinearCrossEntropy.apply(states, head.weight, head.bias, labels, label_smoothing, dtype)
     logits = head(states)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -44,7 +44,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> torch.Tensor:
         exact = torch.promote_types(dtype, torch.float32)
-        with torch.autocast(states.device.type, enabled=False):
+        with maybe_autocast(states.device.type, enabled=False):
             total = torch.zeros((), dtype=exact, device=states.device)
             state_grads = torch.empty_like(states)
             weight_grad, bias_grad = (
@@ -73,15 +73,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     weight_grad.addmm_(logit_grads.t(), chunk)
                 else:
                     weight_grad += logit_grads.t() @ chunk
-        ctx.save_for_backward(state_grads, weight_grad, bias_grad)
-        ctx.dtypes = states.dtype, weight.dtype, weight.dtype
+        ctx.save_for_backward(state_grads, weight_grad, bias_grad, states, weight, bias, labels)
+        ctx.label_smoothing = label_smoothing
         return total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads = (
-            None if saved is None else (saved * grad).to(dtype)
-            for saved, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        *grads, states, weight, bias, labels = ctx.saved_tensors
+        factors = states, weight, bias
+        if torch.is_grad_enabled():  # create_graph: these gradients shall have gradients themselves
+            logits = F.linear(states, weight, bias)
+            total = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=ctx.label_smoothing)
+            needed = [factor for factor, need in zip(factors, ctx.needs_input_grad, strict=False) if need]
+            found = iter(torch.autograd.grad(total, needed, grad, create_graph=True))
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:3]), None, None, None
+        scaled = (
+            None if saved is None else (saved * grad).to(factor.dtype)
+            for saved, factor in zip(grads, factors, strict=True)
         )
-        return *grads, None, None, None
+        return *scaled, None, None, None

@@ -16,7 +16,7 @@ from .attention import RoFormerLiteAttention
 from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, make_norm
-from .linear import RoFormerLiteLinear, is_eager, linear
+from .linear import RoFormerLiteLinear, is_eager, is_untouched, linear
 
 SLOPE = 5e-3  # of negative inputs, at the start
 
@@ -65,7 +65,9 @@ class RoFormerLiteStackedUnit(nn.Module):
         init.constant_(self.slope, SLOPE)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if states.device.type == "cpu" and is_eager(states):
+        maps = self.up_proj, self.down_proj
+        is_plain = is_eager(states) and all(is_untouched(module, RoFormerLiteStackedLinear) for module in maps)
+        if states.device.type == "cpu" and is_plain:
             return self._one_by_one(states)
         normed = F.layer_norm(states, states.shape[-1:], eps=self.norm_eps)
         normed = torch.addcmul(self.norm_bias.unsqueeze(1), normed, self.norm_weight.unsqueeze(1))

@@ -4,6 +4,7 @@ Registering loads torch and the models, which takes seconds; `import hf_roformer
 registered with a module of another library is done at once if that module is loaded, and else right after it is.
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -50,7 +51,10 @@ def register_tokenizers() -> None:
 
 def register_models() -> None:
     """Enter the models by name, as transformers enters its own: importing a model may be what brought us here."""
-    auto = sys.modules["transformers.models.auto.modeling_auto"]
+    auto = importlib.import_module("transformers.models.auto.modeling_auto")  # waits for a thread that imports it
+    package = sys.modules[__package__]
+    for model_type in MODEL_TYPES.values():
+        sys.modules[f"transformers.models.{model_type}"] = package  # where copies of the mappings look
     for auto_class, names in MODELS.items():
         mapping = getattr(auto, auto_class)._model_mapping
         for config, model in names.items():
@@ -58,7 +62,7 @@ def register_models() -> None:
             mapping._config_mapping[model_type] = config
             mapping._reverse_config_mapping[config] = model_type
             mapping._model_mapping[model_type] = model
-            mapping._modules[model_type] = sys.modules[__package__]
+            mapping._modules[model_type] = package
 
 
 def register_pipelines() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .linear import autocast_dtype
 
 
 class RoFormerLiteRotaryEmbedding(nn.Module):
@@ -62,9 +63,8 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
             angles.sin() * self.attention_scaling,
         )  # (..., rotary_dim / 2)
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        device = hidden_states.device.type
-        autocast = torch.is_autocast_enabled(device)  # else the tables would make float32 of queries and keys again
-        dtype = torch.get_autocast_dtype(device) if autocast else hidden_states.dtype
+        # Under autocast tables of float32 would make float32 of queries and keys again.
+        dtype = autocast_dtype(hidden_states.device) or hidden_states.dtype
         return cos.to(dtype).unsqueeze(-2), sin.to(dtype).unsqueeze(-2)
 
 

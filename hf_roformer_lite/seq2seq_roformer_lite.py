@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
@@ -172,6 +172,12 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(..., hidden)` to `(..., vocab)`."""
         return self.lm_head(self.lm_transform(hidden_states))
+
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
+        """Called by `generate` where beams change places, `(B * beams,)`: all beams of a source have the same keys and
+        values of it, so that only the target's move. Copying both took a third of a step."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:

@@ -1,12 +1,16 @@
 """The products of all layers: every way through `multiply` gives what `nn.Linear` gives, with its gradients."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel, parallel_heads
 from hf_roformer_lite import linear as linear_module
+from hf_roformer_lite.layers import RoFormerLiteDropout
 from hf_roformer_lite.linear import RoFormerLiteLinear
 from hf_roformer_lite.linear_cross_entropy import linear_cross_entropy
 
@@ -60,6 +64,22 @@ def test_linear_cross_entropy(rows, smoothing, bias):
         torch.testing.assert_close(mine, theirs)
 
 
+def test_second_order_of_the_loss():
+    """`create_graph=True`: gradients of gradients are those of logits and cross-entropy written out."""
+    torch.manual_seed(0)
+    head, labels = RoFormerLiteLinear(6, 11).double(), torch.randint(0, 11, (9,))
+    states = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    leaves, results = [states, *head.parameters()], []
+    for loss in (
+        linear_cross_entropy(states, head, labels, 0.1),
+        F.cross_entropy(head(states), labels, reduction="sum", label_smoothing=0.1),
+    ):
+        grads = torch.autograd.grad(loss, leaves, create_graph=True)
+        penalty = sum(grad.square().sum() for grad in grads)
+        results.append([*grads, *torch.autograd.grad(penalty, leaves)])
+    torch.testing.assert_close(*results)
+
+
 def test_linear_cross_entropy_of_a_frozen_head():
     head = RoFormerLiteLinear(8, 20).requires_grad_(False)
     states = torch.randn(5, 8, requires_grad=True)
@@ -95,6 +115,44 @@ def test_a_head_with_a_hook_is_called():
     assert abs(loss - without) > 1e-3
 
 
+@pytest.mark.parametrize("attach", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_of_the_head_are_called(attach):
+    model = RoFormerLiteForMaskedLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=50)).train()
+    ids, seen = torch.randint(5, 50, (2, 9)), []
+    getattr(model.lm_head, attach)(lambda *arguments: seen.append(1))
+    model(ids, labels=ids).loss.backward()
+    assert seen
+
+
+def test_models_can_be_pickled_and_moved():
+    """As every module: to another process, and to a device that has no numbers."""
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=50)
+    model, ids = RoFormerLiteForMaskedLM(config).eval(), torch.randint(5, 50, (2, 9))
+    again = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(again(ids).logits, model(ids).logits, rtol=0, atol=0)
+    assert model.to("meta")(ids.to("meta")).logits.shape == (2, 9, 50)
+
+
+def test_one_vector():
+    head = RoFormerLiteLinear(256, 512)
+    vector = torch.randn(256)
+    torch.testing.assert_close(head(vector), F.linear(vector, head.weight, head.bias), rtol=1e-5, atol=1e-5)
+
+
+def test_operations_are_counted():
+    head, states = RoFormerLiteLinear(512, 512), torch.randn(500, 512)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        head(states)
+    assert counter.get_total_flops() == 2 * 500 * 512 * 512
+
+
+def test_dropout_in_per_sample_gradients():
+    dropout = RoFormerLiteDropout(0.5).train()
+    rows = torch.func.vmap(dropout, randomness="different")(torch.ones(3, 1000))
+    assert all(400 < int(row.count_nonzero()) < 600 for row in rows) and not rows[0].equal(rows[1])
+    assert not RoFormerLiteDropout(1.0).train()(torch.ones(5)).any()
+
+
 def test_a_hook_sees_what_the_first_map_gave():
     """The activation works in place only where nobody can see it."""
     model = RoFormerLiteModel(RoFormerLiteConfig.from_preset("tiny", vocab_size=50)).eval()
@@ -119,6 +177,11 @@ def test_stacked_heads_one_by_one(monkeypatch):
     states = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
     leaves = [states, *unit.parameters()]
     one_by_one = unit(states)
+    seen = []
+    handle = unit.up_proj.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    torch.testing.assert_close(unit(states), one_by_one)
+    handle.remove()
+    assert seen == [(3, 5, 24)]  # hooks, offloading among them, see their module
     monkeypatch.setattr(parallel_heads, "is_eager", lambda states: False)
     together = unit(states)
     torch.testing.assert_close(one_by_one, together)

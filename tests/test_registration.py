@@ -46,6 +46,20 @@ print(*(cls.__name__ for cls in names))
     assert run(code) == expected + "RoFormerLiteTranslationPipeline"
 
 
+def test_two_threads_import():
+    code = """
+import threading
+thread = threading.Thread(target=lambda: __import__("transformers.models.auto.modeling_auto"))
+thread.start()
+import hf_roformer_lite
+thread.join()
+from transformers import AutoConfig, AutoModel
+config = AutoConfig.for_model("roformer_lite", hidden_size=32, num_hidden_layers=1, vocab_size=10)
+print(type(AutoModel.from_config(config)).__name__)
+"""
+    assert run(code) == "RoFormerLiteModel"
+
+
 def test_names_are_those_of_the_configs():
     """The table of names, which imports nothing, says what the configs say of their models."""
     for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
