@@ -13,6 +13,8 @@ from torch.utils.flop_counter import register_flop_formula
 FEWEST_PRODUCTS = 10**8
 FEWEST_WEIGHTS = 2**16
 FEW_ROWS = 64
+# oneDNN compiles every shape anew (5 ms and 2 MiB each): only numbers of rows that come again are worth it.
+ROW_STEP = 64
 # Up to so many rows, as in generation, a product with few inputs is fastest with the weight on the left.
 VERY_FEW_ROWS, FEW_INPUTS = 16, 256
 
@@ -22,7 +24,7 @@ def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
     Milliseconds on two cores of an AMD EPYC with AVX-512, as `F.linear` computes it by MKL and as it is done here:
     `(1024, 512)` by `(512, 2048)` 12.7 and 10.9 (oneDNN), `(8, 256)` by `(256, 8192)` 1.75 and 0.86 (weight on the
-    left). Whole models gain a tenth, greedy generation a quarter.
+    left). Whole models gain a tenth at lengths that are full, greedy generation a quarter.
     """
     if not _has_choice(states, weight):
         return F.linear(states, weight, bias)
@@ -43,7 +45,7 @@ if torch.backends.mkldnn.is_available():  # torch's own counter of operations kn
 def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:
     rows, weights = states.numel() // weight.shape[1], weight.numel()
     return (
-        (weights >= FEWEST_WEIGHTS if rows <= FEW_ROWS else rows * weights >= FEWEST_PRODUCTS)
+        (weights >= FEWEST_WEIGHTS if rows <= FEW_ROWS else rows % ROW_STEP == 0 and rows * weights >= FEWEST_PRODUCTS)
         and states.device.type == "cpu"
         and states.dtype == weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()

@@ -17,8 +17,8 @@ from hf_roformer_lite.linear_cross_entropy import linear_cross_entropy
 
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"),
-    [(3, 16, 8), (8, 256, 512), (8, 512, 256), (40, 256, 300), (500, 512, 512)],
-    ids=["small", "weight on the left", "few rows", "some rows", "many rows"],
+    [(3, 16, 8), (8, 256, 512), (8, 512, 256), (40, 256, 300), (500, 512, 512), (512, 512, 512)],
+    ids=["small", "weight on the left", "few rows", "some rows", "many rows", "a round number of rows"],
 )
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear_is_nn_linear(rows, inputs, outputs, bias):
@@ -140,10 +140,20 @@ def test_one_vector():
 
 
 def test_operations_are_counted():
-    head, states = RoFormerLiteLinear(512, 512), torch.randn(500, 512)
+    head, states = RoFormerLiteLinear(512, 512), torch.randn(512, 512)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         head(states)
-    assert counter.get_total_flops() == 2 * 500 * 512 * 512
+    assert counter.get_total_flops() == 2 * 512 * 512 * 512
+
+
+def test_memory_does_not_grow_with_the_variety_of_lengths():
+    """A library that keeps compiled code for each shape must not be asked for each length of a ragged batch."""
+    head = RoFormerLiteLinear(512, 512)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        for rows in range(400, 500):
+            head(torch.zeros(rows, 512))
+    compiled = [event.count for event in profile.key_averages() if "mkldnn" in event.key]
+    assert sum(compiled) <= 2  # 448 is the only multiple of 64
 
 
 def test_dropout_in_per_sample_gradients():
