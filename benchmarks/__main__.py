@@ -16,6 +16,7 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
+from .floor import FLOOR
 from .processes import import_times, peak
 from .report import markdown, plot, save, setting, show, summary
 from .suites import suite
@@ -35,9 +36,9 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
     """The result of one task."""
     torch.manual_seed(work.seed)
     if task.startswith("memory-of-"):
-        names = [contender.name for contender in TASKS[task.removeprefix("memory-of-")](work).contenders]
         of = task.removeprefix("memory-of-")
-        return setting(work, task=task, contenders={name: peak(of, work, name) for name in names if name != "floor"})
+        names = [contender.name for contender in TASKS[of](work).contenders if contender.name != FLOOR]
+        return setting(work, task=task, contenders={name: peak(of, work, name) for name in names})
     if task in PEERS:
         return setting(work, task=task, contenders=trainings(task, work, text.files))
     if task == "import":

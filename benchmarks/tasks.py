@@ -12,7 +12,7 @@ from hf_roformer_lite.conversion import convert
 from hf_roformer_lite.conversion.plain_systems import DeepLotxEncoder
 
 from . import pairs, stacks
-from .floor import Product, attention_operations, floor, stack_products
+from .floor import FLOOR, Product, attention_operations, floor, stack_products
 from .stacks import MAKERS, OURS, Kind, our_config
 from .timing import Contender
 from .workload import MASKED_SHARE, Batch, Workload, each, make_batches
@@ -29,7 +29,7 @@ class Race:
 
 def chosen(names: list[str], work: Workload) -> list[str]:
     for name in work.only:
-        if name not in (*names, "floor"):
+        if name not in (*names, FLOOR):
             raise SystemExit(f"only={name!r} does not take part; choose from {', '.join(names)}.")
     return [name for name in names if not work.only or name in work.only]
 
@@ -136,9 +136,8 @@ def generate_race(work: Workload, **options) -> Race:
     (source,) = make_batches(work)
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
     settings = GenerationConfig(
-        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, pad_token_id=0, eos_token_id=3,
-        bos_token_id=2, decoder_start_token_id=2, **options,
-    )  # fmt: skip
+        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **pairs.TOKENS, **options
+    )
 
     def run(model: nn.Module) -> None:
         with torch.no_grad(), work.autocast():

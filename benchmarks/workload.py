@@ -104,7 +104,8 @@ def _make_batch(lengths: list[int], work: Workload, generator: torch.Generator) 
 def shifted(labels: torch.Tensor) -> torch.Tensor:
     """Decoder inputs for `labels` `(B, L)`: a start token, then the labels less the last."""
     start = labels.new_full((labels.shape[0], 1), START)
-    return torch.cat((start, labels[:, :-1]), 1).masked_fill_(torch.cat((start, labels[:, :-1]), 1) == IGNORED, PAD)
+    moved = torch.cat((start, labels[:, :-1]), 1)
+    return moved.masked_fill(moved == IGNORED, PAD)
 
 
 def inner_width_of_gated(intermediate_size: int) -> int:

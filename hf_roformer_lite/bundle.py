@@ -3,22 +3,17 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, HfArgumentParser
+from transformers import AutoConfig, AutoTokenizer
 
 from .data_files import InputError
 from .remote_code import RemoteCodeMixin
 
 _LOADERS: dict[str, type] = {"config.json": AutoConfig, "tokenizer_config.json": AutoTokenizer}
-
-
-@dataclass
-class BundleArguments:
-    """Options of `roformer-lite bundle`: none besides the directory."""
 
 
 def bundle(directory: Path) -> list[str]:
@@ -59,14 +54,13 @@ def bundle(directory: Path) -> list[str]:
 
 def main(argv: list[str]) -> None:
     """Run `roformer-lite bundle DIR`."""
-    parser = HfArgumentParser(
-        [BundleArguments],
+    parser = ArgumentParser(
         prog="roformer-lite bundle",
         description="Put the code of the package beside the weights of a saved model, so that it opens where the "
         "package is not installed: AutoModel.from_pretrained(DIR, trust_remote_code=True).",
         allow_abbrev=False,
     )
     parser.add_argument("directory", metavar="DIR", help="a directory with a saved model, tokenizer, or both")
-    _, namespace = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-    names = bundle(Path(namespace.directory))
-    print(f"{namespace.directory}: {len(names)} files of code; it opens anywhere with trust_remote_code=True")
+    directory = Path(parser.parse_args(argv).directory)
+    names = bundle(directory)
+    print(f"{directory}: {len(names)} files of code; it opens anywhere with trust_remote_code=True")
