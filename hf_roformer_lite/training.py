@@ -148,7 +148,7 @@ def train(options: TrainOptions) -> Run:
         model.generation_config = saved_generation_config
         if trainer.is_world_process_zero():
             finish(run, started)
-        trainer.accelerator.end_training()
+        _leave_process_group(trainer)
         return run
     except Exception as error:
         if not isinstance(error, InputError) and is_disk_full(error, state_dir):
@@ -159,6 +159,17 @@ def train(options: TrainOptions) -> Run:
         raise
     finally:
         shutil.rmtree(cache_dir, ignore_errors=True)
+
+
+def _leave_process_group(trainer: Trainer) -> None:
+    """End the process group, the wrapper of `DistributedDataParallel` first.
+
+    A wrapper that outlives the group's name is the last to hold it, and takes it down with the interpreter's lock in
+    hand: that waits for gloo's threads, and one of them may be waiting for the lock.
+    """
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()
+    trainer.accelerator.end_training()
 
 
 def make_tokenizer(options: TrainOptions, train_rows: Dataset, state_dir: Path) -> PreTrainedTokenizerBase:

@@ -128,14 +128,14 @@ def test_readme_command_on_two_machines(tmp_path):
     at_rank = launcher.index("--machine_rank") + 1
     machines = []
     for rank in ("0", "1"):
-        launcher[at_rank] = rank
-        machines.append(
-            subprocess.Popen(
-                launcher, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL
-            )
-        )
-    errors = [machine.communicate(timeout=240)[1] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], errors
+        with (tmp_path / f"errors-{rank}.txt").open("w") as errors:
+            command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
+            machines.append(subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors))
+    try:
+        assert [machine.wait(timeout=240) for machine in machines] == [0, 0], (tmp_path / "errors-0.txt").read_text()
+    finally:
+        for machine in machines:
+            machine.terminate()  # a launcher ends its processes with itself
     results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
     assert results["machine"]["processes"] == 2
     assert (tmp_path / options["--output_dir"] / "model.safetensors").exists()
