@@ -151,11 +151,11 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
         is_causal: Whether a token sees only itself and what comes before it.
         window: Reach of a sliding-window layer; None sees the whole document.
     """
-    if batch.is_dense and (window is None or not batch.lengths or _is_flash(backend) or _is_flex(backend)):
+    if batch.is_dense and (window is None or not batch.lengths or is_flat(backend)):
         return _dense_plan(batch, backend, is_causal, window)
-    if _is_flash(backend) or _is_flex(backend):
+    if is_flat(backend):
         return _flat_plan(batch, batch, backend, is_causal, window)
-    device, tokens = batch.position_ids.device, sum(batch.lengths)
+    device, rows = batch.position_ids.device, batch.num_rows
     if window is None:
         spans = [Span(start, length, start, length) for start, length in zip(batch.starts, batch.lengths, strict=True)]
     else:
@@ -164,7 +164,7 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
             for start, length in zip(batch.starts, batch.lengths, strict=True)
             for span in window_blocks(start, length, is_causal, window)
         ]
-    return RowsPlan(spans, tokens, tokens, device, is_causal, window)
+    return RowsPlan(spans, rows, rows, device, is_causal, window)
 
 
 def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
@@ -184,11 +184,11 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
             f"The decoder has {len(queries.lengths)} documents and the encoder {len(keys.lengths)}; each document of "
             "the decoder needs its own in the encoder."
         )
-    if _is_flash(backend) or _is_flex(backend):
+    if is_flat(backend):
         return _flat_plan(queries, keys, backend, False, None)
     spans = [Span(*span) for span in zip(queries.starts, queries.lengths, keys.starts, keys.lengths, strict=True)]
     device = queries.position_ids.device
-    return RowsPlan(spans, sum(queries.lengths), sum(keys.lengths), device, is_causal=False, window=None)
+    return RowsPlan(spans, queries.num_rows, keys.num_rows, device, is_causal=False, window=None)
 
 
 def plan_paged_attention(
@@ -201,6 +201,11 @@ def plan_paged_attention(
     """
     mask = masks[kind] if isinstance(masks, dict) else masks
     return DensePlan(mask, is_causal=mask is None, options={} if window is None else {"sliding_window": window})
+
+
+def is_flat(backend: str) -> bool:
+    """Whether a backend takes all tokens in one row, and so no row without a document."""
+    return _is_flash(backend) or _is_flex(backend)
 
 
 def _is_flash(backend: str) -> bool:
@@ -305,6 +310,7 @@ __all__ = [
     "AttentionPlan",
     "BlockMask",
     "eager_attention_forward",
+    "is_flat",
     "plan_cross_attention",
     "plan_paged_attention",
     "plan_self_attention",

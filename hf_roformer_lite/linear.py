@@ -13,10 +13,25 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 FEWEST_PRODUCTS = 10**8
 FEWEST_WEIGHTS = 2**16
 FEW_ROWS = 64
-# oneDNN compiles every shape anew (5 ms and 2 MiB each): only numbers of rows that come again are worth it.
-ROW_STEP = 64
 # Up to so many rows, as in generation, a product with few inputs is fastest with the weight on the left.
 VERY_FEW_ROWS, FEW_INPUTS = 16, 256
+
+
+def rows_that_return(rows: int) -> int:
+    """`rows` rounded up by a sixteenth at most, so that batches of all sizes have few numbers of rows in common.
+
+    oneDNN compiles every shape anew (1 to 5 ms) and keeps what it made (0.6 MiB).
+    """
+    step = 1 << max(rows.bit_length() - 5, 0)
+    return -(-rows // step) * step
+
+
+def rows_to_compute(tokens: int, weights: int, device: torch.device, dtype: torch.dtype) -> int:
+    """How many rows to make of `tokens` for a model whose largest product has `weights` weights: more than there are
+    where `multiply` is the faster for it.
+    """
+    is_small = tokens <= FEW_ROWS or tokens * weights < FEWEST_PRODUCTS
+    return tokens if is_small or not _has_libraries(device, dtype) else rows_that_return(tokens)
 
 
 def multiply(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -46,9 +61,20 @@ if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._linear_pointwise n
 def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:
     rows, weights = states.numel() // weight.shape[1], weight.numel()
     return (
-        (weights >= FEWEST_WEIGHTS if rows <= FEW_ROWS else rows % ROW_STEP == 0 and rows * weights >= FEWEST_PRODUCTS)
-        and states.device.type == "cpu"
-        and states.dtype == weight.dtype == torch.float32
+        (
+            weights >= FEWEST_WEIGHTS
+            if rows <= FEW_ROWS
+            else rows * weights >= FEWEST_PRODUCTS and rows == rows_that_return(rows)
+        )
+        and states.dtype == weight.dtype
+        and _has_libraries(states.device, states.dtype)
+    )
+
+
+def _has_libraries(device: torch.device, dtype: torch.dtype) -> bool:
+    return (
+        device.type == "cpu"
+        and dtype == torch.float32
         and torch.backends.mkldnn.is_available()
         and not torch.is_autocast_enabled("cpu")
     )

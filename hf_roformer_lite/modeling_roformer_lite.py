@@ -22,13 +22,14 @@ from .attention import RoFormerLiteAttention
 from .attention_plan import (
     AttentionPlan,
     DensePlan,
+    is_flat,
     plan_cross_attention,
     plan_paged_attention,
     plan_self_attention,
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, RoFormerLiteLayer, RoFormerLitePooler, make_norm
-from .linear import RoFormerLiteLinear
+from .linear import RoFormerLiteLinear, rows_to_compute
 from .parallel_heads import (
     SLOPE,
     RoFormerLiteParallelHeadsLayer,
@@ -179,7 +180,14 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             cu_seq_lens=kwargs.get("cu_seq_lens_q"),
             dense=bool(wants_layers),
             tracing=is_tracing(given),
+            rows_to_compute=self._rows_to_compute,
         )
+
+    def _rows_to_compute(self, tokens: int) -> int:
+        config = self.config
+        if is_flat(config._attn_implementation):
+            return tokens
+        return rows_to_compute(tokens, config.hidden_size * config.intermediate_size, self.device, self.dtype)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -279,6 +287,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                     device=encoder_hidden_states.device,
                     attention_mask=encoder_attention_mask,
                     dense=is_dense,
+                    rows_to_compute=self._rows_to_compute,
                 )
             encoder_hidden_states = encoder_batch.gather(encoder_hidden_states)
             cross_plan = plan_cross_attention(batch, encoder_batch, config._attn_implementation)

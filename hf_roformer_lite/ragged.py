@@ -1,8 +1,9 @@
 """Which tokens of a batch are real, and where their documents begin: the one place that knows padding and packing.
 
 A batch has one of two layouts. Ragged: the N real tokens in one row, `(N, hidden)`, so that padding costs nothing
-outside attention. Dense: `(B, L, hidden)`, taken when there is nothing to remove, and where shapes must not depend on
-the data (tracing, key-value caches) or per-layer outputs were asked for.
+outside attention; a few spare rows may follow them, which repeat the last token and are never seen. Dense: `(B, L,
+hidden)`, taken when there is nothing to remove, and where shapes must not depend on the data (tracing, key-value
+caches) or per-layer outputs were asked for.
 
 A document is a run of tokens that see each other: a row of the batch, or one of several packed into a row. A token
 that is masked out does not exist: positions count the real tokens of the document, wherever the padding stands.
@@ -10,7 +11,7 @@ that is masked out does not exist: positions count the real tokens of the docume
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -26,7 +27,7 @@ class RaggedBatch:
     seq_len: int
     position_ids: torch.Tensor  # (N,) ragged, (B, L) dense
     attention_mask: torch.Tensor | None = None  # (B, L) bool; None: every token is real
-    token_index: torch.Tensor | None = None  # (N,) places of the real tokens in the flattened rows; None: dense
+    token_index: torch.Tensor | None = None  # (N,) places of the tokens in the flattened rows; None: dense
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
     lengths: Sequence[int] = ()  # tokens of each document; known where shapes may depend on the data
     is_packed: bool = False
@@ -34,6 +35,11 @@ class RaggedBatch:
     @property
     def is_dense(self) -> bool:
         return self.token_index is None
+
+    @property
+    def num_rows(self) -> int:
+        """Real tokens and spare rows, or all places of a dense batch."""
+        return self.position_ids.numel()
 
     @property
     def starts(self) -> list[int]:
@@ -60,6 +66,7 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None = None,
         dense: bool = False,
         tracing: bool = False,
+        rows_to_compute: Callable[[int], int] = int,
     ) -> RaggedBatch:
         """Find the real tokens and their documents.
 
@@ -74,6 +81,7 @@ class RaggedBatch:
             dense: Take the dense layout.
             tracing: Take the dense layout and read no value of any tensor. Packing that only the values of
                 `position_ids` could tell is then taken for granted.
+            rows_to_compute: How many rows a ragged batch shall have for so many real tokens. Default: as many.
 
         Raises:
             ValueError: when the shapes do not fit together.
@@ -100,6 +108,9 @@ class RaggedBatch:
             positions = torch.arange(sum(lengths), device=device) - spread  # (N,)
         if attention_mask is None and not is_packed:
             return cls(batch_size, seq_len, positions.view(batch_size, seq_len), lengths=lengths)
+        if spare := rows_to_compute(len(token_index)) - len(token_index):
+            token_index = torch.cat((token_index, token_index[-1:].expand(spare)))
+            positions = torch.cat((positions, positions[-1:].expand(spare)))
         return cls(batch_size, seq_len, positions, attention_mask, token_index, lengths=lengths, is_packed=is_packed)
 
     @classmethod
@@ -136,7 +147,7 @@ class RaggedBatch:
         return replace(self, position_ids=position_ids, attention_mask=mask, token_index=index, document_ids=documents)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
-        """`(B, L, ...)` to the layout of this batch: `(N, ...)` ragged, unchanged dense."""
+        """`(B, L, ...)` to the layout of this batch: `(num_rows, ...)` ragged, unchanged dense."""
         if self.is_dense:
             return padded
         return padded.flatten(0, 1).index_select(0, self.token_index.to(padded.device))
@@ -145,9 +156,9 @@ class RaggedBatch:
         """The layout of this batch to `(B, L, ...)`, with zeros at padding."""
         if not self.is_dense:
             padded = states.new_zeros(self.batch_size * self.seq_len, *states.shape[1:])
-            return padded.index_copy(0, self.token_index.to(states.device), states).unflatten(
-                0, (self.batch_size, self.seq_len)
-            )
+            real = slice(sum(self.lengths))
+            padded.index_copy_(0, self.token_index[real].to(states.device), states[real])
+            return padded.unflatten(0, (self.batch_size, self.seq_len))
         if self.attention_mask is None:
             return states
         return states.masked_fill(~self.attention_mask[..., None].to(states.device), 0.0)
@@ -177,7 +188,8 @@ class RaggedBatch:
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
-            tokens, lengths = batch.gather(padded), torch.tensor(batch.lengths, device=padded.device)
+            tokens = batch.gather(padded)[: sum(batch.lengths)]
+            lengths = torch.tensor(batch.lengths, device=padded.device)
             if how == "mean":
                 sums = tokens.new_zeros(len(lengths), tokens.shape[-1])
                 return sums.index_add(0, batch.document_of_token(), tokens) / lengths[:, None]

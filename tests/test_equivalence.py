@@ -6,6 +6,7 @@ from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface
 
+from hf_roformer_lite import modeling_roformer_lite as modeling
 from hf_roformer_lite import (
     RoFormerLiteForConditionalGeneration,
     RoFormerLiteForMaskedLM,
@@ -14,6 +15,13 @@ from hf_roformer_lite import (
 )
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
+
+
+@pytest.fixture(params=[0, 3], ids=["", "spare"], autouse=True)
+def spare_rows(request, monkeypatch) -> int:
+    """Rows after the real tokens of a ragged batch, which large models add for speed: nobody may see them."""
+    monkeypatch.setattr(modeling, "rows_to_compute", lambda tokens, *_: tokens + request.param * bool(tokens))
+    return request.param
 
 
 def packed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

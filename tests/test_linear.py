@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel, parallel_heads
 from hf_roformer_lite import linear as linear_module
 from hf_roformer_lite.layers import RoFormerLiteDropout
-from hf_roformer_lite.linear import RoFormerLiteLinear
+from hf_roformer_lite.linear import RoFormerLiteLinear, rows_to_compute
 from hf_roformer_lite.linear_cross_entropy import linear_cross_entropy
 
 
@@ -153,7 +153,26 @@ def test_memory_does_not_grow_with_the_variety_of_lengths():
         for rows in range(400, 500):
             head(torch.zeros(rows, 512))
     compiled = [event.count for event in profile.key_averages() if "mkldnn" in event.key]
-    assert sum(compiled) <= 2  # 448 is the only multiple of 64
+    assert 0 < sum(compiled) <= 2 * 7  # the multiples of 16
+
+
+def test_ragged_batches_have_few_numbers_of_rows():
+    rows = [rows_to_compute(tokens, 2**20, torch.device("cpu"), torch.float32) for tokens in range(1, 4097)]
+    assert rows[:95] == list(range(1, 96))  # too small a product for a choice
+    assert all(tokens <= n <= tokens * 17 / 16 for tokens, n in enumerate(rows, 1))
+    assert len(set(rows[1023:])) <= 2 * 16 + 1
+    assert rows_to_compute(1001, 2**20, torch.device("cpu"), torch.float64) == 1001
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rows_to_compute(1001, 2**20, torch.device("cpu"), torch.float32) == 1001
+    config = RoFormerLiteConfig.from_preset("mini", vocab_size=100, num_hidden_layers=1)
+    model, mask = RoFormerLiteModel(config).eval(), torch.ones(4, 128, dtype=torch.long)
+    mask[1:, 100:] = 0
+    ids = torch.randint(5, 100, mask.shape)
+    assert model.ragged_batch(ids, attention_mask=mask).num_rows == 432 > int(mask.sum()) == 428
+    with torch.no_grad():
+        padded = model(ids, mask).last_hidden_state
+        alone = [model(row[m.bool()][None]).last_hidden_state[0] for row, m in zip(ids, mask, strict=True)]
+    torch.testing.assert_close(padded[mask.bool()], torch.cat(alone), rtol=0, atol=1e-5)
 
 
 def test_dropout_in_per_sample_gradients():
