@@ -51,6 +51,7 @@ def race(contenders: list[Contender], rounds: int) -> None:
     for _ in track(range(rounds), "measuring", transient=True):
         generator.shuffle(order)
         for contender in order:
+            contender.run()  # as in a loop of its own: with its own data in the caches, its own memory in the heap
             contender.seconds.append(seconds_of(contender.run, repeats[contender.name]) * contender.scale)
 
 
