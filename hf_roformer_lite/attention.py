@@ -81,14 +81,16 @@ class RoFormerLiteAttention(nn.Module):
         """
         states = self.prepare(hidden_states)
         query = self.queries(states)  # (..., heads, head_dim)
+        if position_embeddings is not None:
+            query = rotate(query, *position_embeddings)
         if self.is_cross_attention:
             key, value = self._cross_keys_and_values(key_value_states, past_key_values)
             if position_embeddings is not None:
-                query, key = rotate(query, *position_embeddings), rotate(key, *key_position_embeddings)
+                key = rotate(key, *key_position_embeddings)
         else:
             key, value = self.keys_and_values(states)  # each (..., key_value_heads, head_dim)
             if position_embeddings is not None:
-                query, key = rotate(query, *position_embeddings), rotate(key, *position_embeddings)
+                key = rotate(key, *position_embeddings)
                 if self.rotary_value:
                     value = rotate(value, *position_embeddings)
             if past_key_values is not None:

@@ -124,8 +124,8 @@ class RoFormerLiteLayer(RoFormerLiteAnyLayer):
                 **kwargs,
             )
             residual = self._after(self.cross_attn_norm, residual, branch)
-        branch = self.mlp(self._before(self.mlp_norm, residual))
-        return self._after(self.mlp_norm, residual, branch)
+        del branch  # what is held while the widest states are made adds to the peak of memory
+        return self._after(self.mlp_norm, residual, self.mlp(self._before(self.mlp_norm, residual)))
 
     def _before(self, norm: nn.Module, residual: torch.Tensor) -> torch.Tensor:
         return norm(residual) if self.is_pre_norm else residual

@@ -168,7 +168,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if is_custom_mask or has_cache:  # the mask, not the batch, says what sees what
             if position_ids is None:
                 position_ids = torch.arange(given.shape[1], device=given.device).unsqueeze(0)
-            batch = RaggedBatch(*given.shape[:2], position_ids.expand(given.shape[0], -1))
+            batch = RaggedBatch(*given.shape[:2], position_ids)
             if not is_custom_mask and attention_mask is not None and given.shape[1] > 1:
                 batch.attention_mask = attention_mask[:, -given.shape[1] :].bool()  # for the zeros at padding
             return batch

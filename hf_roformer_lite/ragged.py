@@ -25,7 +25,7 @@ class RaggedBatch:
 
     batch_size: int
     seq_len: int
-    position_ids: torch.Tensor  # (N,) ragged, (B, L) dense
+    position_ids: torch.Tensor  # (N,) ragged; (B, L) dense, or (1, L) where all rows are alike
     attention_mask: torch.Tensor | None = None  # (B, L) bool; None: every token is real
     token_index: torch.Tensor | None = None  # (N,) places of the tokens in the flattened rows; None: dense
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
@@ -39,7 +39,7 @@ class RaggedBatch:
     @property
     def num_rows(self) -> int:
         """Real tokens and spare rows, or all places of a dense batch."""
-        return self.position_ids.numel()
+        return self.batch_size * self.seq_len if self.is_dense else len(self.token_index)
 
     @property
     def starts(self) -> list[int]:
@@ -94,6 +94,9 @@ class RaggedBatch:
             return batch
         if attention_mask is not None and bool(attention_mask.all()):
             attention_mask = None
+        if attention_mask is None and position_ids is None and cu_seq_lens is None:
+            positions = torch.arange(seq_len, device=device).unsqueeze(0)
+            return cls(batch_size, seq_len, positions, lengths=[seq_len] * batch_size)
         token_index = torch.arange(batch_size * seq_len, device=device)
         if attention_mask is not None:
             token_index = attention_mask.flatten().nonzero().squeeze(-1)  # (N,)
@@ -122,7 +125,7 @@ class RaggedBatch:
         elif position_ids is not None:
             document_ids = _restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
         if position_ids is None:
-            position_ids = torch.arange(seq_len, device=device).expand(batch_size, seq_len)
+            position_ids = torch.arange(seq_len, device=device).unsqueeze(0)
             if attention_mask is not None:
                 position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
             elif document_ids is not None:
