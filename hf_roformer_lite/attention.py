@@ -72,7 +72,7 @@ class RoFormerLiteAttention(nn.Module):
             hidden_states: `(N, hidden)` or `(B, L, hidden)`; `...` below.
             key_value_states: Encoder states of cross-attention; None attends to `hidden_states`.
             plan: How these queries meet these keys.
-            position_embeddings: Cosines and sines, each `(..., 1, rotary_dim)`; None does not rotate.
+            position_embeddings: Cosines and sines, each `(..., heads | 1, rotary_dim)`; None does not rotate.
             key_position_embeddings: The same for the keys of cross-attention.
             past_key_values: Cache to extend and read; only with `(B, L, hidden)`.
 
