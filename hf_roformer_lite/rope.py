@@ -57,15 +57,13 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         inv_freq = self.inv_freq.to(position_ids.device)
         if dtype == torch.float64 and self.rope_type == "default":
             inv_freq, _ = self.compute_default_rope_parameters(self.config, position_ids.device, dtype)
-        angles = position_ids[..., None].to(dtype) * inv_freq.to(dtype)
-        cos, sin = (
-            angles.cos() * self.attention_scaling,
-            angles.sin() * self.attention_scaling,
-        )  # (..., rotary_dim / 2)
-        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        angles = position_ids[..., None, None].to(dtype) * torch.cat((-inv_freq, inv_freq)).to(dtype)
+        cos, sin = angles.cos(), angles.sin()  # (..., 1, rotary_dim)
+        if self.attention_scaling != 1:
+            cos, sin = cos * self.attention_scaling, sin * self.attention_scaling
         # Under autocast tables of float32 would make float32 of queries and keys again.
         dtype = autocast_dtype(hidden_states.device) or hidden_states.dtype
-        cos, sin = cos.to(dtype).unsqueeze(-2), sin.to(dtype).unsqueeze(-2)
+        cos, sin = cos.to(dtype), sin.to(dtype)
         if position_ids.device.type == "cpu" and is_eager(hidden_states) and position_ids.numel() > FEW_ROWS:
             # Runs as long as all heads: to turn 2048 tokens of 2 heads takes 62 µs, 114 with a table of one head.
             heads = self.config.num_attention_heads

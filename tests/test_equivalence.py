@@ -6,13 +6,13 @@ from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface
 
-from hf_roformer_lite import modeling_roformer_lite as modeling
 from hf_roformer_lite import (
     RoFormerLiteForConditionalGeneration,
     RoFormerLiteForMaskedLM,
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
+from hf_roformer_lite import modeling_roformer_lite as modeling
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
