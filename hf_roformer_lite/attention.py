@@ -42,9 +42,8 @@ class RoFormerLiteAttention(nn.Module):
         self.o_proj = RoFormerLiteLinear(query_width, config.hidden_size, bias=config.attention_bias)
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.view(
-            *states.shape[:-1], states.shape[-1] // self.head_dim, self.head_dim
-        )  # (..., heads, head_dim)
+        heads = states.shape[-1] // self.head_dim
+        return states.view(*states.shape[:-1], heads, self.head_dim)
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
         """What queries, keys and values are all made from."""
