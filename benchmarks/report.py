@@ -71,6 +71,8 @@ def summary(race: Race) -> dict[str, dict[str, float]]:
 
 def title(result: dict[str, Any]) -> str:
     values = [str(result[name]) for name in SETTING if name in result]
+    vocab_size = result.get("vocab_size", Workload.vocab_size)
+    values += [f"{vocab_size} words"] * (vocab_size != Workload.vocab_size)
     return " ".join(values + ["compile"] * result.get("compile", False))
 
 

@@ -17,12 +17,18 @@ seq2seq --size mini --batch 32 --seq 96 --lengths real --batches 1
 seq2seq --size mini --batch 16 --seq 64 --lengths full
 seq2seq --size tiny --batch 16 --seq 64 --lengths full
 seq2seq --size mini --batch 16 --seq 64 --lengths sorted --batches 2
+mlm --size mini --batch 16 --seq 128 --lengths real --batches 1 --rounds 3 --vocab_size 30522
+mlm --size mini --batch 16 --seq 128 --lengths full --rounds 3 --vocab_size 30522
+seq2seq --size mini --batch 32 --seq 96 --lengths real --batches 1 --rounds 3 --vocab_size 30522
+seq2seq --size mini --batch 16 --seq 64 --lengths full --rounds 3 --vocab_size 30522
 generate --size mini --batch 8 --seq 64
 beam --size mini --batch 8 --seq 64
 static-cache --size mini --batch 8 --seq 64
 generate --size tiny --batch 8 --seq 64
 local-layers --size small --batch 1 --seq 8192 --lengths full --rounds 3
 roformer-weights --size small --batch 1 --seq 4096 --lengths full --rounds 3
+memory-of-roformer-weights --size small --batch 1 --seq 4096 --lengths full
+memory-of-roformer-weights --size small --batch 1 --seq 16384 --lengths full --only ours
 system-a --batch 4 --seq 64 --lengths full
 system-a --batch 4 --seq 64 --lengths real
 system-a-step --batch 4 --seq 64 --lengths full

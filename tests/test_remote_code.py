@@ -27,7 +27,7 @@ from hf_roformer_lite.remote_code import MINIMUM_TRANSFORMERS
 TESTS = Path(__file__).parent
 TEXTS = ["a house", "今天天气非常好 and the dog"]
 STACK = set(
-    "attention attention_plan attention_rows configuration_roformer_lite heads_roformer_lite layers losses "
+    "attention attention_plan attention_rows configuration_roformer_lite embeddings heads_roformer_lite layers losses "
     "linear linear_cross_entropy lm_heads_roformer_lite modeling_roformer_lite parallel_heads ragged "
     "remote_code rope rope_parameters sharding walkthrough_layer".split()
 )
