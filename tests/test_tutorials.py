@@ -72,7 +72,7 @@ def test_translate_and_onnx(run, tmp_path):
     rows = unique_examples(300, 7, held_out=False)
     pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
     (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
-    options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "3"]
+    options = ["--size", "tiny", "--vocab_size", "400", "--epochs", "12"]
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
     assert re.search(r"BLEU \d+\.\d on 30 pairs", out) and f"{rows[0].written} → " in out
 
