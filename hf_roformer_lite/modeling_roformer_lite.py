@@ -136,10 +136,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         )
 
     def _rows_to_compute(self, tokens: int) -> int:
-        config = self.config
-        if is_flat(config._attn_implementation):
+        config, parameter = self.config, next(self.parameters(), None)
+        if parameter is None or is_flat(config._attn_implementation):  # nn.DataParallel's replicas have no parameters
             return tokens
-        return rows_to_compute(tokens, config.hidden_size * config.intermediate_size, self.device, self.dtype)
+        largest = config.hidden_size * config.intermediate_size
+        return rows_to_compute(tokens, largest, parameter.device, parameter.dtype)
 
     @merge_with_config_defaults
     @capture_outputs

@@ -1,7 +1,7 @@
 """Which tokens of a batch are real, and where their documents begin: the one place that knows padding and packing.
 
 A batch has one of two layouts. Ragged: the N real tokens in one row, `(N, hidden)`, so that padding costs nothing
-outside attention; a few spare rows may follow them, which repeat the last token and are never seen. Dense: `(B, L,
+outside attention; a few spare rows may follow them, which repeat the last token and are in no output. Dense: `(B, L,
 hidden)`, taken when there is nothing to remove, and where shapes must not depend on the data (tracing, key-value
 caches) or per-layer outputs were asked for.
 
@@ -25,9 +25,9 @@ class RaggedBatch:
 
     batch_size: int
     seq_len: int
-    position_ids: torch.Tensor  # (N,) ragged; (B, L) dense, or (1, L) where all rows are alike
+    position_ids: torch.Tensor  # (num_rows,) ragged; (B, L) dense, or (1, L) where all rows are alike
     attention_mask: torch.Tensor | None = None  # (B, L) bool; None: every token is real
-    token_index: torch.Tensor | None = None  # (N,) places of the tokens in the flattened rows; None: dense
+    token_index: torch.Tensor | None = None  # (num_rows,) places of the tokens in the flattened batch; None: dense
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
     lengths: Sequence[int] = ()  # tokens of each document; known where shapes may depend on the data
     is_packed: bool = False
@@ -51,9 +51,10 @@ class RaggedBatch:
         return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.position_ids.device)
 
     def document_of_token(self) -> torch.Tensor:
-        """Number of the document each real token belongs to, `(N,)`."""
-        lengths = torch.tensor(self.lengths, device=self.position_ids.device)
-        return torch.repeat_interleave(lengths, output_size=sum(self.lengths))
+        """Number of the document each row belongs to, `(num_rows,)`; the spare ones are a document of their own."""
+        spare = self.num_rows - sum(self.lengths)
+        lengths = torch.tensor([*self.lengths, spare], device=self.position_ids.device)
+        return torch.repeat_interleave(lengths, output_size=self.num_rows)
 
     @classmethod
     def build(
@@ -191,11 +192,10 @@ class RaggedBatch:
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
-            tokens = batch.gather(padded)[: sum(batch.lengths)]
-            lengths = torch.tensor(batch.lengths, device=padded.device)
+            tokens, lengths = batch.gather(padded), torch.tensor(batch.lengths, device=padded.device)
             if how == "mean":
-                sums = tokens.new_zeros(len(lengths), tokens.shape[-1])
-                return sums.index_add(0, batch.document_of_token(), tokens) / lengths[:, None]
+                sums = tokens.new_zeros(len(lengths) + 1, tokens.shape[-1])
+                return sums.index_add(0, batch.document_of_token(), tokens)[:-1] / lengths[:, None]
             ends = lengths.cumsum(0)
             return tokens[ends - lengths if how == "cls" else ends - 1]
         if self.attention_mask is None:

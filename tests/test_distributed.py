@@ -132,10 +132,13 @@ def test_readme_command_on_two_machines(tmp_path):
             command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
             machines.append(subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors))
     try:
-        assert [machine.wait(timeout=240) for machine in machines] == [0, 0], (tmp_path / "errors-0.txt").read_text()
+        for machine in machines:
+            machine.wait(timeout=240)
     finally:
         for machine in machines:
             machine.terminate()  # a launcher ends its processes with itself
+        print(*((tmp_path / f"errors-{rank}.txt").read_text() for rank in "01"), sep="\n")
+    assert [machine.returncode for machine in machines] == [0, 0]
     results = json.loads((tmp_path / options["--output_dir"] / "results.json").read_text())
     assert results["machine"]["processes"] == 2
     assert (tmp_path / options["--output_dir"] / "model.safetensors").exists()

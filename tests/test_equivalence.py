@@ -17,7 +17,7 @@ from hf_roformer_lite import modeling_roformer_lite as modeling
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
 
-@pytest.fixture(params=[0, 3], ids=["", "spare"], autouse=True)
+@pytest.fixture(params=[0, 3], ids=["", "spare"])
 def spare_rows(request, monkeypatch) -> int:
     """Rows after the real tokens of a ragged batch, which large models add for speed: nobody may see them."""
     monkeypatch.setattr(modeling, "rows_to_compute", lambda tokens, *_: tokens + request.param * bool(tokens))
@@ -32,6 +32,7 @@ def packed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return ids[mask.bool()][None], positions[None], borders
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
@@ -68,14 +69,18 @@ def test_eager_equals_sdpa(name, is_decoder, ragged_input):
             torch.testing.assert_close(*outputs, **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["default", "sliding"])
-@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
-def test_flex_attention(name, is_decoder, ragged_input, monkeypatch):
-    """The plans of flex attention, with torch's own reference of the kernel (uncompiled)."""
+def use_uncompiled_flex_attention(monkeypatch) -> None:
+    """torch's own reference of the kernel."""
     monkeypatch.setattr(
         "transformers.integrations.flex_attention.compile_friendly_flex_attention",
         lambda query, key, value, training=False, **kwargs: flex_attention(query, key, value, **kwargs),
     )
+
+
+@pytest.mark.parametrize("name", ["default", "sliding"])
+@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
+def test_flex_attention(name, is_decoder, ragged_input, monkeypatch):
+    use_uncompiled_flex_attention(monkeypatch)
     sdpa = build(RoFormerLiteModel, stack_config(name, "sdpa", is_decoder=is_decoder))
     flex = build(RoFormerLiteModel, stack_config(name, "flex_attention", is_decoder=is_decoder))
     flat, positions, _ = packed(ragged_input["input_ids"], ragged_input["attention_mask"])
@@ -85,6 +90,20 @@ def test_flex_attention(name, is_decoder, ragged_input, monkeypatch):
             for wants_layers in (False, True):
                 output = flex(**inputs, use_cache=False, output_hidden_states=wants_layers)[0]
                 torch.testing.assert_close(output, expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("encoder, decoder", [("sdpa", "flex_attention"), ("flex_attention", "sdpa")])
+def test_each_stack_on_a_backend_of_its_own(encoder, decoder, spare_rows, ragged_input, monkeypatch):
+    use_uncompiled_flex_attention(monkeypatch)
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config("default", "sdpa"))
+    inputs = {**ragged_input, "decoder_input_ids": ragged_input["input_ids"].flip(1)}
+    inputs["decoder_attention_mask"] = ragged_input["attention_mask"].flip(1)
+    with torch.no_grad():
+        expected = model(**inputs, use_cache=False).logits
+        model.set_attn_implementation({"encoder": encoder, "decoder": decoder})
+        backends = [part.config._attn_implementation for part in (model.model.encoder, model.model.decoder)]
+        assert backends == [encoder, decoder]
+        torch.testing.assert_close(model(**inputs, use_cache=False).logits, expected, **TOLERANCE)
 
 
 def test_flex_attention_compiled(ragged_input):
@@ -123,6 +142,7 @@ def test_flash_attention_gets_the_documents(name, ragged_input):
         torch.testing.assert_close(model(**ragged_input, use_cache=False)[0], expected[0], **TOLERANCE)
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["default", "sliding", "post-sinusoidal"])
 def test_no_document_sees_its_neighbour(name, backend, generator):
@@ -141,6 +161,7 @@ def test_no_document_sees_its_neighbour(name, backend, generator):
             assert embeds.grad[0, 9:].abs().max() == 0 and embeds.grad[0, :9].abs().min() > 0
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 def test_long_sliding_window_rows_are_cut_into_bands(is_decoder, generator):
     """Documents many windows long, against the mask of the whole document."""
@@ -161,6 +182,7 @@ def test_long_sliding_window_rows_are_cut_into_bands(is_decoder, generator):
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_gradients_of_ragged_and_dense_agree(name, backend, ragged_input):
@@ -174,6 +196,7 @@ def test_gradients_of_ragged_and_dense_agree(name, backend, ragged_input):
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", STACKS)
 def test_seq2seq_padded_equals_rows_alone(name, backend, ragged_input, generator):
@@ -194,6 +217,7 @@ def test_seq2seq_padded_equals_rows_alone(name, backend, ragged_input, generator
             torch.testing.assert_close(again[labels != -100], logits[labels != -100], **TOLERANCE)
 
 
+@pytest.mark.usefixtures("spare_rows")
 def test_packed_seq2seq_equals_padded(generator):
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     sources = [torch.randint(5, VOCAB, (n,), generator=generator) for n in (5, 9, 2)]
@@ -215,6 +239,7 @@ def test_packed_seq2seq_equals_padded(generator):
         model(**packed_inputs, use_cache=False)
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_input):
@@ -234,6 +259,7 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_pooled_heads_read_the_same_tokens_in_every_form(pooling, ragged_input):
     config = stack_config(classifier_pooling=pooling, num_labels=5)

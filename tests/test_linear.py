@@ -146,8 +146,8 @@ def test_operations_are_counted():
     assert counter.get_total_flops() == 2 * 512 * 512 * 512
 
 
-def test_memory_does_not_grow_with_the_variety_of_lengths():
-    """A library that keeps compiled code for each shape must not be asked for each length of a ragged batch."""
+def test_few_shapes_are_compiled():
+    """A library that keeps compiled code for each shape must not be asked for each length of a batch."""
     head = RoFormerLiteLinear(512, 512)
     with torch.no_grad(), torch.profiler.profile() as profile:
         for rows in range(400, 500):
@@ -173,6 +173,25 @@ def test_ragged_batches_have_few_numbers_of_rows():
         padded = model(ids, mask).last_hidden_state
         alone = [model(row[m.bool()][None]).last_hidden_state[0] for row, m in zip(ids, mask, strict=True)]
     torch.testing.assert_close(padded[mask.bool()], torch.cat(alone), rtol=0, atol=1e-5)
+
+
+def replica(module: nn.Module) -> nn.Module:
+    """What `nn.DataParallel` runs on each card: modules whose weights are attributes, not parameters."""
+    copy = module._replicate_for_data_parallel()
+    for name, child in module.named_children():
+        setattr(copy, name, replica(child))
+    for name, weight in module._parameters.items():
+        setattr(copy, name, weight)
+    return copy
+
+
+def test_replicas_of_data_parallel():
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=100)
+    model, mask = RoFormerLiteForMaskedLM(config).eval(), torch.ones(3, 9, dtype=torch.long)
+    mask[1:, 4:] = 0
+    ids = torch.randint(5, 100, mask.shape)
+    with torch.no_grad():
+        torch.testing.assert_close(replica(model)(ids, mask).logits, model(ids, mask).logits)
 
 
 def test_dropout_in_per_sample_gradients():
