@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 from .rope_parameters import check_rope_parameters
@@ -283,6 +282,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         for field in ("hidden_dropout", "attention_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
                 self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
+        from transformers.activations import ACT2FN  # a second of imports, which no Auto class needs for its list
+
         for field in ("hidden_act", "classifier_activation"):
             if getattr(self, field) is not None:
                 known = f"an activation of transformers, one of {', '.join(sorted(ACT2FN))}"
