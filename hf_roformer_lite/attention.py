@@ -43,7 +43,7 @@ class RoFormerLiteAttention(nn.Module):
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         heads = states.shape[-1] // self.head_dim
-        return states.view(*states.shape[:-1], heads, self.head_dim)
+        return states.view(*states.shape[:-1], heads, self.head_dim)  # (..., heads, head_dim)
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
         """What queries, keys and values are all made from."""
