@@ -64,8 +64,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         # Under autocast tables of float32 would make float32 of queries and keys again.
         dtype = autocast_dtype(hidden_states.device) or hidden_states.dtype
         cos, sin = cos.to(dtype), sin.to(dtype)
-        num_tokens = hidden_states.shape[:-1].numel()
-        if hidden_states.device.type == "cpu" and is_eager(hidden_states) and num_tokens > FEW_ROWS:
+        if hidden_states.device.type == "cpu" and is_eager(hidden_states) and hidden_states[..., 0].numel() > FEW_ROWS:
             # Runs as long as all heads: to turn 2048 tokens of 2 heads takes 62 µs, 114 with a table of one head.
             heads = self.config.num_attention_heads
             cos, sin = (table.repeat_interleave(heads, -2) for table in (cos, sin))
