@@ -48,7 +48,7 @@ def jieba_vocabulary(lines: list[str], size: int) -> dict[str, int]:
     """Special tokens, all characters, ## pieces of them, and the most frequent words."""
     import rjieba
 
-    from hf_roformer_lite.tokenization_roformer_lite import SPECIAL_TOKENS
+    from hf_roformer_lite.model.tokenization_roformer_lite import SPECIAL_TOKENS
 
     words = Counter(word for line in lines for word in rjieba.cut(line.lower(), False) if not word.isspace())
     characters = sorted({character for word in words for character in word})

@@ -19,7 +19,7 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 from .bert_layout import CAUSAL_LM, MASKED_LM, QUESTIONS, TOKEN_CLASSES, BertLayoutConverter, Head, stack_names
 from .converter import SourceConfig

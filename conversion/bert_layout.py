@@ -19,7 +19,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 from .converter import PLAIN, Converter, SourceConfig, Tensors
 from .names import SAME, Copies, Name, NameTable, Operation

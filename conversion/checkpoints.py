@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
-from hf_roformer_lite.data_files import InputError
-from hf_roformer_lite.saving import complete_directory
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.output_directory import complete_directory
 
 from .sources import export, find_converter
 

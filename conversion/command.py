@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from transformers import HfArgumentParser
 
-from hf_roformer_lite.data_files import InputError, numbered_lines
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training.data_files import numbered_lines
 
 from .checkpoints import convert_checkpoint, export_checkpoint, load_tokenizer, open_checkpoint
 from .parity import verify

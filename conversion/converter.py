@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 from transformers.initialization import no_init_weights
 
 from hf_roformer_lite import RoFormerLiteModel
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 from .names import Name, NameTable
 

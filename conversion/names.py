@@ -11,7 +11,7 @@ from functools import reduce
 
 import torch
 
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 _SHOWN = 6  # names in an error message
 

@@ -24,7 +24,7 @@ from hf_roformer_lite import (
     RoFormerLiteJiebaTokenizer,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 from .bert_layout import (
     CAUSAL_LM,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.data_files import InputError
+from hf_roformer_lite.errors import InputError
 
 from . import bert, bert_like, deeplotx, prenorm_layers, roformer, scratch_seq2seq, torch_modules, walkthrough
 from .converter import Converter, SourceConfig

@@ -12,35 +12,35 @@ from .registration import register_all
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .configuration_roformer_lite import RoFormerLiteConfig
-    from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-    from .heads_roformer_lite import (
+    from .model.configuration_roformer_lite import RoFormerLiteConfig
+    from .model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+    from .model.encoder_decoder import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
+    from .model.lm_heads import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+    from .model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+    from .model.task_heads import (
         RoFormerLiteForMultipleChoice,
         RoFormerLiteForQuestionAnswering,
         RoFormerLiteForSequenceClassification,
         RoFormerLiteForTokenClassification,
     )
-    from .lm_heads_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-    from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
-    from .seq2seq_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
-    from .tokenization_jieba import RoFormerLiteJiebaTokenizer
-    from .tokenization_roformer_lite import RoFormerLiteTokenizer
+    from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
+    from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 MODULES = {
-    "RoFormerLiteConfig": "configuration_roformer_lite",
-    "RoFormerLiteForCausalLM": "lm_heads_roformer_lite",
-    "RoFormerLiteForConditionalGeneration": "seq2seq_roformer_lite",
-    "RoFormerLiteForMaskedLM": "lm_heads_roformer_lite",
-    "RoFormerLiteForMultipleChoice": "heads_roformer_lite",
-    "RoFormerLiteForQuestionAnswering": "heads_roformer_lite",
-    "RoFormerLiteForSequenceClassification": "heads_roformer_lite",
-    "RoFormerLiteForTokenClassification": "heads_roformer_lite",
-    "RoFormerLiteJiebaTokenizer": "tokenization_jieba",
-    "RoFormerLiteModel": "modeling_roformer_lite",
-    "RoFormerLitePreTrainedModel": "modeling_roformer_lite",
-    "RoFormerLiteSeq2SeqConfig": "configuration_roformer_lite_seq2seq",
-    "RoFormerLiteSeq2SeqModel": "seq2seq_roformer_lite",
-    "RoFormerLiteTokenizer": "tokenization_roformer_lite",
+    "RoFormerLiteConfig": "model.configuration_roformer_lite",
+    "RoFormerLiteForCausalLM": "model.lm_heads",
+    "RoFormerLiteForConditionalGeneration": "model.encoder_decoder",
+    "RoFormerLiteForMaskedLM": "model.lm_heads",
+    "RoFormerLiteForMultipleChoice": "model.task_heads",
+    "RoFormerLiteForQuestionAnswering": "model.task_heads",
+    "RoFormerLiteForSequenceClassification": "model.task_heads",
+    "RoFormerLiteForTokenClassification": "model.task_heads",
+    "RoFormerLiteJiebaTokenizer": "model.tokenization_jieba",
+    "RoFormerLiteModel": "model.modeling_roformer_lite",
+    "RoFormerLitePreTrainedModel": "model.modeling_roformer_lite",
+    "RoFormerLiteSeq2SeqConfig": "model.configuration_roformer_lite_seq2seq",
+    "RoFormerLiteSeq2SeqModel": "model.encoder_decoder",
+    "RoFormerLiteTokenizer": "model.tokenization_roformer_lite",
 }
 
 

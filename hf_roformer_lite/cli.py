@@ -6,18 +6,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from .data_files import InputError
+from .errors import InputError
 
 
 def _demo(argv: list[str]) -> None:
-    from .demo import main
+    from .commands.demo import main
 
     main(argv)
 
 
 def _train(argv: list[str]) -> None:
-    from .task_registry import TASKS
-    from .training import parse_options, train
+    from .training.tasks import TASKS
+    from .training.train import parse_options, train
 
     parser = argparse.ArgumentParser(
         prog="roformer-lite train",
@@ -30,13 +30,13 @@ def _train(argv: list[str]) -> None:
 
 
 def _predict(argv: list[str]) -> None:
-    from .predict import main
+    from .commands.predict import main
 
     main(argv)
 
 
 def _bundle(argv: list[str]) -> None:
-    from .bundle import main
+    from .commands.bundle import main
 
     main(argv)
 
@@ -54,13 +54,13 @@ def _verify(argv: list[str]) -> None:
 
 
 def _export(argv: list[str]) -> None:
-    from .export import main
+    from .exporting.graphs import main
 
     main(argv)
 
 
 def _serve(argv: list[str]) -> None:
-    from .serve import main
+    from .commands.serve import main
 
     main(argv)
 

@@ -29,8 +29,8 @@ MODELS: dict[str, dict[str, str]] = {
 def register_configs() -> None:
     from transformers import AutoConfig
 
-    from .configuration_roformer_lite import RoFormerLiteConfig
-    from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+    from .model.configuration_roformer_lite import RoFormerLiteConfig
+    from .model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 
     for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
         AutoConfig.register(config.model_type, config, exist_ok=True)
@@ -39,10 +39,10 @@ def register_configs() -> None:
 def register_tokenizers() -> None:
     from transformers import AutoTokenizer
 
-    from .configuration_roformer_lite import RoFormerLiteConfig
-    from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-    from .tokenization_jieba import RoFormerLiteJiebaTokenizer
-    from .tokenization_roformer_lite import RoFormerLiteTokenizer
+    from .model.configuration_roformer_lite import RoFormerLiteConfig
+    from .model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+    from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
+    from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
     for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
         for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):  # the last is the default, all are known
@@ -66,13 +66,13 @@ def register_models() -> None:
 
 
 def register_pipelines() -> None:
-    from .pipelines import register_pipelines
+    from .integrations.pipelines import register_pipelines
 
     register_pipelines()
 
 
 def register_peft_targets() -> None:
-    from .peft_targets import register_peft_targets
+    from .integrations.peft_targets import register_peft_targets
 
     register_peft_targets()
 

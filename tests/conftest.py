@@ -1,7 +1,10 @@
 """Shared tiny models: every option that changes how hidden states flow."""
 
 import os
+from pathlib import Path
 
+# For the scripts that tests start: they import what lies in this folder.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MKL_CBWR", "AUTO")  # results must not depend on where in memory a weight happens to lie
@@ -13,6 +16,8 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"  # data and references that only some machines have
 VOCAB = 99
 
 STACKS: dict[str, dict] = {

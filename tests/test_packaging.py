@@ -6,15 +6,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from transformers import AutoConfig
 
 import hf_roformer_lite
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-ROOT = Path(__file__).parent.parent
 PUBLIC = [name for name in hf_roformer_lite.__all__ if name != "__version__"]
 
 
@@ -40,9 +39,9 @@ def test_wheel_is_whole_and_typed(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    modules = {f"hf_roformer_lite/{path.name}" for path in (ROOT / "hf_roformer_lite").glob("*.py")}
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "hf_roformer_lite").rglob("*.py")}
     modules |= {f"hf_roformer_lite/conversion/{path.name}" for path in (ROOT / "conversion").glob("*.py")}
-    assert modules | {"hf_roformer_lite/py.typed", "hf_roformer_lite/model_card_template.md.jinja"} <= packed
+    assert modules | {"hf_roformer_lite/py.typed", "hf_roformer_lite/training/model_card_template.md.jinja"} <= packed
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from hub_server import ENVIRONMENT, running_hub
 from safetensors.torch import load_file
 
-README = Path(__file__).parent.parent / "README.md"
-CONVERSION = README.parent / "conversion" / "README.md"
+README = ROOT / "README.md"
+CONVERSION = ROOT / "conversion" / "README.md"
 
 
 def blocks_of(path: Path) -> list[tuple[str, str]]:

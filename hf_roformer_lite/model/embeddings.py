@@ -1,0 +1,59 @@
+"""What the layers start from: embeddings of tokens, segments and absolute positions."""
+
+import torch
+from torch import nn
+from transformers.utils.import_utils import is_tracing
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .fast_linear import RoFormerLiteLinear
+from .layers import RoFormerLiteDropout, make_norm
+from .rope import sinusoidal_positions
+
+
+class RoFormerLiteEmbeddings(nn.Module):
+    """Token, segment and absolute position embeddings of the tokens, with norm, dropout and projection."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.config = config
+        width = config.embedding_size
+        self.word_embeddings = None  # a stack that takes vectors
+        if config.vocab_size:
+            self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        if config.position_embedding_type == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.norm = make_norm(config, width, config.embedding_norm_eps) if config.embedding_norm else nn.Identity()
+        self.dropout = RoFormerLiteDropout(config.hidden_dropout if config.vocab_size else 0.0)
+        is_wide = width == config.hidden_size
+        self.projection = nn.Identity() if is_wide else RoFormerLiteLinear(width, config.hidden_size)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """`input_ids` `(...)` or `inputs_embeds` `(..., embedding_size)` to `(..., hidden)`."""
+        if inputs_embeds is None and self.word_embeddings is None:
+            raise ValueError("vocab_size=0: this model takes vectors; give inputs_embeds in place of input_ids.")
+        states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (..., embedding_size)
+        if self.config.scale_embeddings:
+            states = states * self.config.embedding_size**0.5
+        if self.config.type_vocab_size:
+            token_type_ids = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
+            states = states + self.token_type_embeddings(token_type_ids)
+        if self.config.position_embedding_type == "learned":
+            if not is_tracing(position_ids) and position_ids.numel():
+                longest = int(position_ids.max()) + 1
+                if longest > self.config.max_position_embeddings:
+                    raise ValueError(
+                        f"max_position_embeddings={self.config.max_position_embeddings} learned positions cannot hold "
+                        f"an input of {longest} tokens; truncate it, or use position_embedding_type='rope'."
+                    )
+            states = states + self.position_embeddings(position_ids)
+        elif self.config.position_embedding_type == "sinusoidal":
+            states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
+        return self.projection(self.dropout(self.norm(states)))

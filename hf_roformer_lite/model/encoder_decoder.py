@@ -1,0 +1,259 @@
+"""Encoder–decoder: two stacks, and with an LM head the model for translation and other rewriting."""
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import logging
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
+
+from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from .fast_linear import RoFormerLiteLinear
+from .lm_heads import RoFormerLiteLMTransform
+from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+
+logger = logging.get_logger(__name__)
+
+
+class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
+    """Base of the models of two stacks."""
+
+    config: RoFormerLiteSeq2SeqConfig
+    main_input_name = "input_ids"
+    _can_record_outputs = {}  # the two stacks record their own
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the last; -100 becomes
+        the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
+        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As in every model of transformers; the tables of both sides get the same number of rows."""
+        config = self.config
+        if new_num_tokens is None and pad_to_multiple_of is None:
+            return self.get_input_embeddings()
+        if config.encoder.vocab_size != config.decoder.vocab_size:
+            logger.warning_once(
+                f"encoder.vocab_size={config.encoder.vocab_size} and decoder.vocab_size={config.decoder.vocab_size} "
+                "are two vocabularies; both get the new size."
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not config.share_embeddings:
+            self.get_decoder().resize_token_embeddings(embeddings.num_embeddings, mean_resizing=mean_resizing)
+            self.tie_weights()
+        config.encoder.vocab_size = config.decoder.vocab_size = embeddings.num_embeddings
+        return embeddings
+
+
+class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
+    """Encoder and decoder without a head."""
+
+    def __init__(self, config: RoFormerLiteSeq2SeqConfig):
+        super().__init__(config)
+        self.encoder = RoFormerLiteModel(config.encoder, add_pooling_layer=False)
+        self.decoder = RoFormerLiteModel(config.decoder, add_pooling_layer=False)
+        if config.share_embeddings and config.tie_word_embeddings:
+            self._tied_weights_keys = {
+                "encoder.embeddings.word_embeddings.weight": "decoder.embeddings.word_embeddings.weight"
+            }
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+        if self.config.share_embeddings and self.config.tie_word_embeddings:
+            self.decoder.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Encode the source and run the decoder on the target.
+
+        Args:
+            input_ids, attention_mask, position_ids, inputs_embeds: The source, as for `RoFormerLiteModel.forward`.
+            decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The target.
+            encoder_outputs: What the encoder gave for this source, in place of running it.
+            past_key_values, use_cache: The decoder's cache.
+        """
+        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
+            raise ValueError(
+                "Give exactly one of decoder_input_ids and decoder_inputs_embeds (or labels, to a model with LM head)."
+            )
+        if attention_mask is not None and attention_mask.ndim != 2:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; for an encoder–decoder it must be (batch, "
+                "length), as the decoder's attention to the source needs to know what is real."
+            )
+        for flag in ("output_hidden_states", "output_attentions"):
+            if getattr(self.config, flag):
+                kwargs.setdefault(flag, True)  # else each stack's own config decides
+        encoder_batch = None
+        if encoder_outputs is None:
+            encoder_batch = self.encoder.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
+            encoder_outputs = self.encoder(
+                input_ids,
+                attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                batch=encoder_batch,
+                return_dict=True,
+                **kwargs,
+            )
+        elif isinstance(encoder_outputs, tuple | list):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=self.config.use_cache if use_cache is None else use_cache,
+            encoder_batch=encoder_batch,
+            return_dict=True,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin):
+    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites text."""
+
+    loss_type = "ForMaskedLM"  # labels are aligned with the decoder's outputs; nothing shifts them again
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: RoFormerLiteSeq2SeqConfig):
+        super().__init__(config)
+        self.model = RoFormerLiteSeq2SeqModel(config)
+        self.lm_transform = RoFormerLiteLMTransform(config.decoder)
+        decoder = config.decoder
+        self.lm_head = RoFormerLiteLinear(decoder.embedding_size, decoder.vocab_size, bias=decoder.lm_head_bias)
+        target = "model.decoder.embeddings.word_embeddings.weight"
+        self._tied_weights_keys = {"lm_head.weight": target}
+        if config.share_embeddings and config.tie_word_embeddings:
+            self._tied_weights_keys["model.encoder.embeddings.word_embeddings.weight"] = target
+        self.post_init()
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`(..., hidden)` to `(..., vocab)`."""
+        return self.lm_head(self.lm_transform(hidden_states))
+
+    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
+        """Called by `generate` where beams change places, `(B * beams,)`: all beams of a source have the same keys and
+        values of it, so that only the target's move. Copying both took a third of a step."""
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:
+        PEFT, having merged an adapter, calls it untied wherever it is not the encoder's table."""
+        if self.lm_head.weight is getattr(self.get_decoder().get_input_embeddings(), "weight", None):
+            self.config.tie_word_embeddings = True
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        smoothing: float = 0.0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """As `RoFormerLiteSeq2SeqModel.forward`, with a loss for `labels` `(B, Lt)` (-100 where ignored).
+
+        Without `decoder_input_ids` the decoder reads the labels shifted by one. `logits` is `(B, Lt, vocab)`; None
+        while training with labels, see `sparse_prediction` of the decoder's config, and then targets' ends without
+        labels are not computed at all. With labels no cache is made unless asked for. `smoothing` is the label
+        smoothing of the loss.
+        """
+        if labels is not None:
+            use_cache = bool(use_cache)
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        sparse = labels is not None and self.training and self.config.decoder.sparse_prediction
+        if sparse and decoder_attention_mask is None and decoder_position_ids is None:
+            # No token of a causal row depends on those behind it.
+            decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            position_ids,
+            decoder_position_ids,
+            inputs_embeds,
+            decoder_inputs_embeds,
+            encoder_outputs,
+            past_key_values,
+            use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        hidden_states, logits, loss = outputs.last_hidden_state, None, None
+        if sparse:
+            heads = self.lm_transform, self.lm_head
+            loss = labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
+        else:
+            logits = self.compute_logits(hidden_states)
+            if labels is not None:
+                loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+__all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqModel"]

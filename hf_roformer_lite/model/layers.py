@@ -1,0 +1,147 @@
+"""Norms, feed-forward, one Transformer layer, which serves encoders and decoders, and BERT's pooler."""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import RoFormerLiteAttention
+from .attention_plan import AttentionPlan
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .fast_linear import RoFormerLiteLinear, is_eager, is_untouched
+from .ragged import RaggedBatch
+
+
+def make_norm(config: RoFormerLiteConfig, width: int | None = None, eps: float | None = None) -> nn.Module:
+    """The norm of `config.norm_type` over `width` channels (default: `hidden_size`), `eps` as the config has it."""
+    width, eps = width or config.hidden_size, config.norm_eps if eps is None else eps
+    if config.norm_type == "rmsnorm":
+        return nn.RMSNorm(width, eps=eps)
+    return nn.LayerNorm(width, eps=eps, bias=config.norm_bias)
+
+
+class RoFormerLiteDropout(nn.Dropout):
+    """Dropout that draws 16 random bits a number on a CPU, where torch's own draws one number at a time.
+
+    1.75 ms against 4.06 ms for 1500 x 256 numbers on one core: in small models the random numbers of `nn.Dropout` take
+    as long as a matrix product. The probability is exact to 1 / 65536.
+    """
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p == 0:
+            return states
+        if states.device.type != "cpu" or self.p == 1 or not is_eager(states):
+            return super().forward(states)
+        count = states.numel()
+        words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
+        kept = words.view(torch.int16)[:count].view(states.shape) >= round(self.p * 2**16) - 2**15
+        return states * kept.to(states.dtype).mul_(1 / (1 - self.p))
+
+
+IN_PLACE = {"gelu": torch.ops.aten.gelu_, "relu": torch.ops.aten.relu_, "silu": torch.ops.aten.silu_}
+
+
+class RoFormerLiteMLP(nn.Module):
+    """Feed-forward: `down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`. `(..., hidden)` to `(..., hidden)`."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj = RoFormerLiteLinear(hidden, inner, bias=bias) if config.gated_mlp else None
+        self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
+        self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
+        self.act_fn = ACT2FN[config.hidden_act]
+        self.hidden_act = config.hidden_act
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        up = self.up_proj(hidden_states)  # (..., intermediate)
+        if self.gate_proj is None:
+            return self.down_proj(self._activate(self.up_proj, up))
+        return self.down_proj(self._activate(self.gate_proj, self.gate_proj(hidden_states)) * up)
+
+    def _activate(self, maker: nn.Module, inner: torch.Tensor) -> torch.Tensor:
+        """In place where nobody else can see what `maker` gave: fresh memory of this size costs more than a GELU."""
+        in_place = IN_PLACE.get(self.hidden_act)
+        if in_place is None or torch.is_grad_enabled() or not is_untouched(maker) or not is_eager(inner):
+            return self.act_fn(inner)
+        return in_place(inner)
+
+
+class RoFormerLiteAnyLayer(GradientCheckpointingLayer):
+    """What layers of every `layer_style` are, by which their outputs are recorded."""
+
+    def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
+        super().__init__()
+        self.layer_type = config.layer_types[layer_idx]
+
+
+class RoFormerLiteLayer(RoFormerLiteAnyLayer):
+    """Self-attention, cross-attention if the config has it, feed-forward; each in a residual branch.
+
+    `norm_placement="pre"`: x + drop(branch(norm(x))) (Xiong et al. 2020, arXiv:2002.04745);
+    `"post"`: norm(x + drop(branch(x))) (Vaswani et al. 2017, section 3.1).
+    """
+
+    def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        self.is_pre_norm = config.norm_placement == "pre"
+        self.self_attn_norm = make_norm(config)
+        self.self_attn = RoFormerLiteAttention(config, layer_idx)
+        if config.add_cross_attention:
+            self.cross_attn_norm = make_norm(config)
+            self.cross_attn = RoFormerLiteAttention(config, layer_idx, is_cross_attention=True)
+        self.mlp_norm = make_norm(config)
+        self.mlp = RoFormerLiteMLP(config)
+        self.dropout = RoFormerLiteDropout(config.hidden_dropout)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        plans: dict[str, AttentionPlan] | None = None,
+        cross_plan: AttentionPlan | None = None,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """`hidden_states` `(N, hidden)` or `(B, L, hidden)` to the same shape; the rest as the model prepared it."""
+        residual = hidden_states
+        branch, _ = self.self_attn(
+            self._before(self.self_attn_norm, residual),
+            plan=plans[self.layer_type],
+            position_embeddings=position_embeddings,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        residual = self._after(self.self_attn_norm, residual, branch)
+        if cross_plan is not None:
+            branch, _ = self.cross_attn(
+                self._before(self.cross_attn_norm, residual),
+                encoder_hidden_states,
+                plan=cross_plan,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+            residual = self._after(self.cross_attn_norm, residual, branch)
+        del branch  # what is held while the widest states are made adds to the peak of memory
+        return self._after(self.mlp_norm, residual, self.mlp(self._before(self.mlp_norm, residual)))
+
+    def _before(self, norm: nn.Module, residual: torch.Tensor) -> torch.Tensor:
+        return norm(residual) if self.is_pre_norm else residual
+
+    def _after(self, norm: nn.Module, residual: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
+        total = residual + self.dropout(branch)
+        return total if self.is_pre_norm else norm(total)
+
+
+class RoFormerLitePooler(nn.Module):
+    """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size)
+
+    def forward(self, batch: RaggedBatch, last_hidden_state: torch.Tensor) -> torch.Tensor:
+        """Restored states `(B, L, hidden)` to `(documents, hidden)`."""
+        return self.dense(batch.pool(last_hidden_state, "cls")).tanh()

@@ -1,0 +1,194 @@
+"""Language models of one stack: masked (fill in the blanks) and causal (what comes next)."""
+
+import copy
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions, MaskedLMOutput
+from transformers.processing_utils import Unpack
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .fast_linear import RoFormerLiteLinear
+from .layers import make_norm
+from .losses import cross_entropy, labelled_lm_loss
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+
+
+class RoFormerLiteLMTransform(nn.Module):
+    """What comes between the last layer and the LM head: `(..., hidden)` to `(..., embedding_size)`.
+
+    With `lm_head_transform` BERT's dense, activation and norm; else a projection if the two widths differ.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__()
+        if not config.vocab_size:
+            raise ValueError("vocab_size=0: a stack that takes vectors has no vocabulary for a language model head.")
+        has_dense = config.lm_head_transform or config.embedding_size != config.hidden_size
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.embedding_size) if has_dense else nn.Identity()
+        self.act_fn = ACT2FN[config.hidden_act] if config.lm_head_transform else nn.Identity()
+        self.norm = make_norm(config, config.embedding_size) if config.lm_head_transform else nn.Identity()
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.act_fn(self.dense(hidden_states)))
+
+
+class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
+    """Stack, transform and LM head; what masked and causal language models have in common."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.word_embeddings.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__(config)
+        self.model = RoFormerLiteModel(config, add_pooling_layer=False)
+        self.lm_transform = RoFormerLiteLMTransform(config)
+        self.lm_head = RoFormerLiteLinear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`(..., hidden)` to `(..., vocab)`."""
+        return self.lm_head(self.lm_transform(hidden_states))
+
+    def logits_and_loss(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Logits `(B, L, vocab)` and the loss of `labels` `(B, L)`, aligned with `hidden_states` `(B, L, hidden)`.
+
+        While training with `config.sparse_prediction`, the loss alone.
+        """
+        if labels is not None and self.training and self.config.sparse_prediction:
+            heads = self.lm_transform, self.lm_head
+            return None, labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
+        logits = self.compute_logits(hidden_states)
+        if labels is None:
+            return logits, None
+        return logits, cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
+
+
+class RoFormerLiteForMaskedLM(RoFormerLiteLMHead):
+    """Masked language modelling (Devlin et al. 2018, section 3.1). A decoder's config becomes an encoder's here."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        if config.is_decoder and not config.add_cross_attention:
+            config = copy.deepcopy(config)
+            config.is_decoder = False
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        smoothing: float = 0.0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """As `RoFormerLiteModel.forward`; `labels` `(B, L)` holds the masked tokens, -100 elsewhere.
+
+        `logits` is `(B, L, vocab)`; None while training with labels, see `config.sparse_prediction`. `smoothing` is
+        the label smoothing of the loss.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            use_cache=False,
+            return_dict=True,
+            **kwargs,
+        )
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class RoFormerLiteForCausalLM(RoFormerLiteLMHead, GenerationMixin):
+    """Left-to-right language modelling, with `generate`. Any config becomes a decoder's here."""
+
+    loss_type = "ForCausalLM"  # tells Trainer that the labels are shifted here, when it counts them
+
+    def __init__(self, config: RoFormerLiteConfig):
+        if not config.is_decoder:
+            config = copy.deepcopy(config)
+            config.is_decoder = True
+        super().__init__(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        smoothing: float = 0.0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithCrossAttentions:
+        """As `RoFormerLiteModel.forward`; `labels` `(B, L)` are the input ids (shifted here), -100 where ignored.
+
+        `logits_to_keep` computes the logits of the last positions alone (0: of all), or of the given indices.
+        `logits` is `(B, L, vocab)`; None while training with labels, see `config.sparse_prediction`. With labels no
+        cache is made unless asked for. `smoothing` is the label smoothing of the loss; `shift_labels` `(B, L)` are
+        labels that are aligned with the positions already.
+        """
+        # Not an argument: Trainer takes every argument with "label" in its name for one that batches must have.
+        shift_labels = kwargs.pop("shift_labels", None)
+        if shift_labels is None and labels is not None:
+            shift_labels = nn.functional.pad(labels[..., 1:], (0, 1), value=-100)
+        if use_cache is None and shift_labels is not None:
+            use_cache = False
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        hidden_states = outputs.last_hidden_state
+        if shift_labels is None and (not isinstance(logits_to_keep, int) or logits_to_keep):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            hidden_states = hidden_states[:, kept]
+        logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing)
+        return CausalLMOutputWithCrossAttentions(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+        )
+
+
+__all__ = ["RoFormerLiteForCausalLM", "RoFormerLiteForMaskedLM"]

@@ -1,0 +1,102 @@
+"""Losses of all heads. Each is a sum over labelled items divided by their number.
+
+The number is that of this batch, or `num_items_in_batch`, which Trainer counts over all batches of an optimiser step,
+so that accumulating gradients over many small batches equals one large batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .fused_cross_entropy import linear_cross_entropy
+
+IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
+
+
+def _mean(
+    total: torch.Tensor, items: int | torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+) -> torch.Tensor:
+    if num_items_in_batch is not None:
+        return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
+    return total / torch.as_tensor(items, device=total.device).clamp(min=1)
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`; 0 when nothing is labelled.
+
+    `label_smoothing` gives this share of the target to all classes alike (Szegedy et al. 2015, arXiv:1512.00567).
+    """
+    labels = labels.to(logits.device).flatten()
+    total = F.cross_entropy(
+        logits.flatten(0, -2).float() if logits.dtype in (torch.float16, torch.bfloat16) else logits.flatten(0, -2),
+        labels,
+        ignore_index=ignore_index,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return _mean(total, (labels != ignore_index).sum(), num_items_in_batch)
+
+
+def labelled_lm_loss(
+    hidden_states: torch.Tensor,
+    labels: torch.Tensor,
+    transform: Callable[[torch.Tensor], torch.Tensor],
+    lm_head: nn.Module,
+    num_items_in_batch: int | torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy of the labelled positions alone: no other position goes through the LM head.
+
+    Args:
+        hidden_states: `(B, L, hidden)`.
+        labels: `(B, L)`, aligned with `hidden_states`; -100 where nothing is to be predicted.
+        transform: From `(n, hidden)` to `(n, embedding_size)`.
+        lm_head: From there to `(n, vocab)`.
+    """
+    labels = labels.to(hidden_states.device).flatten()
+    labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)  # (n,)
+    states = transform(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, embedding_size)
+    total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
+    return _mean(total, len(labelled), num_items_in_batch)
+
+
+def sequence_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    problem_type: str,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Loss of `logits` `(B, num_labels)` for a `problem_type` of transformers.
+
+    `labels` is `(B,)` of classes for single_label_classification, `(B, num_labels)` of 0 and 1 for
+    multi_label_classification (binary cross-entropy), `(B,)` or `(B, num_labels)` of numbers for regression (mean
+    squared error).
+    """
+    labels = labels.to(logits.device)
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    targets = labels.to(logits.dtype).reshape(logits.shape)
+    if problem_type == "regression":
+        total = F.mse_loss(logits, targets, reduction="sum")
+    else:
+        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    return _mean(total, targets.numel(), num_items_in_batch)
+
+
+def infer_problem_type(num_labels: int, labels: torch.Tensor) -> str:
+    """The problem type that `num_labels` and the kind of `labels` speak of, by transformers' own rule."""
+    if num_labels == 1:
+        return "regression"
+    is_class = labels.dtype in (torch.long, torch.int)
+    return "single_label_classification" if is_class else "multi_label_classification"

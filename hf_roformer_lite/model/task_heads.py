@@ -1,0 +1,240 @@
+"""The tasks of an encoder: classification of sequences and of tokens, questions, multiple choice."""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .fast_linear import RoFormerLiteLinear
+from .losses import cross_entropy, infer_problem_type, sequence_loss
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+
+
+class RoFormerLiteClassificationHead(nn.Module):
+    """Dropout and linear layer, with a dense layer before them if `config.classifier_activation` names one."""
+
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__()
+        dropout = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
+        has_dense = config.classifier_activation is not None
+        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size) if has_dense else nn.Identity()
+        self.act_fn = ACT2FN[config.classifier_activation] if has_dense else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.out_proj(self.dropout(self.act_fn(self.dense(hidden_states))))
+
+
+class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
+    """Stack and classifier; what the classification heads have in common."""
+
+    def __init__(self, config: RoFormerLiteConfig):
+        super().__init__(config)
+        self.num_labels = self.number_of_scores(config)
+        self.model = RoFormerLiteModel(config, add_pooling_layer=False)
+        self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
+        self.post_init()
+
+    @staticmethod
+    def number_of_scores(config: RoFormerLiteConfig) -> int:
+        return config.num_labels
+
+    def encode_and_pool(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions]:
+        """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, and the stack's outputs."""
+        batch = self.model.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            use_cache=False,
+            batch=batch,
+            return_dict=True,
+            **kwargs,
+        )
+        return batch.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
+
+
+class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
+    """Classes, sets of classes, or numbers for whole sequences."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """As `RoFormerLiteModel.forward`; `logits` is `(B, num_labels)`, one row a document if the input is packed.
+
+        `labels`: `(B,)` classes; `(B, num_labels)` of 0 and 1; or numbers, as `config.problem_type` says
+        (inferred from the first labels when it is None).
+        """
+        pooled, outputs = self.encode_and_pool(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
+        )
+        logits = self.classifier(pooled)  # (B, num_labels)
+        loss = None
+        if labels is not None:
+            if self.config.problem_type is None:
+                self.config.problem_type = infer_problem_type(self.num_labels, labels)
+            loss = sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
+    """Which of several continuations is right: one score for each."""
+
+    @staticmethod
+    def number_of_scores(config: RoFormerLiteConfig) -> int:
+        return 1
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        """As `RoFormerLiteModel.forward` with a dimension of choices, `(B, choices, L)`; `labels` `(B,)` is the
+        number of the right choice; `logits` `(B, choices)`."""
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        batch_size, choices = given.shape[:2]
+        flat = [
+            None if tensor is None else tensor.flatten(0, 1)  # (B * choices, L, ...)
+            for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        ]
+        pooled, outputs = self.encode_and_pool(*flat, **kwargs)
+        logits = self.classifier(pooled).view(batch_size, choices)
+        return MultipleChoiceModelOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
+    """A class for each token (entities, parts of speech)."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """As `RoFormerLiteModel.forward`; `labels` `(B, L)`, -100 where ignored; `logits` `(B, L, num_labels)`."""
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            use_cache=False,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.classifier(outputs.last_hidden_state)
+        return TokenClassifierOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
+    """Where the answer begins and ends in the text (SQuAD)."""
+
+    @staticmethod
+    def number_of_scores(config: RoFormerLiteConfig) -> int:
+        return 2
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """As `RoFormerLiteModel.forward`; `start_positions`, `end_positions` `(B,)` are the tokens of the answer.
+
+        Positions outside the input count for nothing, as in transformers' own heads.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            use_cache=False,
+            return_dict=True,
+            **kwargs,
+        )
+        start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(-1)  # each (B, L)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = start_logits.shape[1]
+            losses = [
+                cross_entropy(logits, places.view(-1).clamp(0, length), num_items_in_batch, ignore_index=length)
+                for logits, places in ((start_logits, start_positions), (end_logits, end_positions))
+            ]
+            loss = sum(losses) / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = [
+    "RoFormerLiteForMultipleChoice",
+    "RoFormerLiteForQuestionAnswering",
+    "RoFormerLiteForSequenceClassification",
+    "RoFormerLiteForTokenClassification",
+]

@@ -1,0 +1,96 @@
+"""Directories that are complete or not there at all."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import InputError
+
+RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
+_NO_ROOM = 2**16  # bytes
+
+
+def is_disk_full(error: BaseException | None, directory: Path) -> bool:
+    """Whether `error`, or what caused it, is that there was no room in `directory`.
+
+    safetensors says so in its text only, and torch not at all: then the disk itself is asked.
+    """
+    full = (errno.ENOSPC, errno.EDQUOT)
+    while error is not None:
+        if getattr(error, "errno", None) in full or any(f"os error {code}" in str(error) for code in full):
+            return True
+        if isinstance(error, (RuntimeError, OSError)) and _free_bytes(directory) < _NO_ROOM:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _free_bytes(directory: Path) -> int:
+    while not directory.exists():
+        directory = directory.absolute().parent
+    return shutil.disk_usage(directory).free
+
+
+def check_output_dir(target: Path, overwrite: bool) -> None:
+    """Refuse to write a model to `target` when something else would be lost.
+
+    Raises:
+        InputError: when `target` is a file, a directory that no finished model lies in, or a finished model and
+            `overwrite` was not asked for.
+    """
+    previous = _previous(target)
+    if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
+        previous.rename(target)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not (target / RESULTS_FILE).is_file() or not (target / "config.json").is_file():
+        raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
+    if not overwrite:
+        raise InputError(
+            f"--output_dir {target} holds a finished model; replace it with --overwrite_output_dir, or choose a new "
+            "directory"
+        )
+
+
+@contextmanager
+def complete_directory(target: Path) -> Iterator[Path]:
+    """A new directory beside `target`, to be filled inside the `with`; it takes `target`'s place when all went well.
+
+    When anything fails, it is removed, and what was at `target` before stays as it was.
+
+    Raises:
+        InputError: when the disk is full.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.unfinished-{os.getpid()}")
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        previous = _previous(target)
+        if target.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            target.rename(previous)
+        try:
+            unfinished.rename(target)
+        except OSError:
+            if previous.exists():
+                previous.rename(target)
+            raise
+        shutil.rmtree(previous, ignore_errors=True)
+    except BaseException as error:
+        disk_full = is_disk_full(error, target.parent)  # asked before room is made
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if disk_full:
+            name = getattr(error, "filename", None)
+            raise InputError(
+                f"{name or target}: no space left on the disk while saving the model; nothing was changed in {target}."
+                " Make room and give the same command again"
+            ) from error
+        raise
+
+
+def _previous(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")

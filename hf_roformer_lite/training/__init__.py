@@ -1,0 +1,1 @@
+"""From a person's files to a finished model directory."""

@@ -1,0 +1,222 @@
+"""Reading text files as rows, so that every complaint about the data can name the file and the line.
+
+A row is a dictionary of the file's columns plus `origin`, the place it came from as `file:line`. All files are UTF-8,
+plain or compressed (`.gz`).
+"""
+
+import codecs
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+Row = dict[str, Any]
+
+TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
+_LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless told
+
+
+def file_format(path: str | Path) -> str:
+    """The suffix that tells how to read `path`, in lower case and without `.gz`: `train.TSV.gz` gives `.tsv`."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file, counted from 1, without line ends and without a byte order mark.
+
+    Raises:
+        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is not UTF-8.
+    """
+    number = 0
+    try:
+        with gzip.open(path, "rb") if Path(path).suffix.lower() == ".gz" else open(path, "rb") as stream:
+            for number, raw in enumerate(stream, 1):
+                if number == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                yield number, decode_line(raw, f"{path}:{number}")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    if number == 0:
+        raise InputError(f"{path}: the file is empty")
+
+
+def decode_line(raw: bytes, origin: str) -> str:
+    """One line of UTF-8 without its line end; `InputError` names `origin` and the first byte that does not fit."""
+    try:
+        return raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) is not UTF-8; convert the file"
+        ) from error
+
+
+def read_lines(path: str | Path) -> Iterator[Row]:
+    """Rows `{"text", "origin"}`, one for each line, blank ones too."""
+    for number, text in numbered_lines(path):
+        yield {"text": text, "origin": f"{path}:{number}"}
+
+
+def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
+    """Rows `{"source", "target", "origin"}` from two files whose lines belong together.
+
+    Raises:
+        InputError: when one of the files has more lines than the other.
+    """
+    ended, counts = object(), [0, 0]
+    for left, right in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
+        counts[0] += left is not ended
+        counts[1] += right is not ended
+        if left is not ended and right is not ended:
+            yield {"source": left[1], "target": right[1], "origin": f"{source}:{left[0]}"}
+    if counts[0] != counts[1]:
+        raise InputError(f"{source} has {counts[0]} lines, but {target} has {counts[1]}; they must belong together")
+
+
+def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
+    """Rows of a .tsv, .csv or .jsonl file.
+
+    Args:
+        path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line breaks). In a .tsv file
+            every character but tab and line end is text, quotes too. A .jsonl file has one object a line.
+        column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default: the first line
+            names them.
+
+    Raises:
+        InputError: for any other format, and for a line that does not fit the header or is not a JSON object.
+    """
+    kind = file_format(path)
+    if kind not in TABLE_FORMATS:
+        raise InputError(
+            f"{path}: unknown format {kind or '(no suffix)'!r}; rows come from {', '.join(TABLE_FORMATS)} (or .gz)"
+        )
+    yield from _read_objects(path) if kind == ".jsonl" else _read_separated(path, column_names)
+
+
+def _read_objects(path: str | Path) -> Iterator[Row]:
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        origin = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{origin}: not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
+        yield {**value, "origin": origin}
+
+
+def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    quoting: dict[str, Any] = (
+        {"delimiter": ",", "strict": True}
+        if file_format(path) == ".csv"
+        else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    )
+    records = csv.reader((line + "\n" for _, line in numbered_lines(path)), **quoting)
+    columns, first_line = list(column_names or ()), 1
+    while True:
+        try:
+            values = next(records, None)
+        except csv.Error as error:
+            raise InputError(f"{path}:{first_line}: {error}") from error
+        if values is None:
+            return
+        origin, first_line = f"{path}:{first_line}", records.line_num + 1
+        if not values:
+            continue
+        if not columns:
+            if len(set(values)) < len(values):
+                raise InputError(
+                    f"{origin}: the header names a column twice: {values}; if this file has no header line, give "
+                    "--column_names"
+                )
+            columns = values
+            continue
+        if len(values) != len(columns):
+            raise InputError(
+                f"{origin}: {len(values)} columns, but there should be {len(columns)}: {', '.join(columns)}"
+            )
+        yield {**dict(zip(columns, values, strict=True)), "origin": origin}
+
+
+def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
+    """Rows `{"tokens", "tags", "origin"}` from a column file: a token a line, a blank line after each sentence.
+
+    Columns are separated by tabs, or else by spaces. Lines that start with `# ` before the first token of a sentence
+    are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
+
+    Args:
+        path: The file.
+        token_column, tag_column: Counted from 1; -1 is the last.
+    """
+    tokens: list[str] = []
+    tags: list[str] = []
+    start = 0
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            if tokens:
+                yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
+            tokens, tags = [], []
+            continue
+        if not tokens and (line.startswith("# ") or line == "#"):
+            continue
+        fields = line.split("\t") if "\t" in line else line.split()
+        token, tag = (_field(fields, column, f"{path}:{number}") for column in (token_column, tag_column))
+        if token == "-DOCSTART-":
+            continue
+        start = start if tokens else number
+        tokens.append(token)
+        tags.append(tag)
+    if tokens:
+        yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
+
+
+def _field(fields: list[str], column: int, origin: str) -> str:
+    index = column - 1 if column > 0 else column
+    if column == 0 or not -len(fields) <= index < len(fields):
+        raise InputError(
+            f"{origin}: no column {column}; the line has {len(fields)} (columns count from 1, -1 is the last)"
+        )
+    if not fields[index].strip():
+        raise InputError(f"{origin}: column {column} is empty")
+    return fields[index]
+
+
+def value_of(row: Row, column: str) -> Any:
+    """The value of `column`, which may be a path into nested objects, such as `translation.en`.
+
+    Raises:
+        InputError: when the row has no such column; it lists those that there are.
+    """
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            there = ", ".join(name for name in row if name != "origin")
+            raise InputError(
+                f"{row['origin']}: no column {column!r}; the columns are: {there}. If the file has no header line, "
+                "name its columns with --column_names"
+            )
+        value = value[part]
+    return value
+
+
+def text_of(row: Row, column: str) -> str:
+    """The value of `column`, which must be text, without spaces around it."""
+    value = value_of(row, column)
+    if not isinstance(value, str):
+        raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")
+    return value.strip()

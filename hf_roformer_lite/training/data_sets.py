@@ -1,0 +1,102 @@
+"""The three splits of a run as `datasets.Dataset`, from files or from the Hub, with every row checked."""
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from datasets import ClassLabel, Dataset, DatasetDict, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from ..errors import InputError
+from .arguments import DataArguments
+from .data_files import Row
+from .tasks.base import Task
+
+logger = logging.getLogger(__name__)
+
+
+def load_raw_datasets(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> DatasetDict:
+    """Raw rows of `task` in the splits `train`, `validation` and `test`, the last two where there are any.
+
+    Args:
+        task: Says what a row is.
+        args: Where the rows come from.
+        cache_dir: Where the rows are kept; memory holds only those in use.
+        seed: Chooses the rows that `validation_fraction` holds back.
+
+    Raises:
+        InputError: about a file, a line or a column that cannot be used.
+    """
+    sources = _hub_splits(args) if args.dataset_name else _file_splits(args)
+    splits = DatasetDict()
+    for split, source in sources.items():
+        rows = _hub_rows(task, args, source) if args.dataset_name else task.rows(source)
+        name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
+        splits[split] = _collect(rows, task, cache_dir / split, name)
+    if args.validation_fraction and "validation" not in splits:
+        parts = splits["train"].train_test_split(
+            args.validation_fraction, seed=seed, shuffle=task.rows_are_independent
+        )
+        splits["train"], splits["validation"] = parts["train"], parts["test"]
+    return splits
+
+
+def _file_splits(args: DataArguments) -> dict[str, list[str]]:
+    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    return {split: paths for split, paths in files.items() if paths}
+
+
+def _hub_splits(args: DataArguments) -> dict[str, Dataset]:
+    if args.validation_file or args.test_file:
+        raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
+    try:
+        loaded = load_dataset(args.dataset_name, args.dataset_config_name)
+    except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
+        raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
+    names = {"train": args.train_split, "validation": args.validation_split, "test": args.test_split}
+    if args.train_split not in loaded:
+        raise InputError(f"{args.dataset_name} has no split {args.train_split!r}; its splits are {', '.join(loaded)}")
+    return {split: loaded[name] for split, name in names.items() if name in loaded}
+
+
+def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
+    def named(value: Any, feature: Any) -> Any:
+        """A class number as its name, in lists too; -1 stands for no label there."""
+        if isinstance(feature, ClassLabel):
+            return feature.int2str(value) if value is not None and value >= 0 else ""
+        inner = getattr(feature, "feature", None)
+        return [named(item, inner) for item in value] if isinstance(inner, ClassLabel) and value is not None else value
+
+    for number, row in enumerate(dataset):
+        row = {column: named(value, dataset.features[column]) for column, value in row.items()}
+        yield task.raw_row({**row, "origin": f"{args.dataset_name} [{dataset.split}] row {number}"})
+
+
+def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
+    left_out: list[str] = []
+
+    def with_text() -> Iterator[Row]:
+        for row in rows:
+            if task.is_empty(row):
+                left_out.append(row["origin"])
+            else:
+                yield row
+
+    kept = with_text()
+    first = next(kept, None)
+    if first is None:
+        raise InputError(f"{name}: there is no row with text")
+    try:
+        # With a fingerprint of its own: the library's would hash the generator, and this one cannot be pickled.
+        dataset = Dataset.from_generator(
+            lambda: chain([first], kept), cache_dir=str(cache_dir), fingerprint=cache_dir.name
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        raise
+    if left_out:
+        logger.warning("%d rows without text are left out, the first at %s", len(left_out), left_out[0])
+    return dataset

@@ -1,0 +1,229 @@
+"""The task tag: every token of a sentence gets a tag."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForTokenClassification,
+    DataCollatorForTokenClassification,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ...errors import InputError
+from ..arguments import DataArguments
+from ..data_files import Row, file_format, read_tagged, value_of
+from ..metrics import Metrics, tagging_metrics
+from .base import Task, quoted
+
+
+@dataclass
+class TagDataArguments(DataArguments):
+    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file has a token a line,
+    its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
+
+    token_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of the tokens: a name (.jsonl, tokens), or a number from 1 (files, 1)."},
+    )
+    tag_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of the tags: a name (.jsonl, tags), or a number, -1 for the last (files, -1)."},
+    )
+    unit: Literal["auto", "words", "characters"] = field(
+        default="auto",
+        metadata={
+            "help": "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
+            "does so where most of the training text is Chinese characters and the tags are IOB."
+        },
+    )
+    max_length: int = field(default=512, metadata={"help": "Cut training sentences to so many tokens."})
+
+
+_IOB = re.compile(r"O|[BI]-.+")
+_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
+
+
+class TagTask(Task):
+    """Every token of a sentence gets a tag."""
+
+    name = "tag"
+    summary = "tagging: entities, parts of speech; a tag for every token"
+    architecture = "ForTokenClassification"
+    auto_model = AutoModelForTokenClassification
+    pipeline_tag = "token-classification"
+    arguments = TagDataArguments
+
+    def __init__(self, args: TagDataArguments):
+        super().__init__(args)
+        self.labels: list[str] = []
+        self.unit = args.unit
+        self.has_entities = False
+
+    def rows(self, files: Sequence[str]) -> Iterator[Row]:
+        for path in files:
+            if file_format(path) == ".jsonl":
+                yield from super().rows([path])
+                continue
+            columns = (self.args.token_column or "1", self.args.tag_column or "-1")
+            if not all(re.fullmatch(r"-?\d+", column) for column in columns):
+                raise InputError(
+                    f"{path}: --token_column and --tag_column must be numbers here, not {' and '.join(columns)}"
+                )
+            yield from read_tagged(path, int(columns[0]), int(columns[1]))
+
+    def raw_row(self, row: Row) -> Row:
+        names = {"tokens": self.args.token_column or "tokens", "tags": self.args.tag_column or "tags"}
+        raw = {role: value_of(row, column) for role, column in names.items()}
+        for role, value in raw.items():
+            is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
+            self.check(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
+        tokens, tags = raw["tokens"], raw["tags"]
+        self.check(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
+        return {**raw, "origin": row["origin"]}
+
+    def is_empty(self, row: Row) -> bool:
+        return not row["tokens"]
+
+    def learn(self, train: Dataset) -> None:
+        tags = set(chain.from_iterable(train["tags"]))
+        self.has_entities = all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
+        if self.unit == "auto":
+            characters = "".join(chain.from_iterable(train[: min(len(train), 1000)]["tokens"]))
+            mostly_han = len(_HAN.findall(characters)) > len(characters) / 2
+            self.unit = "characters" if mostly_han and self.has_entities else "words"
+        if self.unit == "characters":
+            tags |= {"I" + tag[1:] for tag in tags if _IOB.fullmatch(tag) and tag != "O"}
+        self.labels = sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag))
+        if len(self.labels) < 2:
+            raise InputError(f"the training data have a single tag, {', '.join(self.labels)}: nothing to tell apart")
+
+    def units(self, tokens: list[str], tags: list[str]) -> tuple[list[str], list[str]]:
+        """The tokens and tags of a sentence in the unit that the model tags: as they are, or by characters."""
+        if self.unit == "words":
+            return tokens, tags
+        pairs = [
+            (character, "I" + tag[1:] if position and tag.startswith("B-") else tag)
+            for token, tag in zip(tokens, tags, strict=True)
+            for position, character in enumerate("".join(token.split()))
+        ]
+        return [character for character, _ in pairs], [tag for _, tag in pairs]
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        joiner = "" if self.unit == "characters" else " "
+        return (joiner.join(row["tokens"]) for row in rows)
+
+    @property
+    def max_length(self) -> int:
+        return self.args.max_length
+
+    def config_fields(self) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(self.labels)),
+            "label2id": {name: index for index, name in enumerate(self.labels)},
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return {"unit": self.unit}
+
+    def encode(self, raw: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        index = {name: number for number, name in enumerate(self.labels)}
+        limit = self.args.max_length if training else None  # measuring leaves no token out
+
+        def tokenize(batch: dict[str, list]) -> dict[str, list]:
+            sentences = [self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)]
+            inputs = encode_words(tokenizer, [tokens for tokens, _ in sentences], limit)
+            labels = []
+            for i, (_, tags) in enumerate(sentences):
+                for tag in tags:
+                    if tag not in index:
+                        known = ", ".join(self.labels)
+                        raise InputError(
+                            f"{batch['origin'][i]}: tag {tag!r} is not in the training data, which have: {known}"
+                        )
+                labels.append(
+                    [-100 if word is None else index[tags[word]] for word in first_pieces(inputs.word_ids(i))]
+                )
+            return {**inputs, "labels": labels}
+
+        return raw.map(tokenize, batched=True, remove_columns=raw.column_names, desc="Encoding")
+
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> DataCollatorForTokenClassification:
+        return DataCollatorForTokenClassification(tokenizer)
+
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        return logits.argmax(-1)
+
+    def metrics(self, prediction: EvalPrediction, raw: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        predicted, true = [], []
+        for ids, labels in zip(prediction.predictions[: len(raw)], prediction.label_ids[: len(raw)], strict=True):
+            predicted.append([self.labels[i] for i in ids[labels != -100]])
+            true.append([self.labels[i] for i in labels[labels != -100]])
+        return tagging_metrics(predicted, true, self.has_entities)
+
+    def example_line(self, row: Row) -> str:
+        return next(iter(self.texts([row])))
+
+    def snippet(self, model_id: str, row: Row) -> str:
+        return self.loading_code(model_id) + (
+            f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
+            "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
+            "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
+            "first = {word: place for place, word in reversed(list(enumerate(inputs.word_ids())))}\n"
+            "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
+        )
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
+
+    @classmethod
+    def predict(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        lines: list[str],
+        settings: dict[str, Any],
+        generation: dict[str, Any],
+    ) -> list[str]:
+        """`token/TAG token/TAG …`; tokens are words between spaces, or characters if the model was trained on them."""
+        by_character = settings.get("unit") == "characters"
+        sentences = [list("".join(line.split())) if by_character else line.split() for line in lines]
+        encoded = encode_words(tokenizer, sentences)
+        padded = tokenizer.pad(encoded, return_tensors="pt").to(model.device)
+        best = model(**padded).logits.argmax(-1).tolist()  # (B, L)
+        results = []
+        for i, tokens in enumerate(sentences):
+            first = {word: place for place, word in enumerate(first_pieces(encoded.word_ids(i))) if word is not None}
+            tags = [model.config.id2label[best[i][first[word]]] for word in range(len(tokens))]
+            results.append(" ".join(f"{token}/{tag}" for token, tag in zip(tokens, tags, strict=True)))
+        return results
+
+
+def encode_words(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_length: int | None = None) -> Any:
+    """Encode lists of words. A word of which the tokenizer would leave nothing (a lone control character) is [UNK]."""
+    options = {"is_split_into_words": True, "truncation": max_length is not None, "max_length": max_length}
+    encoded = tokenizer(sentences, verbose=False, **options)
+    whole = tokenizer(sentences, verbose=False, is_split_into_words=True) if max_length else encoded
+    lost = [set(range(len(words))) - set(whole.word_ids(i)) for i, words in enumerate(sentences)]
+    if any(lost):
+        sentences = [
+            [tokenizer.unk_token if j in lost[i] else word for j, word in enumerate(words)]
+            for i, words in enumerate(sentences)
+        ]
+        encoded = tokenizer(sentences, verbose=False, **options)
+    return encoded
+
+
+def first_pieces(word_ids: list[int | None]) -> list[int | None]:
+    """The number of the word at its first token, None at all others."""
+    return [
+        word if position == 0 or word != word_ids[position - 1] else None for position, word in enumerate(word_ids)
+    ]

@@ -1,0 +1,106 @@
+"""The stock trainers with a few things exchanged: batches by tokens, a clocked learning rate, averaged weights.
+
+Everything else, the training loop above all, is transformers' own.
+"""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from accelerate.data_loader import prepare_data_loader
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer, Trainer
+
+from ..errors import InputError
+from .clock import TrainingClock, follow_the_clock
+from .token_budget import TokenBudgetBatchSampler
+from .weight_average import WeightAveraging
+
+
+class LiteTrainerMixin:
+    """To be put before `Trainer` or `Seq2SeqTrainer`; `args` is a `LiteTrainingArguments`.
+
+    Args:
+        lengths: Tokens of each training example, for batches by tokens.
+        averaging_from: Checkpoint to take the averaged weights from, when training is resumed.
+    """
+
+    def __init__(self, *args: Any, lengths: Sequence[int] = (), averaging_from: str | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.lengths = lengths
+        self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
+        if self.averaging is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise InputError("--ema_decay needs the whole weights in every process: not with FSDP or DeepSpeed")
+            self.add_callback(self.averaging)
+        # Our LM heads smooth labels themselves, on the labelled positions alone. The Trainer's way needs all logits.
+        self.label_smoothing = 0.0
+        if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
+            self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
+        limit = self.args.time_limit_minutes
+        self.clock = TrainingClock(None if limit is None else limit * 60)
+        self.add_callback(self.clock)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if not self.args.max_tokens_per_batch:
+            return super().get_train_dataloader()
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        try:
+            sampler = TokenBudgetBatchSampler(
+                self.lengths,
+                self.args.max_tokens_per_batch,
+                seed,
+                self.args.process_index,
+                self.args.world_size,
+            )
+        except ValueError as error:
+            raise InputError(f"--max_tokens_per_batch: {error}") from error
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # One process, as far as accelerate is concerned: the sampler has already taken this process' share.
+        return prepare_data_loader(
+            loader, device=self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        is_new = self.lr_scheduler is None
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if is_new and self.clock.limit is not None:
+            follow_the_clock(scheduler, self.clock, self.args, num_training_steps)
+        return scheduler
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if self.label_smoothing and model.training:
+            inputs = {**inputs, "smoothing": self.label_smoothing}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        if self.averaging is None:
+            return super().evaluate(*args, **kwargs)
+        with self.averaging.in_place_of(self.model):
+            return super().evaluate(*args, **kwargs)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # Weights tied to others are saved once: the Trainer would call the others missing.
+        tied = set(getattr(self.model, "all_tied_weights_keys", {}))
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+
+class LiteTrainer(LiteTrainerMixin, Trainer):
+    """`Trainer` with the options of `LiteTrainingArguments`."""
+
+
+class LiteSeq2SeqTrainer(LiteTrainerMixin, Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with the options of `LiteTrainingArguments`."""

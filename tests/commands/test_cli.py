@@ -1,0 +1,337 @@
+"""The command line as a user has it: train, predict and demo, on small data, for every task."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+import hf_roformer_lite  # noqa: F401
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands import demo
+from hf_roformer_lite.commands.demo_data import unique_examples
+
+TINY = (
+    "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
+    "--vocab_size 400 --disable_tqdm true --use_cpu true --learning_rate 3e-3"
+).split()
+
+ENGLISH = ["the cat sees a red house", "a dog likes the old tree", "one bird has two small wings", "my house is green"]
+
+
+def run(*arguments: str | Path) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def predict(model: Path, lines: list[str], *options: str) -> list[str]:
+    source, target = model.parent / "lines.txt", model.parent / "answers.txt"
+    source.write_text("".join(line + "\n" for line in lines), "utf-8")
+    run("predict", model, "--input_file", source, "--output_file", target, *options)
+    return target.read_text("utf-8").split("\n")[:-1]
+
+
+def check_directory(model: Path, task: str) -> dict:
+    """What every finished model has; the card and the results tell the same figures, and the card's code runs."""
+    names = "README.md config.json loss_curve.png model.safetensors results.json tokenizer.json tokenizer_config.json"
+    assert set(names.split()) <= {path.name for path in model.iterdir()}
+    assert not [path.name for path in model.parent.iterdir() if path.name.startswith(f".{model.name}")]
+    assert not model.with_name(f"{model.name}.training").exists()
+    assert (model / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((model / "results.json").read_text("utf-8"))
+    assert results["task"] == task
+    card = (model / "README.md").read_text("utf-8")
+    metadata = yaml.safe_load(card.split("---")[1])
+    assert metadata["library_name"] == "transformers" and "roformer-lite" in metadata["tags"]
+    measured = {
+        (result["dataset"]["split"], metric["name"]): metric["value"]
+        for result in metadata["model-index"][0]["results"]
+        for metric in result["metrics"]
+    }
+    assert measured == {
+        (split, name): pytest.approx(value, abs=1e-4)
+        for split, metrics in results["metrics"].items()
+        for name, value in metrics.items()
+        if name != "loss"
+    }
+    assert results["command"] in card
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    exec(compile(code.replace(f'"{model.name}"', repr(str(model))), "card", "exec"), {})
+    return results
+
+
+@pytest.fixture(scope="module")
+def seq2seq_model(tmp_path_factory):
+    """Copying numbers, from two plain files, one compressed, to a model that was averaged, smoothed and budgeted."""
+    folder = tmp_path_factory.mktemp("seq2seq")
+    rows = unique_examples(300, 7, held_out=False)
+    for split, part in (("train", rows[:200]), ("test", rows[200:])):
+        (folder / f"{split}.en.txt").write_text("".join(row.written + "\n" for row in part), "utf-8")
+        (folder / f"{split}.iso.txt").write_text("".join(row.standard + "\n" for row in part), "utf-8")
+    files = [
+        *("--train_file", folder / "train.en.txt", folder / "train.iso.txt"),
+        *("--validation_file", folder / "test.en.txt", folder / "test.iso.txt"),
+        *("--test_file", folder / "test.en.txt", folder / "test.iso.txt"),
+    ]
+    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --label_smoothing_factor 0.1 --max_target_length 16"
+    more = "--num_train_epochs 3 --generation_num_beams 2 --language en --license mit --time_limit_minutes 5"
+    run("train", "seq2seq", *files, *TINY, *options.split(), *more.split(), "--output_dir", folder / "model")
+    return folder / "model"
+
+
+def test_seq2seq(seq2seq_model):
+    results = check_directory(seq2seq_model, "seq2seq")
+    assert results["rows"] == {"train": 200, "validation": 100, "test": 100}
+    assert set(results["metrics"]["test"]) == {"loss", "bleu", "chrf", "exact_match"}
+    assert results["metrics"]["test"] == results["metrics"]["validation"]  # the same rows
+    assert results["training"]["arguments"]["ema_decay"] == 0.9
+    model = AutoModelForSeq2SeqLM.from_pretrained(seq2seq_model)
+    assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 17)
+    assert model.config.use_cache and model.config.encoder.hidden_size == 32
+    assert AutoTokenizer.from_pretrained(seq2seq_model).model_max_length == 128
+
+
+def test_predict_keeps_order_and_empty_lines(seq2seq_model):
+    lines = ["four", "", "March 5th, 2024", "   ", "二〇二四年三月五日", "nine hundred and four thousand"]
+    answers = predict(seq2seq_model, lines, "--batch_size", "2")
+    assert len(answers) == len(lines) and answers[1] == answers[3] == ""
+    assert [predict(seq2seq_model, [line])[0] for line in lines] == answers
+    tokenizer = AutoTokenizer.from_pretrained(seq2seq_model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(seq2seq_model).eval()
+    generated = model.generate(**tokenizer(lines[2], return_tensors="pt"))[0]
+    assert tokenizer.decode(generated, skip_special_tokens=True).strip() == answers[2]
+    greedy = predict(seq2seq_model, lines, "--beams", "1", "--max_new_tokens", "2")
+    assert all(len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy)
+
+
+def test_finished_model_is_not_overwritten_unasked(seq2seq_model, capsys):
+    before = (seq2seq_model / "model.safetensors").read_bytes()
+    source = seq2seq_model.parent / "train.en.txt"
+    command = ["train", "seq2seq", "--train_file", str(source), str(source), *TINY, "--output_dir", str(seq2seq_model)]
+    assert main(command) == 2
+    assert "holds a finished model" in capsys.readouterr().err
+    assert (seq2seq_model / "model.safetensors").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "book.txt").write_text("\n".join(ENGLISH * 40) + "\n", "utf-8")
+    (folder / "other.txt").write_text("\n\n".join(ENGLISH[::-1] * 5) + "\n", "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("task", ["mlm", "causal"])
+def test_language_models(task, documents, tmp_path):
+    files = ["--train_file", documents / "book.txt", "--validation_file", documents / "other.txt"]
+    options = "--block_size 16 --per_device_train_batch_size 4 --num_train_epochs 5 --eval_strategy no"
+    run("train", task, *files, *TINY, *options.split(), "--output_dir", tmp_path / "m")
+    results = check_directory(tmp_path / "m", task)
+    assert 1 < results["metrics"]["validation"]["perplexity"] < 25  # of 60 different words
+    if task == "mlm":
+        assert predict(tmp_path / "m", ["the cat [MASK] a red house", "no mask"])[1] == "no mask"
+        filled = predict(tmp_path / "m", ["the cat [MASK] a red house"])[0]
+        assert "[MASK]" not in filled and filled.startswith("the cat") and filled.endswith("a red house")
+    else:
+        continued = predict(tmp_path / "m", ["the cat", "a dog likes the"], "--max_new_tokens", "4")
+        assert all(continued) and not continued[0].startswith("the cat")
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_classify(tmp_path):
+    rows = [{"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"} for i, text in enumerate(ENGLISH)]
+    train, test = write_jsonl(tmp_path / "a.jsonl", rows * 25), write_jsonl(tmp_path / "b.jsonl", rows)
+    options = ["--label_column", "animal", "--num_train_epochs", "8", "--output_dir", tmp_path / "m"]
+    run("train", "classify", "--train_file", train, "--test_file", test, *TINY, *options)
+    assert check_directory(tmp_path / "m", "classify")["metrics"]["test"]["accuracy"] == 1.0
+    assert AutoConfig.from_pretrained(tmp_path / "m").label2id == {"no, a house": 0, "yes": 1}
+    answers = predict(tmp_path / "m", [ENGLISH[0], "", ENGLISH[3]])
+    assert [answer.partition("\t")[0] for answer in answers] == ["yes", "", "no, a house"]
+    assert 0.5 < float(answers[0].partition("\t")[2]) <= 1
+
+
+def test_classify_several_labels_and_numbers_of_pairs(tmp_path):
+    labels = ["cat;red", "dog", ";", "red"]
+    table = "".join(f'"{text}","{label}"\n' for text, label in zip(ENGLISH, labels, strict=True))
+    (tmp_path / "several.csv").write_text("text,label\n" + table * 40)
+    several = ["--train_file", tmp_path / "several.csv", "--test_file", tmp_path / "several.csv"]
+    options = ["--label_separator", ";", "--num_train_epochs", "10"]
+    run("train", "classify", *several, *options, *TINY, "--output_dir", tmp_path / "several")
+    assert check_directory(tmp_path / "several", "classify")["metrics"]["test"]["accuracy"] == 1.0
+    assert predict(tmp_path / "several", ENGLISH) == ["cat;red", "dog", "", "red"]
+
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 5)
+    columns = "--column_names a b score --text_column a --text_pair_column b --label_column score"
+    pairs = ["--train_file", tmp_path / "pairs.tsv", "--test_file", tmp_path / "pairs.tsv", *columns.split()]
+    run("train", "classify", *pairs, "--problem_type", "regression", *TINY, "--output_dir", tmp_path / "pairs")
+    assert set(check_directory(tmp_path / "pairs", "classify")["metrics"]["test"]) == {
+        "loss",
+        "pearson",
+        "spearman",
+        "mse",
+    }
+    assert float(predict(tmp_path / "pairs", ["a\tb"])[0]) < 6
+
+
+def test_tag(tmp_path):
+    sentences = [("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"), ("Rome B-LOC\nhas O\nBob B-PER\n")]
+    (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(sentences * 40))
+    files = ["--train_file", tmp_path / "a.iob2", "--test_file", tmp_path / "a.iob2"]
+    run("train", "tag", *files, *TINY, "--num_train_epochs", "20", "--output_dir", tmp_path / "m")
+    results = check_directory(tmp_path / "m", "tag")
+    assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"] == {"unit": "words"}
+    assert predict(tmp_path / "m", ["Anna lives in New York"]) == ["Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"]
+
+
+def test_tag_chinese_by_the_character(tmp_path):
+    rows = [
+        {"tokens": ["张三", "在", "上海"], "tags": ["B-PER", "O", "B-LOC"]},
+        {"tokens": ["北京", "有", "李四\x7f"], "tags": ["B-LOC", "O", "B-PER"]},
+    ]
+    data = write_jsonl(tmp_path / "a.jsonl", rows * 40)
+    files = ["--train_file", data, "--test_file", data]
+    run("train", "tag", *files, *TINY, "--num_train_epochs", "20", "--output_dir", tmp_path / "m")
+    results = check_directory(tmp_path / "m", "tag")
+    assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"] == {"unit": "characters"}
+    assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
+
+
+def test_tuning_on_from_a_saved_model(documents, tmp_path, seq2seq_model):
+    """A masked language model becomes a classifier: same vocabulary, encoder weights taken over."""
+    files = ["--train_file", documents / "book.txt"]
+    run("train", "mlm", *files, *TINY, "--line_by_line", "true", "--max_steps", "3", "--output_dir", tmp_path / "mlm")
+    data = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "label": i % 2} for i, text in enumerate(ENGLISH)] * 8)
+    options = [
+        "--model_name_or_path",
+        tmp_path / "mlm",
+        "--learning_rate",
+        "0",
+        "--max_steps",
+        "1",
+        "--use_cpu",
+        "true",
+    ]
+    run("train", "classify", "--train_file", data, *options, "--output_dir", tmp_path / "classifier")
+    from safetensors.torch import load_file
+
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("mlm", "classifier"))
+    shared = [name for name in before if name.startswith("model.")]
+    assert len(shared) > 10 and all(torch.equal(before[name], after[name]) for name in shared)
+    tokenizers = [(tmp_path / name / "tokenizer.json").read_text() for name in ("mlm", "classifier")]
+    assert json.loads(tokenizers[0])["model"] == json.loads(tokenizers[1])["model"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("source\ttarget\na\tb\nc\n", [], r"data\.tsv:3: 1 columns, but there should be 2: source, target"),
+        ("en\tde\na\tb\n", [], r"data\.tsv:2: no column 'source'; the columns are: en, de"),
+        ("", [], r"data\.tsv: the file is empty"),
+        ("source\ttarget\n\t\n", [], r"data\.tsv: there is no row with text"),
+        ("source\ttarget\na\tb\n", ["--config", "hiden_size=3"], "did you mean hidden_size"),
+        ("source\ttarget\na\tb\n", ["--config", "hidden_size=30", "num_attention_heads=4"], "hidden_size=30"),
+        ("source\ttarget\na\tb\n", ["--config", "vocab_size=3"], "use --vocab_size"),
+        ("source\ttarget\na\tb\n", ["--vocab_size", "30"], "the tokenizer cannot be trained"),
+        ("source\ttarget\na\tb\n", ["--max_tokens_per_batch", "2"], "--max_tokens_per_batch: max_tokens=2 is below"),
+        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be above 0 and below 1"),
+        ("source\ttarget\na\tb\n", ["--dataset_name", "x"], "either --train_file or --dataset_name"),
+        ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "no tokenizer can be loaded from ./nowhere"),
+    ],
+)
+def test_bad_input_leaves_nothing(content, options, message, tmp_path, capsys):
+    (tmp_path / "data.tsv").write_text(content)
+    files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", "seq2seq", *files, "--disable_tqdm", "true", "--use_cpu", "true", *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "m").exists()
+
+
+def test_unknown_labels_and_bad_values_name_their_line(tmp_path, capsys):
+    good = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "label": str(i)} for i, text in enumerate(ENGLISH)])
+    bad = write_jsonl(tmp_path / "b.jsonl", [{"text": "x", "label": "1"}, {"text": "y", "label": "new"}])
+    common = ["--train_file", str(good), "--output_dir", str(tmp_path / "m"), *TINY]
+    assert main(["train", "classify", *common, "--test_file", str(bad)]) == 2
+    assert re.search(r"b\.jsonl:2: label 'new' is not in the training data, which have: 0, 1", capsys.readouterr().err)
+    assert main(["train", "classify", *common, "--test_file", str(bad), "--problem_type", "regression"]) == 2
+    assert re.search(r"b\.jsonl:2: .*must be a number for regression, not 'new'", capsys.readouterr().err)
+    assert main(["train", "classify", *common, "--label_column", "class"]) == 2
+    assert re.search(r"a\.jsonl:1: no column 'class'; the columns are: text, label", capsys.readouterr().err)
+    tags = write_jsonl(tmp_path / "c.jsonl", [{"tokens": ["a"], "tags": ["O", "O"]}])
+    assert main(["train", "tag", "--train_file", str(tags), "--output_dir", str(tmp_path / "m"), *TINY]) == 2
+    assert re.search(r"c\.jsonl:1: 1 tokens, but 2 tags", capsys.readouterr().err)
+    assert not (tmp_path / "m").exists()
+
+
+def test_predict_errors(seq2seq_model, tmp_path, capsys):
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
+    assert main(["predict", str(seq2seq_model), "--input_file", str(tmp_path / "bad.txt")]) == 2
+    assert re.search(r"bad\.txt:2: byte 2 of the line", capsys.readouterr().err)
+    assert main(["predict", str(tmp_path)]) == 2
+    assert "no model can be loaded from" in capsys.readouterr().err
+
+
+def test_disk_full_while_saving(tmp_path, capsys, monkeypatch):
+    import errno
+
+    from hf_roformer_lite.training import results as finishing
+
+    def full(history, path):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(finishing, "draw_loss_curve", full)
+    data = write_jsonl(tmp_path / "a.jsonl", [{"source": "x", "target": "y"}] * 8)
+    command = ["train", "seq2seq", "--train_file", str(data), "--output_dir", str(tmp_path / "m"), *TINY]
+    assert main([*command, "--max_steps", "2"]) == 2
+    assert re.search(r"loss_curve\.png: no space left on the disk while saving the model", capsys.readouterr().err)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "m.training"}
+    monkeypatch.undo()
+    run(*command, "--max_steps", "2")
+    assert "Resuming from step 2" in capsys.readouterr().err
+    assert (tmp_path / "m" / "results.json").is_file() and not (tmp_path / "m.training").exists()
+
+
+def test_push_to_hub_is_refused_before_the_training(tmp_path, capsys):
+    data = write_jsonl(tmp_path / "a.jsonl", [{"source": "x", "target": "y"}] * 8)
+    options = ["--push_to_hub", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
+    assert main(["train", "seq2seq", "--train_file", str(data), *TINY, *options]) == 2
+    assert "--push_to_hub: no repository m: Cannot reach" in capsys.readouterr().err  # the tests are offline
+    assert not (tmp_path / "m").exists() and not list(tmp_path.glob("m.training/checkpoint-*"))
+
+
+def test_demo(tmp_path, monkeypatch, capsys):
+    """The whole way of the demo, on a small part of its data and a few steps; its figure is not of interest here."""
+    for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
+        monkeypatch.setattr(demo, name, size)
+    short = ["--max_steps", "12", "--eval_steps", "6", "--save_steps", "6"]  # the last of an option's values counts
+    monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
+    run("demo", "--output_dir", tmp_path / "demo")
+    printed = capsys.readouterr().out
+    results = check_directory(tmp_path / "demo", "seq2seq")
+    exact = results["metrics"]["test"]["exact_match"]
+    assert f"Exact match on all 80 held-out examples: {exact:.2%}" in printed
+    assert results["command"] == f"roformer-lite demo --output_dir {tmp_path / 'demo'}"
+    assert all(name in printed for name in ("date-en", "date-zh", "number-en", "number-zh", "model.safetensors"))
+    assert results["rows"] == {"train": 400, "validation": 40, "test": 80}
+
+
+def test_help_lists_everything(capsys):
+    for command, words in {
+        ("--help",): ["demo", "train", "predict"],
+        ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
+        ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
+        ("predict", "--help"): ["DIR", "--beams"],
+    }.items():
+        with pytest.raises(SystemExit) as ended:
+            main(list(command))
+        assert ended.value.code == 0
+        printed = capsys.readouterr().out
+        assert all(word in printed for word in words)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "seq2seq", "--train_file", "a.tsv", "--output_dir", "x", "--no_such_option", "1"])
+    assert ended.value.code == 2 and "unrecognized arguments: --no_such_option" in capsys.readouterr().err

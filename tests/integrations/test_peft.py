@@ -1,0 +1,198 @@
+"""Adapters of PEFT: default targets, training, merging, and loading in a fresh process."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import STACKS, STYLES, build, seq2seq_config, stack_config
+from peft import IA3Config, LNTuningConfig, LoraConfig, PeftModel, get_peft_model
+from peft.utils import constants
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
+import hf_roformer_lite as rl
+from hf_roformer_lite.integrations.peft_targets import register_peft_targets
+
+IDS = torch.tensor([[2, 17, 33, 90, 3], [2, 45, 3, 0, 0], [2, 8, 9, 3, 0], [2, 70, 71, 72, 3]])
+MASK = (IDS > 0).long()
+TASKS = {
+    "SEQ_CLS": (rl.RoFormerLiteForSequenceClassification, AutoModelForSequenceClassification),
+    "CAUSAL_LM": (rl.RoFormerLiteForCausalLM, AutoModelForCausalLM),
+    "SEQ_2_SEQ_LM": (rl.RoFormerLiteForConditionalGeneration, AutoModelForSeq2SeqLM),
+}
+METHODS = {
+    "lora": (LoraConfig, {"init_lora_weights": False, "r": 4}),
+    "lora-all-linear": (LoraConfig, {"init_lora_weights": False, "r": 4, "target_modules": "all-linear"}),
+    "ia3": (IA3Config, {}),
+}
+
+
+def base_model(task: str, stack: str = "default"):
+    config = seq2seq_config(stack) if task == "SEQ_2_SEQ_LM" else stack_config(stack, num_labels=4)
+    return build(TASKS[task][0], config)
+
+
+def inputs_for(task: str) -> dict[str, torch.Tensor]:
+    labels = torch.arange(4) if task == "SEQ_CLS" else IDS.masked_fill(MASK == 0, -100)
+    return {"input_ids": IDS, "attention_mask": MASK, "labels": labels}
+
+
+def logits_of(model, task: str) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(**inputs_for(task)).logits
+
+
+def adapted_layers(model: PeftModel) -> set[str]:
+    """Names of the layers that have an adapter, as the base model names them."""
+    names = (name.removeprefix("base_model.model.") for name, p in model.named_parameters() if p.requires_grad)
+    found = {name.split(mark)[0] for name in names for mark in (".lora_", ".ia3_", ".ln_tuning_") if mark in name}
+    return {name for name in found if "modules_to_save" not in name}
+
+
+def linear_layers(model, names: tuple[str, ...]) -> set[str]:
+    linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return {name for name in linear if name.split(".")[-1] in names}
+
+
+ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+TARGETS = {"lora": ("q_proj", "v_proj"), "lora-all-linear": ATTENTION + MLP, "ia3": ("k_proj", "v_proj", "down_proj")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS)
+def test_train_merge_and_save(task, method, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "adapters" / f"{task}.{method}"
+    base = base_model(task)
+    base.save_pretrained(folder / "base")
+    base = TASKS[task][1].from_pretrained(folder / "base")
+    before = {name: weight.clone() for name, weight in base.state_dict().items()}
+    plain = logits_of(base, task)
+    expected_layers = linear_layers(base, TARGETS[method])
+    config_class, options = METHODS[method]
+    torch.manual_seed(1)
+    model = get_peft_model(base, config_class(task_type=task, **options)).train()
+    assert adapted_layers(model) == expected_layers and len(expected_layers) >= 4
+
+    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=2e-2)
+    losses = []
+    for _ in range(25):
+        loss = model(**inputs_for(task)).loss
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            is_adapter = any(mark in name for mark in ("lora_", "ia3_", "modules_to_save"))
+            assert (parameter.grad is not None) == is_adapter == parameter.requires_grad, name
+            if is_adapter:  # a layer that reads its weight past the adapter would leave it without a gradient
+                assert parameter.grad.abs().max() > 0, name
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    for name, weight in model.get_base_model().state_dict().items():
+        name = name.replace(".base_layer", "").replace(".original_module", "")
+        assert name not in before or torch.equal(weight, before[name]), name
+
+    adapted = logits_of(model, task)
+    assert (adapted - plain).abs().max() > 0.1
+    with model.disable_adapter():
+        torch.testing.assert_close(logits_of(model, task), plain, rtol=0, atol=0)
+    model.save_pretrained(folder / "adapter")
+    save_file({"logits": adapted}, folder / "expected.safetensors")
+    generated = model.generate(input_ids=IDS, max_new_tokens=4, num_beams=2) if task != "SEQ_CLS" else None
+    if (task, method) == ("SEQ_CLS", "ia3"):  # PEFT unloads IA³ only where the classifier is one linear layer
+        model.merge_adapter()
+        merged = model
+    else:
+        merged = model.merge_and_unload()
+        assert type(merged) is TASKS[task][0]
+    torch.testing.assert_close(logits_of(merged, task), adapted, rtol=0, atol=1e-5)
+    if generated is not None:
+        assert torch.equal(merged.generate(IDS, max_new_tokens=4, num_beams=2), generated)
+        merged.save_pretrained(folder / "merged")
+        reloaded = TASKS[task][1].from_pretrained(folder / "merged")
+        torch.testing.assert_close(logits_of(reloaded, task), logits_of(merged, task), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("stack", [*STACKS, *STYLES])
+def test_no_layer_reads_its_weight_past_the_adapter(stack):
+    """An adapter on every linear layer and table, embeddings and LM head too: each gets its part of the gradient."""
+    models = [build(rl.RoFormerLiteForMaskedLM, stack_config(stack, tie_word_embeddings=False))]
+    if stack in STACKS:
+        models.append(build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config(stack, tie_word_embeddings=False)))
+    for base in models:
+        kinds = (torch.nn.Linear, torch.nn.Embedding)
+        targets = [name for name, module in base.named_modules() if isinstance(module, kinds)]
+        model = get_peft_model(base, LoraConfig(r=2, init_lora_weights=False, target_modules=targets))
+        assert adapted_layers(model) == set(targets) and any("lm_head" in name for name in targets)
+        for mode in (model.train(), model.eval()):  # the sparse prediction of training, and the whole
+            mode.zero_grad()
+            mode(**inputs_for("MLM")).loss.backward()
+            for name, parameter in mode.named_parameters():
+                assert not parameter.requires_grad or parameter.grad.abs().max() > 0, name
+
+
+def test_targets_of_every_method():
+    """Whatever table of PEFT knows Llama knows our models; the norms are found under their own names."""
+    tables = {name: table for name, table in vars(constants).items() if name.endswith("_MODULES_MAPPING")}
+    tables = {name: table for name, table in tables.items() if "llama" in table}
+    assert len(tables) > 25
+    for table in tables.values():
+        assert table["roformer_lite"] and table["roformer_lite"] == table["roformer_lite_seq2seq"]
+    model = get_peft_model(base_model("SEQ_2_SEQ_LM"), LNTuningConfig(task_type="SEQ_2_SEQ_LM"))
+    assert {name.split(".")[-1] for name in adapted_layers(model)} == {"self_attn_norm", "cross_attn_norm", "mlp_norm"}
+    table = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    table["roformer_lite"], removed = ["o_proj"], table.pop("roformer_lite_seq2seq")
+    try:
+        register_peft_targets()  # PEFT is imported already, and the user has an opinion
+        assert (table["roformer_lite"], table["roformer_lite_seq2seq"]) == (["o_proj"], removed)
+    finally:
+        table["roformer_lite"] = removed
+
+
+def test_layers_without_the_default_targets_say_so():
+    with pytest.raises(ValueError, match="target_modules"):
+        get_peft_model(base_model("SEQ_CLS", "parallel-heads"), LoraConfig(task_type="SEQ_CLS"))
+    model = base_model("SEQ_CLS", "parallel-heads")
+    model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules="all-linear"))
+    assert {name.split(".")[-1] for name in adapted_layers(model)} >= {"expand_proj", "o_proj", "up_proj", "out_proj"}
+
+
+LOAD_ELSEWHERE = """
+import sys
+from pathlib import Path
+import hf_roformer_lite
+assert "peft" not in sys.modules
+import peft, torch, transformers
+from safetensors.torch import load_file, save_file
+inputs = load_file(sys.argv[1] + "/inputs.safetensors")
+autos = {"SEQ_CLS": "SequenceClassification", "CAUSAL_LM": "CausalLM", "SEQ_2_SEQ_LM": "Seq2SeqLM"}
+for folder in sorted(Path(sys.argv[1]).glob("*.*/")):
+    auto = autos[folder.name.split(".")[0]]
+    extra = {"decoder_input_ids": inputs["decoder_input_ids"]} if auto == "Seq2SeqLM" else {}
+    given = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"], **extra}
+    options = {"num_labels": 4} if auto == "SequenceClassification" else {}
+    adapted = getattr(peft, "AutoPeftModelFor" + auto).from_pretrained(folder / "adapter", **options)
+    by_name = getattr(transformers, "AutoModelFor" + auto).from_pretrained(folder / "adapter", **options)
+    with torch.no_grad():
+        found = {"peft": adapted.eval()(**given).logits, "transformers": by_name.eval()(**given).logits}
+    save_file(found, folder / "found.safetensors")
+"""
+
+
+def test_saved_adapters_in_a_fresh_process(tmp_path_factory):
+    """Adapters that the tests above trained; both PEFT's Auto classes and transformers' open them."""
+    folder = tmp_path_factory.getbasetemp() / "adapters"
+    folders = sorted(path for path in folder.glob("*.*") if path.is_dir())
+    assert len(folders) == len(TASKS) * len(METHODS), "run the whole file: this test reads what the others saved"
+    shifted = torch.cat((IDS.new_full((4, 1), 2), IDS[:, :-1]), dim=1)
+    save_file({"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": shifted}, folder / "inputs.safetensors")
+    command = [sys.executable, "-c", LOAD_ELSEWHERE, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    for path in folders:
+        expected = load_file(path / "expected.safetensors")["logits"]
+        for how, found in load_file(path / "found.safetensors").items():
+            is_real = torch.ones_like(MASK) if "SEQ_CLS" in path.name else MASK
+            is_real = is_real[:, 0] if expected.ndim == 2 else is_real
+            kept = is_real.bool()
+            torch.testing.assert_close(found[kept], expected[kept], rtol=0, atol=1e-5, msg=f"{path.name} by {how}")

@@ -1,0 +1,182 @@
+"""Bundles: code beside the weights, complete and no more, with and without the package."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conftest import ROOT, build, seq2seq_config, stack_config
+
+import hf_roformer_lite
+from hf_roformer_lite import (
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteJiebaTokenizer,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.model.remote_code import MINIMUM_TRANSFORMERS
+
+SESSION = Path(__file__).with_name("session_without_package.py")
+TEXTS = ["a house", "今天天气非常好 and the dog"]
+STACK = set(
+    "attention attention_plan attention_rows configuration_roformer_lite embeddings fast_linear fused_cross_entropy "
+    "layers lm_heads losses modeling_roformer_lite parallel_heads ragged "
+    "remote_code rope rope_parameters sharding task_heads walkthrough_layer".split()
+)
+PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
+TOKENIZER = {"remote_code", "tokenization_roformer_lite", "tokenization_unigram"}
+
+
+def code_in(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory) -> Path:
+    """Bundles made in each way that there is, with what the installed classes say of them."""
+    folder = tmp_path_factory.mktemp("bundles")
+    tokenizer = RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
+    encoder = build(RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
+    encoder.save_pretrained(folder / "encoder", remote_code=True)
+    tokenizer.save_pretrained(folder / "encoder", remote_code=True)
+
+    config = seq2seq_config()
+    config.encoder.vocab_size = config.decoder.vocab_size = 300
+    pair = build(RoFormerLiteForConditionalGeneration, config)
+    pair.save_pretrained(folder / "pair")
+    tokenizer.remote_code = False
+    tokenizer.save_pretrained(folder / "pair")
+    assert not code_in(folder / "pair")
+    plain = {
+        name: json.loads((folder / "pair" / name).read_text()) for name in ("config.json", "tokenizer_config.json")
+    }
+    assert main(["bundle", str(folder / "pair")]) == 0
+    for name, before in plain.items():
+        after = json.loads((folder / "pair" / name).read_text())
+        assert "AutoConfig" in after["auto_map"] or "AutoTokenizer" in after["auto_map"]
+        assert {**before, "auto_map": after["auto_map"]} == after
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "天气", "非", "常", "好", "dog", "a", "the"]
+    words = RoFormerLiteJiebaTokenizer({token: i for i, token in enumerate(vocabulary)})
+    words.save_pretrained(folder / "words", remote_code=True)
+
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        answers = {
+            "encoder": encoder(**inputs).logits.tolist(),
+            "pair": pair.generate(**inputs, max_new_tokens=6, num_beams=2).tolist(),
+            "words": words(TEXTS)["input_ids"],
+        }
+    (folder / "expected.json").write_text(json.dumps({"texts": TEXTS, "answers": answers}), "utf-8")
+    return folder
+
+
+def test_only_what_is_needed_is_there(bundles):
+    assert code_in(bundles / "encoder") == STACK | TOKENIZER
+    assert code_in(bundles / "pair") == PAIR | TOKENIZER
+    assert code_in(bundles / "words") == TOKENIZER | {"tokenization_jieba"}
+    for path in bundles.glob("*/*.py"):
+        code = path.read_text("utf-8")
+        imported = set(re.findall(r"^\s*from \.(\S*) import", code, re.MULTILINE))
+        assert imported <= code_in(path.parent), path  # and no `from . import`, which transformers does not see
+        assert "hf_roformer_lite" not in re.findall(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["encoder", "pair"])
+def test_every_auto_class_is_named(bundles, name):
+    """The map has all that the package registers, and nothing else."""
+    config = transformers.AutoConfig.from_pretrained(bundles / name)
+    registered = {"AutoConfig": type(config)}
+    for auto in (name for name in dir(transformers) if name.startswith("AutoModel")):
+        mapping = getattr(getattr(transformers, auto), "_model_mapping", {})
+        if type(config) in mapping:
+            registered[auto] = mapping[type(config)]
+    assert len(registered) > 2
+    assert config.auto_map == {
+        auto: f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}" for auto, cls in registered.items()
+    }
+
+
+def test_opens_without_the_package(bundles):
+    """All classes, the same numbers, saved again and again; an older transformers is refused with a clear word."""
+    site_packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            Path(__file__).with_name("session_without_package.py"),
+            "saved",
+            bundles,
+            *site_packages,
+        ],
+        env={**os.environ, "HF_MODULES_CACHE": str(bundles / "modules")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    monkeypatch.setattr("transformers.dynamic_module_utils.get_cached_module_file", lambda *a, **k: pytest.fail("ran"))
+    encoder = transformers.AutoModelForTokenClassification.from_pretrained(bundles / "encoder")
+    pair = transformers.AutoModelForSeq2SeqLM.from_pretrained(bundles / "pair")
+    words = transformers.AutoTokenizer.from_pretrained(bundles / "words")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bundles / "pair")
+    assert [type(part) for part in (pair, words, tokenizer)] == [
+        RoFormerLiteForConditionalGeneration,
+        RoFormerLiteJiebaTokenizer,
+        RoFormerLiteTokenizer,
+    ]
+    codes = (STACK, PAIR, TOKENIZER | {"tokenization_jieba"}, TOKENIZER)
+    for number, (part, code) in enumerate(zip((encoder, pair, words, tokenizer), codes, strict=True)):
+        part.save_pretrained(tmp_path / f"{number}")
+        assert code_in(tmp_path / f"{number}") == code
+        for name in (f"{number}-plain", f"{number}-plain-again"):  # it stays so
+            part.save_pretrained(tmp_path / name, **({} if "again" in name else {"remote_code": False}))
+            assert not code_in(tmp_path / name)
+            assert not any("auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json"))
+
+
+def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
+    """`register_for_auto_class` of transformers goes on working for models built on these."""
+    (tmp_path / "own_model.py").write_text(
+        "from hf_roformer_lite import RoFormerLiteForMaskedLM\n\n\nclass Own(RoFormerLiteForMaskedLM):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_model").Own
+    own.register_for_auto_class("AutoModelForMaskedLM")
+    model = own.from_pretrained(bundles / "encoder")
+    for _ in range(2):
+        model.save_pretrained(tmp_path / "own")
+        auto_map = json.loads((tmp_path / "own" / "config.json").read_text())["auto_map"]
+        assert auto_map["AutoModelForMaskedLM"] == "own_model.Own"
+        assert auto_map["AutoModel"] == "modeling_roformer_lite.RoFormerLiteModel"
+    assert code_in(tmp_path / "own") == STACK | {"own_model"}
+
+
+def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
+    transformers.BertConfig().save_pretrained(tmp_path / "bert")
+    for folder in (tmp_path, tmp_path / "bert", tmp_path / "nothing"):
+        assert main(["bundle", str(folder)]) == 2
+        assert f"{folder} holds neither a model nor a tokenizer" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
+    assert main(["bundle", str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert not code_in(tmp_path) and not code_in(tmp_path / "bert")
+
+
+def test_the_oldest_transformers_is_the_package_s():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f'"transformers>={MINIMUM_TRANSFORMERS[0]}.{MINIMUM_TRANSFORMERS[1]},<' in project
+    assert hf_roformer_lite.RoFormerLiteConfig().remote_code is False

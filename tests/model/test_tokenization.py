@@ -1,0 +1,341 @@
+"""RoFormerLiteTokenizer: lossless text, labels, words and offsets, storage, training, and BERT's own WordPiece."""
+
+import ast
+import gzip
+import pickle
+import random
+import subprocess
+import sys
+
+import pytest
+from transformers import BertTokenizer, PreTrainedTokenizerFast
+
+from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS, RoFormerLiteTokenizer
+
+ENGLISH = [
+    "The quick brown fox doesn't jump over the lazy dog.",
+    "Our teacher, Müller, comes to school by car at 7:45.",
+]
+CHINESE = [
+    "我们老师今天开车来学校，我们都很高兴。",
+    "那个时候我还没有结婚；他在北京用iPhone手机。",
+    "二〇二四年三月五日",
+]
+CORPUS = (ENGLISH + CHINESE) * 6
+LOSSLESS = ["bpe", "unigram"]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """One tokenizer per algorithm, trained on `CORPUS`."""
+    return {
+        name: RoFormerLiteTokenizer.train(CORPUS, vocab_size=700, algorithm=name, show_progress=False)
+        for name in ALGORITHMS
+    }
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Strings over all of Unicode but the surrogates, and over a mix that pre-tokenizers trip on."""
+    generator = random.Random(seed)
+    tricky = list("  \t\n\r\v\f\x00\x85\u00a0\u2028\u3000\u200d\ufe0f\u0301▁Ġ<0x41>[]é我龘ー。aA9'’t") + ["\U0001f468"]
+    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+    texts = []
+    for index in range(count):
+        length = generator.randrange(40)
+        if index % 2:
+            texts.append("".join(generator.choice(tricky) for _ in range(length)))
+        else:
+            texts.append("".join(chr(generator.randint(*generator.choice(planes))) for _ in range(length)))
+    return texts
+
+
+@pytest.mark.parametrize("algorithm", LOSSLESS)
+def test_any_text_comes_back_exactly(trained, algorithm):
+    tokenizer = trained[algorithm]
+    texts = [
+        "",
+        " ",
+        "  a  b ",
+        "\t\r\n\n a\r",
+        "e\u0301 é",
+        "👨‍👩‍👧 ❤️",
+        "\x00a\x00",
+        "\ue000\uffff\U0010ffff",
+        "▁a ▁",
+        "Ġ",
+    ]
+    texts += ["<0x41>", "<0xE6><0x88>", "\ufeff我", "don’t DON'T", *ENGLISH, *CHINESE, *random_texts(4000, seed=1)]
+    encoded = tokenizer(texts)["input_ids"]
+    assert tokenizer.batch_decode(encoded, skip_special_tokens=True) == texts
+    assert all(tokenizer.unk_token_id not in ids for ids in encoded)
+
+
+@pytest.mark.parametrize("algorithm", LOSSLESS)
+def test_special_tokens_in_the_text(trained, algorithm):
+    tokenizer = trained[algorithm]
+    text = "a[SEP]b [MASK]<0x41>"
+    assert tokenizer(text)["input_ids"].count(tokenizer.sep_token_id) == 2
+    ids = tokenizer(text, split_special_tokens=True)["input_ids"]
+    assert set(ids[1:-1]).isdisjoint(tokenizer.all_special_ids)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    with pytest.raises(TypeError):
+        tokenizer("lone surrogate \ud800")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_part_of_a_character_decodes(trained, algorithm):
+    tokenizer = trained[algorithm]
+    for index in range(len(tokenizer)):
+        assert isinstance(tokenizer.decode([index]), str)
+    ids = tokenizer("龘", add_special_tokens=False)["input_ids"]
+    if algorithm in LOSSLESS:
+        assert len(ids) == 3
+        assert "龘" not in tokenizer.decode(ids[:2]) and tokenizer.decode(ids) == "龘"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_template_and_defaults(trained, algorithm):
+    tokenizer = trained[algorithm]
+    assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
+    assert (
+        (tokenizer.bos_token_id, tokenizer.eos_token_id) == (tokenizer.cls_token_id, tokenizer.sep_token_id) == (2, 3)
+    )
+    assert tokenizer.model_max_length == 512 and tokenizer.padding_side == "right"
+    plain = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the dog", "我们")}
+    a, b = plain.values()
+    pair = tokenizer("the dog", "我们", return_token_type_ids=True)
+    assert pair["input_ids"] == [2, *a, 3, *b, 3]
+    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert list(tokenizer("the dog")) == ["input_ids", "attention_mask"]
+    assert tokenizer("the dog " * 600, truncation=True)["input_ids"].__len__() == 512
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_labels_are_what_is_to_be_predicted(trained, algorithm):
+    tokenizer = trained[algorithm]
+    source, target = ENGLISH[0], CHINESE[0]
+    ids = tokenizer(target, add_special_tokens=False)["input_ids"]
+    both = tokenizer(source, text_target=target)
+    assert both["labels"] == [*ids, 3]
+    assert both["input_ids"] == tokenizer(source)["input_ids"]
+    alone = tokenizer(text_target=[target, source], padding=True, return_tensors="pt")
+    assert alone["input_ids"][0][alone["attention_mask"][0].bool()].tolist() == [*ids, 3]
+    short = tokenizer(source, text_target=target, max_length=6, max_target_length=4, truncation=True)
+    assert (len(short["input_ids"]), short["labels"]) == (6, [*ids[:3], 3])
+    pair = tokenizer(text_target="the", text_pair_target="我们")["input_ids"]
+    assert pair == tokenizer("the", "我们")["input_ids"][1:]
+    assert tokenizer(text_target=target, add_special_tokens=False)["input_ids"] == ids
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_error_leaves_the_tokenizer_as_it_was(trained, algorithm):
+    tokenizer = trained[algorithm]
+    before, state = tokenizer(ENGLISH[0])["input_ids"], tokenizer.backend_tokenizer.to_str()
+    with pytest.raises(TypeError):
+        tokenizer("fine", text_target="not \ud800 fine")
+    with pytest.raises(TypeError):
+        tokenizer(["fine", "not \ud800 fine"], is_split_into_words=True)
+    assert tokenizer.encode(ENGLISH[0]) == before
+    assert tokenizer.backend_tokenizer.to_str() == state
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
+    tokenizer = trained[algorithm]
+    for text in [*ENGLISH, *CHINESE, "龘靐 我们龘 the 👨‍👩‍👧"]:
+        encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+        covered = set()
+        for index, (start, end) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+            covered.update(range(start, end))
+            piece = tokenizer.decode([index])
+            if algorithm in LOSSLESS and "\ufffd" not in piece:
+                assert text[start:end] == piece.lstrip(" ")
+            elif algorithm in LOSSLESS:
+                assert end - start <= 2  # bytes of a character, or across the border of two
+        assert covered == {position for position, character in enumerate(text) if character != " "}
+    if algorithm == "unigram":
+        offsets = tokenizer("龘靐", return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+        assert offsets == [(0, 1)] * 3 + [(1, 2)] * 3
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_words(trained, algorithm):
+    tokenizer = trained[algorithm]
+    words = ["Our", "teacher", ",", "我", "们", "7", "龘靐", "school"]
+    encoding = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
+    word_ids = encoding.word_ids()
+    assert word_ids[0] is word_ids[-1] is None
+    assert sorted(set(word_ids[1:-1])) == list(range(len(words)))
+    for word, (start, end) in zip(word_ids[1:-1], encoding["offset_mapping"][1:-1], strict=True):
+        assert 0 <= start <= end <= len(words[word])
+    for index, word in enumerate(words):
+        spans = [span for span, owner in zip(encoding["offset_mapping"], word_ids, strict=True) if owner == index]
+        assert set().union(*(range(*span) for span in spans)) == set(range(len(word)))
+    # As in running text, but for the space before the very first word.
+    ids = tokenizer(["the", "lazy", "dog", "."], is_split_into_words=True)["input_ids"]
+    assert ids == tokenizer(" the lazy dog.")["input_ids"]
+    pair = tokenizer([["我", "们"]], [["the", "dog"]], is_split_into_words=True).encodings[0]
+    assert pair.sequence_ids[1] == 0 and pair.sequence_ids[-2] == 1
+    labels = tokenizer(["the", "dog"], text_target=["the", "dog"], is_split_into_words=True)
+    assert labels["labels"] == labels["input_ids"][1:]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_storage(trained, algorithm, tmp_path):
+    tokenizer = trained[algorithm]
+    texts = [*ENGLISH, *CHINESE, *random_texts(200, seed=2)]
+    ids = tokenizer(texts)["input_ids"]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "tokenizer.json").write_bytes((tmp_path / "saved" / "tokenizer.json").read_bytes())
+    copies = {
+        "reloaded": RoFormerLiteTokenizer.from_pretrained(tmp_path / "saved"),
+        "tokenizer.json alone": RoFormerLiteTokenizer.from_pretrained(bare),
+        "constructed": RoFormerLiteTokenizer(tokenizer_file=str(bare / "tokenizer.json")),
+        "unpickled": pickle.loads(pickle.dumps(tokenizer)),
+    }
+    for how, copy in copies.items():
+        assert copy(texts)["input_ids"] == ids, how
+        assert copy("我", text_target="the dog") == tokenizer("我", text_target="the dog"), how
+        assert copy.special_tokens_map == tokenizer.special_tokens_map and len(copy) == len(tokenizer), how
+        assert copy.model_max_length == 512, how
+        assert copy.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str(), how
+    stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
+    assert stock(texts)["input_ids"] == ids and stock.pad_token_id == 0
+    assert stock.batch_decode(ids) == tokenizer.batch_decode(ids)
+
+
+def test_a_fresh_process_gives_the_same_ids(trained, tmp_path):
+    code = (
+        "import sys; from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer as T;"
+        "print([T.from_pretrained(d)('我们 the 龘', text_target='dog 我').data for d in sys.argv[1:]])"
+    )
+    for name, tokenizer in trained.items():
+        tokenizer.save_pretrained(tmp_path / name)
+    command = [sys.executable, "-c", code, *(str(tmp_path / name) for name in trained)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ast.literal_eval(printed) == [
+        tokenizer("我们 the 龘", text_target="dog 我").data for tokenizer in trained.values()
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_train_new_from_iterator(trained, algorithm, tmp_path):
+    trained[algorithm].save_pretrained(tmp_path)
+    tokenizer = RoFormerLiteTokenizer.from_pretrained(tmp_path, model_max_length=77)
+    batches = [["una frase nueva, " * 3, "otra frase más"], ["一句新的话"]] * 3
+    new = tokenizer.train_new_from_iterator(
+        iter(batches),
+        400,
+        show_progress=False,
+        new_special_tokens=["<lang>"],
+        special_tokens_map={"[CLS]": "<s>", "[SEP]": "</s>"},
+    )
+    assert type(new) is RoFormerLiteTokenizer and new.model_max_length == 77
+    assert len(new) == new.vocab_size <= 400
+    assert new.convert_ids_to_tokens(range(6)) == ["[PAD]", "[UNK]", "<s>", "</s>", "[MASK]", "<lang>"]
+    assert (new.cls_token, new.bos_token, new.eos_token) == ("<s>", "<s>", "</s>")
+    ids = new("<lang>una frase", text_target="otra")
+    assert ids["input_ids"][0] == 2 and ids["input_ids"][1] == 5 and ids["labels"][-1] == 3
+    assert len(new(" frase", add_special_tokens=False)["input_ids"]) == 1
+    if algorithm in LOSSLESS:
+        texts = random_texts(200, seed=3)
+        assert new.batch_decode(new(texts)["input_ids"], skip_special_tokens=True) == texts
+    new.save_pretrained(tmp_path / "new")
+    again = RoFormerLiteTokenizer.from_pretrained(tmp_path / "new")
+    assert again.get_vocab() == new.get_vocab() and again.cls_token_id == 2
+
+
+@pytest.mark.parametrize("algorithm", LOSSLESS)
+def test_training_again_gives_the_same_vocabulary(trained, algorithm):
+    again = RoFormerLiteTokenizer.train(iter(CORPUS), vocab_size=700, algorithm=algorithm, show_progress=False)
+    assert again.get_vocab() == trained[algorithm].get_vocab()
+
+
+@pytest.mark.parametrize("algorithm", LOSSLESS)
+@pytest.mark.parametrize("corpus", [["ab"], ["\x00"], ["\uffff" * 9], ["aaaa"], ["\x00a\uffffb" * 9]])
+def test_a_corpus_with_next_to_nothing(algorithm, corpus):
+    tokenizer = RoFormerLiteTokenizer.train(corpus, algorithm=algorithm, show_progress=False)
+    texts = [*corpus, *CHINESE, "a b"]
+    assert tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True) == texts
+
+
+@pytest.mark.parametrize("algorithm", LOSSLESS)
+def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
+    tokenizer = trained[algorithm]
+    # A frequent word is one token, although the Unigram trainer of tokenizers alone would never propose it whole.
+    assert tokenizer.tokenize("x doesn't jump")[-3:] == tokenizer.tokenize(" doesn") + ["'t"] + tokenizer.tokenize(
+        " jump"
+    )
+    assert len(tokenizer.tokenize(" jump")) == 1
+    numbers = tokenizer("2024年", add_special_tokens=False)["input_ids"]
+    assert [tokenizer.decode([index]) for index in numbers[:4]] == list("2024")
+    for text in ("北京用iPhone手机", "高兴。", "dog."):
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+    if algorithm == "unigram":
+        assert tokenizer.convert_ids_to_tokens(range(5, 261)) == bytes_of
+
+
+@pytest.mark.parametrize("lowercase, strip_accents", [(True, None), (False, None), (True, False), (False, True)])
+def test_wordpiece_equals_bert(lowercase, strip_accents):
+    options = {"lowercase": lowercase, "strip_accents": strip_accents, "show_progress": False}
+    tokenizer = RoFormerLiteTokenizer.train(CORPUS, vocab_size=500, algorithm="wordpiece", **options)
+    bert = BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase, strip_accents=strip_accents)
+    texts = (
+        ENGLISH + CHINESE + ["Ünïcödé DOG", "我们the dog\x00\ufffd\t!", "[MASK]", "", "a" * 150, *random_texts(500, 4)]
+    )
+    for text in texts:
+        assert tokenizer(text)["input_ids"] == bert(text)["input_ids"]
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == bert.decode(ids, skip_special_tokens=True)
+    assert tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True).data == bert(ENGLISH, CHINESE[:2]).data
+
+
+def test_sources(tmp_path):
+    plain, packed = tmp_path / "a.txt", tmp_path / "b.gz"
+    plain.write_text("\ufeff" + "\r\n".join(CORPUS[:15]), encoding="utf-8", newline="")
+    packed.write_bytes(gzip.compress("\n".join(CORPUS[15:]).encode()))
+    expected = RoFormerLiteTokenizer.train(CORPUS, vocab_size=400, show_progress=False).get_vocab()
+    for source in ([plain, packed], [str(plain), str(packed)], (text for text in CORPUS)):
+        tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=400, model_max_length=99, show_progress=False)
+        assert tokenizer.get_vocab() == expected and tokenizer.model_max_length == 99
+    assert RoFormerLiteTokenizer.train(str(plain), vocab_size=300, show_progress=False).vocab_size == 300
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_bad_sources_are_named(algorithm, tmp_path):
+    bad, broken, empty = tmp_path / "bad.txt", tmp_path / "broken.gz", tmp_path / "empty.txt"
+    bad.write_bytes("good 好\n".encode() * 3 + "坏".encode("gbk") + b"\n")
+    broken.write_bytes(gzip.compress(b"text\n" * 99)[:-12])
+    empty.write_text("\n \n")
+
+    def train(source, **options):
+        return RoFormerLiteTokenizer.train(source, algorithm=algorithm, show_progress=False, **options)
+
+    for source, error, message in [
+        (bad, ValueError, r"bad\.txt, line 4, byte 1: not UTF-8"),
+        (broken, ValueError, r"broken\.gz: not a whole gzip file"),
+        (empty, ValueError, "holds no text"),
+        ([], ValueError, "holds no text"),
+        (["text", 3], TypeError, "holds 3, a int"),
+        (tmp_path / "none.txt", FileNotFoundError, r"none\.txt"),
+        (["none.txt"], FileNotFoundError, r"none\.txt"),
+        ([bad, tmp_path], FileNotFoundError, str(tmp_path)),
+    ]:
+        with pytest.raises(error, match=message):
+            train(source)
+    with pytest.raises(ValueError, match="vocab_size=40 is too small.* take [0-9]+ entries"):
+        train(CORPUS, vocab_size=40)
+    smallest = train(CORPUS, vocab_size=700).train_new_from_iterator(CORPUS, 60)  # as stock tokenizers do
+    assert 60 < smallest.vocab_size < 600
+    assert smallest.decode(smallest("a cat")["input_ids"], skip_special_tokens=True) == "a cat"
+
+
+def test_bad_options_are_named():
+    with pytest.raises(ValueError, match="algorithm='bep' is unknown; choose one of bpe, unigram, wordpiece"):
+        RoFormerLiteTokenizer.train(CORPUS, algorithm="bep")
+    with pytest.raises(ValueError, match="lowercase=True.*unigram is lossless"):
+        RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram", lowercase=True)

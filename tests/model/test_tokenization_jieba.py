@@ -1,0 +1,327 @@
+"""RoFormerLiteJiebaTokenizer against HF's RoFormerTokenizer made from the same vocabulary; storage; processes."""
+
+import copy
+import gzip
+import json
+import multiprocessing
+import pickle
+import random
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from conftest import SHARED
+from transformers import AddedToken, BatchEncoding, RoFormerTokenizer
+
+from hf_roformer_lite.model.tokenization_jieba import RoFormerLiteJiebaTokenizer
+from hf_roformer_lite.model.tokenization_roformer_lite import SPECIAL_TOKENS
+
+rjieba = pytest.importorskip("rjieba", reason="needs the extra `jieba`")
+
+DATA = SHARED / "data"
+LINES = [
+    "今天天气非常好。",
+    "在北京大学读书的小明，2024年花3.5万元买了一台iPhone15-Pro！",
+    "　　话说天下大势，分久必合，合久必分。",
+    "王教练说：“打得不错”……（完）",
+    "Ｆｕｌｌｗｉｄｔｈ　ＡＢＣ１２３，全角！？",
+    "Ünïcödé CAFÉ İstanbul ǅ naïve ŒUVRE, ẞ Straße Å",
+    "cafe\u0301 A\u030a\u0301 q\u0323\u0307 \u302e\U0001d165\u0301",
+    "한국어 각 ㄱㅏ, ひらがなガ, カ\u3099, ไทย, हिन्दी, עִבְרִית",
+    "👨\u200d👩\u200d👧 ❤️ 天😀气 🇨🇳",
+    "a\tb\r\nc\x0bd\x0ce\x85f\u00a0g\u2028h\u3000i\u200bj\ufeffk",
+    "中\x00国\x07人\ufffd民\x7f大\u200d学\ue000",
+    "don't C++ C# A&B a.b_c#d+e%f 50%-60% T恤 AA制 卡拉OK http://a.cn/x?y=1",
+    "##气 ##a [UN K] < e > don##t",
+    "𠀀𠮷野家㐀豈丽々〇〆ヶ",
+    "[CLS]今天[MASK]很好[SEP] [mask] [PAD][UNK]x",
+    "a" * 150 + " " + "天" * 120 + " " + "9" * 101,
+    " ",
+    "",
+    "\u0301",
+    "   多  个   空 格  ",
+    "美国队长和天气预报员都在下雨天学习机器学习",
+]
+
+
+def vocabulary(lines: Iterable[str], size: int) -> dict[str, int]:
+    """The special tokens, the characters, `##` before the Latin ones, and the most frequent words of the lines."""
+    words = Counter(word for line in lines for word in rjieba.cut(line.lower(), False) if not word.isspace())
+    characters = sorted({character for word in words for character in word})
+    entries = [*SPECIAL_TOKENS, *characters, *(f"##{character}" for character in characters if character.isascii())]
+    entries += [word for word, _ in words.most_common(size)]
+    return {word: index for index, word in enumerate(list(dict.fromkeys(entries))[:size])}
+
+
+# Every second line: the others have characters and words that are unknown.
+VOCABULARY = vocabulary([*LINES[::2], "don a cafe 天气预报 机器学习"], 500)
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[RoFormerLiteJiebaTokenizer, RoFormerTokenizer]:
+    return RoFormerLiteJiebaTokenizer(VOCABULARY), RoFormerTokenizer(VOCABULARY)
+
+
+def columns(encoding: BatchEncoding) -> dict[str, Any]:
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in encoding.items()}
+
+
+def assert_same(ours: BatchEncoding, theirs: BatchEncoding) -> None:
+    assert list(ours) == list(theirs)
+    assert columns(ours) == columns(theirs)
+    assert ours.is_fast and ours.n_sequences == theirs.n_sequences
+    assert len(ours.encodings) == len(theirs.encodings)
+    for one, other in zip(ours.encodings, theirs.encodings, strict=True):
+        for name in ("ids", "tokens", "offsets", "word_ids", "sequence_ids", "type_ids", "special_tokens_mask"):
+            assert getattr(one, name) == getattr(other, name), name
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Strings over all of Unicode but the surrogates, and over a mix of what normalisation and Jieba treat apart."""
+    generator = random.Random(seed)
+    tricky = list(" \t\x00\x85\u3000\u200d\ufe0f\u0301\u0323\u302eéİ각aAbB1９.%-#，。天气预报我们大学") + [
+        "[SEP]",
+        "##",
+    ]
+    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0x4E00, 0x4FFF), (0xE000, 0xFFFF), (0x10000, 0x2FFFF)]
+    texts = []
+    for index in range(count):
+        length = generator.randrange(30)
+        if index % 2:
+            texts.append("".join(generator.choice(tricky) for _ in range(length)))
+        else:
+            texts.append("".join(chr(generator.randint(*generator.choice(planes))) for _ in range(length)))
+    return texts
+
+
+@pytest.mark.parametrize("strip_accents", [None, False, True])
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_ids_and_offsets_are_those_of_hf(do_lower_case, strip_accents):
+    options = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
+    ours, theirs = (kind(VOCABULARY, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer))
+    texts = LINES + random_texts(1500, seed=1)
+    flags = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "return_length": True}
+    assert_same(ours(texts, **flags), theirs(texts, **flags))
+    assert ours(texts).data == theirs(texts).data
+
+
+def test_ordinary_text_does_without_the_backend(both, monkeypatch):
+    ours, theirs = both
+    monkeypatch.setattr(ours, "_encode_by_backend", pytest.fail)
+    lines = [line for line in LINES if not any(map(unicodedata.combining, line)) and "[CLS]" not in line]
+    assert len(lines) == len(LINES) - 4
+    options = {"return_offsets_mapping": True, "truncation": True, "max_length": 20, "padding": True}
+    assert ours(lines, **options).data == theirs(lines, **options).data
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no special tokens": {"add_special_tokens": False},
+    "padded": {"padding": True, "return_tensors": "pt"},
+    "padded, left, of eight": {"padding": True, "padding_side": "left", "pad_to_multiple_of": 8},
+    "padded to a length": {"padding": "max_length", "max_length": 200, "return_tensors": "np"},
+    "truncated": {"truncation": True, "max_length": 7},
+    "truncated to nothing": {"truncation": True, "max_length": 3},
+    "truncated, padded": {"truncation": True, "max_length": 9, "padding": "max_length"},
+    "truncated without special tokens": {"truncation": True, "max_length": 5, "add_special_tokens": False},
+    "overflowing": {"truncation": True, "max_length": 9, "stride": 2, "return_overflowing_tokens": True},
+    "columns": {"return_token_type_ids": False, "return_attention_mask": False, "return_length": True},
+    "special tokens split": {"split_special_tokens": True},
+}
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_requests(both, request_name, offsets):
+    options = REQUESTS[request_name] | {"return_offsets_mapping": offsets, "return_special_tokens_mask": offsets}
+    ours, theirs = both
+    long = [line for line in LINES if len(line) > 7]
+    assert_same(ours(long, **options), theirs(long, **options))
+    assert_same(ours(long, long[::-1], **options), theirs(long, long[::-1], **options))
+    if "return_tensors" not in options:
+        assert_same(ours(LINES, **options), theirs(LINES, **options))
+        for text in ("", " ", LINES[1]):
+            assert_same(ours(text, **options), theirs(text, **options))
+            assert_same(ours(text, "天气", **options), theirs(text, "天气", **options))
+            assert_same(ours(text, "", **options), theirs(text, "", **options))
+    words = [list(rjieba.cut(line)) for line in long]
+    assert_same(ours(words, is_split_into_words=True, **options), theirs(words, is_split_into_words=True, **options))
+
+
+def test_other_forms_of_input(both):
+    ours, theirs = both
+    tuples = [("今天", "天气"), ("a b", "")]
+    assert_same(ours(tuples), theirs(tuples))
+    assert_same(ours(tuple(LINES)), theirs(tuple(LINES)))
+    assert_same(ours(["今", "天天"], is_split_into_words=True), theirs(["今", "天天"], is_split_into_words=True))
+    assert ours(text_target=LINES).data == theirs(text_target=LINES).data
+    for line in LINES:
+        assert ours.tokenize(line) == theirs.tokenize(line)
+        assert ours.encode(line, "天气") == theirs.encode(line, "天气")
+    for left in ("truncation_side", "padding_side"):
+        sides = [kind(VOCABULARY, **{left: "left"}) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)]
+        options = {"truncation": True, "max_length": 6, "padding": True, "return_offsets_mapping": True}
+        assert_same(*(kind(LINES, **options) for kind in sides))
+    for strategy in ("only_first", "only_second", "longest_first"):
+        options = {"truncation": strategy, "max_length": 12}
+        assert_same(*(kind(LINES[0], LINES[0], **options) for kind in both))
+    assert_same(*(kind(LINES, truncation="only_first", max_length=12) for kind in both))
+    for tokenizer in both:
+        with pytest.raises(Exception, match="Second sequence not provided"):
+            tokenizer(LINES[1], truncation="only_second", max_length=12)
+    for wrong in (3, [3], [None], ["fine", None], "lone surrogate \ud800", ["fine", "\ud800"]):
+        errors = []
+        for tokenizer in both:
+            with pytest.raises((TypeError, ValueError)) as raised:
+                tokenizer(wrong)
+            errors.append(raised.type)
+        assert errors[0] is errors[1]
+    with pytest.raises(ValueError, match="does not match batch length"):
+        ours(["a", "b"], ["a"])
+    with pytest.raises(TypeError, match="text_pair"):
+        ours(["a"], "b")
+    assert ours(LINES).data == theirs(LINES).data
+
+
+def test_details_behind_the_numbers(both):
+    ours, theirs = (tokenizer(LINES, padding=True) for tokenizer in both)
+    for row, line in enumerate(LINES):
+        assert ours.tokens(row) == theirs.tokens(row) and ours.word_ids(row) == theirs.word_ids(row)
+        for index in range(len(line)):
+            assert ours.char_to_token(row, index) == theirs.char_to_token(row, index)
+    unpickled = pickle.loads(pickle.dumps(both[0](LINES)))
+    assert unpickled.tokens(1) == both[1](LINES).tokens(1)
+    assert copy.deepcopy(both[0](LINES)).word_ids(1) == both[1](LINES).word_ids(1)
+
+
+def test_added_tokens_and_decoding(tmp_path):
+    tokenizers = RoFormerLiteJiebaTokenizer(VOCABULARY), RoFormerTokenizer(VOCABULARY)
+    texts = [*LINES, "今天天气预报 Müller说 <x> MULLER muller x天气x天<x >", "天气 气象 单 词 单词a 单词"]
+    before = tokenizers[0](texts)["input_ids"]
+    new = ["天气", "Müller", AddedToken("<x>", lstrip=True, rstrip=True), AddedToken("单词", single_word=True)]
+    for tokenizer in tokenizers:
+        assert tokenizer.add_tokens(new) == 3 + ("天气" not in VOCABULARY)
+        tokenizer.add_special_tokens({"extra_special_tokens": ["<end>"], "mask_token": "<mask>"})
+    ours, theirs = tokenizers
+    texts += ["a<mask>b <end>"]
+    assert len(ours) == len(theirs) and ours.get_vocab() == theirs.get_vocab()
+    assert_same(ours(texts, return_offsets_mapping=True), theirs(texts, return_offsets_mapping=True))
+    ids = ours(texts)["input_ids"]
+    assert ids[:-1] != before
+    for skip in (False, True):
+        assert ours.batch_decode(ids, skip_special_tokens=skip) == theirs.batch_decode(ids, skip_special_tokens=skip)
+    ours.save_pretrained(tmp_path)
+    again = RoFormerLiteJiebaTokenizer.from_pretrained(tmp_path)
+    assert again(texts).data == ours(texts).data and again.get_vocab() == ours.get_vocab()
+
+
+def test_special_tokens_that_the_vocabulary_lacks():
+    vocab = {"我": 0, "们": 1, "[UNK]": 2, "<s>": 3}
+    options = {"cls_token": "<s>", "sep_token": "</s>"}
+    ours, theirs = (kind(vocab, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer))
+    assert ours.get_vocab() == theirs.get_vocab() and ours.special_tokens_map == theirs.special_tokens_map
+    assert_same(ours(["我们<s>", "他"], padding=True), theirs(["我们<s>", "他"], padding=True))
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_storage(tmp_path, do_lower_case):
+    ours, theirs = (
+        kind(VOCABULARY, do_lower_case=do_lower_case, model_max_length=64)
+        for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours.save_pretrained(tmp_path / "ours")
+    assert (tmp_path / "ours/tokenizer.json").read_bytes() == (tmp_path / "theirs/tokenizer.json").read_bytes()
+    config = json.loads((tmp_path / "ours/tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "RoFormerLiteJiebaTokenizer" and config["do_lower_case"] is do_lower_case
+    (tmp_path / "bare").mkdir()
+    (path,) = ours.save_vocabulary(str(tmp_path / "bare"))
+    load = RoFormerLiteJiebaTokenizer.from_pretrained
+    copies = {
+        "saved by HF": load(tmp_path / "theirs"),
+        "saved": load(tmp_path / "ours"),
+        "vocab.txt alone": load(tmp_path / "bare", do_lower_case=do_lower_case, model_max_length=64),
+        "constructed": RoFormerLiteJiebaTokenizer(path, do_lower_case=do_lower_case, model_max_length=64),
+        "unpickled": pickle.loads(pickle.dumps(ours)),
+        "copied": copy.deepcopy(ours),
+    }
+    expected = theirs(LINES, return_offsets_mapping=True)
+    for how, tokenizer in copies.items():
+        assert tokenizer(LINES, return_offsets_mapping=True).data == expected.data, how
+        assert tokenizer.get_vocab() == VOCABULARY and tokenizer.model_max_length == 64, how
+    assert pickle.dumps(copies["unpickled"]) == pickle.dumps(copies["unpickled"])
+    with pytest.raises(NotImplementedError, match="cannot be trained"):
+        ours.train_new_from_iterator(LINES, 300)
+
+
+def test_a_fresh_process_needs_only_the_import(both, tmp_path):
+    both[0].save_pretrained(tmp_path / "saved")
+    code = (
+        "import json, sys, transformers, hf_roformer_lite;"
+        "tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1]);"
+        "print(type(tokenizer).__name__, json.dumps(tokenizer(json.loads(sys.argv[2]))['input_ids']))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "saved"), json.dumps(LINES)]
+    name, printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(" ", 1)
+    assert name == "RoFormerLiteJiebaTokenizer"
+    assert json.loads(printed) == both[1](LINES)["input_ids"]
+
+
+def ids_of(tokenizer: RoFormerLiteJiebaTokenizer, text: str) -> list[int]:
+    return tokenizer(text)["input_ids"]
+
+
+def test_other_processes(both):
+    torch_data = pytest.importorskip("torch.utils.data")
+    datasets = pytest.importorskip("datasets", reason="needs the extra `train`")
+    ours, theirs = both
+    expected = theirs(LINES)["input_ids"]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(partial(ids_of, ours), LINES) == expected
+    mapped = datasets.Dataset.from_dict({"text": LINES}).map(partial(encode_column, ours), batched=True, num_proc=2)
+    assert mapped["input_ids"][:] == expected
+    collate = partial(ours, padding=True, return_tensors="pt")
+    batches = torch_data.DataLoader(LINES, batch_size=5, num_workers=2, collate_fn=collate)
+    for start, batch in zip(range(0, len(LINES), 5), batches, strict=True):
+        assert columns(batch) == columns(theirs(LINES[start : start + 5], padding=True, return_tensors="pt"))
+
+
+def encode_column(tokenizer: RoFormerLiteJiebaTokenizer, rows: dict[str, list[str]]) -> BatchEncoding:
+    return tokenizer(rows["text"])
+
+
+def test_memory_is_bounded(monkeypatch, both):
+    monkeypatch.setattr("hf_roformer_lite.model.tokenization_jieba._REMEMBERED", 7)
+    tokenizer = RoFormerLiteJiebaTokenizer(VOCABULARY)
+    assert tokenizer(LINES, return_offsets_mapping=True).data == both[1](LINES, return_offsets_mapping=True).data
+    assert max(map(len, (tokenizer._lookup._ids, tokenizer._lookup._characters))) <= 7
+
+
+def test_without_rjieba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    with pytest.raises(
+        ImportError, match=r'RoFormerLiteJiebaTokenizer.*rjieba.*pip install "hf_roformer_lite\[jieba\]"'
+    ):
+        RoFormerLiteJiebaTokenizer(VOCABULARY)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real lines of ../shared/data are not there")
+def test_ten_thousand_real_lines():
+    titles = (DATA / "thucnews_titles" / "test.txt").read_text(encoding="utf-8").splitlines()
+    lines = [title.rsplit("\t", 1)[0] for title in titles[:5000]]
+    for novel in sorted((DATA / "zh_novels").glob("*.gz")):
+        with gzip.open(novel, "rt", encoding="utf-8") as file:
+            lines += [line.rstrip("\n") for _, line in zip(range(1250), file, strict=False)]
+    assert len(lines) == 10_000
+    vocab = vocabulary(lines[::3], 20_000)
+    ours, theirs = RoFormerLiteJiebaTokenizer(vocab), RoFormerTokenizer(vocab)
+    for start in range(0, len(lines), 1000):
+        batch = lines[start : start + 1000]
+        expected = theirs(batch, return_offsets_mapping=True)
+        assert ours(batch, return_offsets_mapping=True).data == expected.data
+        assert ours(batch)["input_ids"] == expected["input_ids"]

@@ -1,0 +1,52 @@
+"""A tiny model and eight rows for every head, for the tests of training."""
+
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
+
+import hf_roformer_lite as rl
+
+
+def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
+    """Eight rows of uneven lengths with uneven numbers of labels, padded to one length."""
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for index in range(8):
+        length = 4 + index
+        ids = torch.randint(5, VOCAB, (12,), generator=generator)
+        mask = (torch.arange(12) < length).long()
+        ids = ids * mask
+        labels = torch.where((torch.rand(12, generator=generator) < 0.1 * (index + 2)) & mask.bool(), ids, -100)
+        row = {"input_ids": ids, "attention_mask": mask}
+        if kind in ("mlm", "causal", "seq2seq"):
+            row["labels"] = labels if kind == "mlm" else torch.where(mask.bool(), ids, -100)
+        elif kind == "token":
+            row["labels"] = torch.where(labels == -100, labels, labels % 3)
+        elif kind == "question":
+            row |= {"start_positions": torch.tensor(1), "end_positions": torch.tensor(index % 4)}
+        elif kind == "choice":
+            row = {key: torch.stack([value, value.flip(0)]) for key, value in row.items()}
+            row["labels"] = torch.tensor(index % 2)
+        elif kind == "multi":
+            row["labels"] = torch.rand(3, generator=generator).round()
+        else:
+            row["labels"] = torch.rand((), generator=generator) if kind == "regression" else torch.tensor(index % 3)
+        rows.append(row)
+    return rows
+
+
+HEADS = {
+    "mlm": (rl.RoFormerLiteForMaskedLM, {}),
+    "causal": (rl.RoFormerLiteForCausalLM, {}),
+    "single": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 3}),
+    "multi": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 3}),
+    "regression": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 1}),
+    "token": (rl.RoFormerLiteForTokenClassification, {"num_labels": 3}),
+    "question": (rl.RoFormerLiteForQuestionAnswering, {}),
+    "choice": (rl.RoFormerLiteForMultipleChoice, {}),
+    "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}),
+}
+
+
+def make_model(kind: str):
+    model_class, fields = HEADS[kind]
+    return build(model_class, seq2seq_config() if kind == "seq2seq" else stack_config(**fields))

@@ -1,0 +1,74 @@
+"""Metrics at points where the right figure is known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hf_roformer_lite.training.metrics import (
+    classification_metrics,
+    multi_label_metrics,
+    perplexity_metrics,
+    regression_metrics,
+    tagging_metrics,
+    token_scores,
+    translation_metrics,
+)
+
+
+def test_translation():
+    references = ["the cat sat on the mat", "a dog barks at night"]
+    assert translation_metrics(references, references) == {
+        "bleu": pytest.approx(100),
+        "chrf": pytest.approx(100),
+        "exact_match": 1.0,
+    }
+    half = translation_metrics([references[0], "nothing of the kind"], references)
+    assert half["exact_match"] == 0.5 and 0 < half["bleu"] < 100
+    # 3 of 4 words, 2 of 3 pairs, 1 of 2 triples, smoothed 1/2 of 1 quadruple, no brevity penalty
+    expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
+    assert translation_metrics(["a b c x"], ["a b c d"])["bleu"] == pytest.approx(expected)
+    chinese = translation_metrics(["我喜欢猫和狗"], ["我喜欢猫和鸟"], "zh")
+    assert chinese["bleu"] > translation_metrics(["我喜欢猫和狗"], ["我喜欢猫和鸟"])["bleu"]
+
+
+def test_perplexity_is_over_tokens_not_over_batches():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(3, 5, 11), torch.randint(0, 11, (3, 5))
+    labels[0, 1:] = -100
+    labels[1] = -100
+    scores = token_scores(logits, labels)
+    keep = labels != -100
+    loss = torch.nn.functional.cross_entropy(logits[keep], labels[keep]).item()
+    measured = perplexity_metrics(scores.numpy())
+    assert measured["loss"] == pytest.approx(loss, rel=1e-6)
+    assert measured["perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
+    assert measured["accuracy"] == pytest.approx((logits[keep].argmax(-1) == labels[keep]).float().mean().item())
+    assert type(measured["accuracy"]) is float  # not numpy's, which no card can hold
+    uniform = perplexity_metrics(token_scores(torch.zeros(1, 4, 11), torch.zeros(1, 4, dtype=torch.long)).numpy())
+    assert uniform["perplexity"] == pytest.approx(11)
+    with pytest.raises(ValueError, match="no labelled token"):
+        perplexity_metrics(np.zeros((2, 3)))
+
+
+def test_classification():
+    scores = classification_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
+    assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3) / 2)}
+    several = multi_label_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
+    assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
+
+
+def test_regression():
+    scores = regression_metrics(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 8.0]))
+    assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1), "mse": pytest.approx(7)}
+    assert regression_metrics(np.ones(3), np.array([1.0, 2.0, 3.0]))["pearson"] == 0.0
+
+
+def test_tagging_counts_whole_entities():
+    true = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
+    predicted = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG"]]
+    scores = tagging_metrics(predicted, true, entities=True)
+    assert (scores["f1"], scores["accuracy"]) == (pytest.approx(2 / 3), pytest.approx(5 / 6))
+    parts_of_speech = tagging_metrics([["DET", "NOUN"]], [["DET", "VERB"]], entities=False)
+    assert set(parts_of_speech) == {"accuracy", "macro_f1"} and parts_of_speech["accuracy"] == 0.5

@@ -1,0 +1,122 @@
+"""A model directory is complete or not there; what was there before is lost only when it is replaced."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.output_directory import check_output_dir, complete_directory
+from hf_roformer_lite.training.resume import claim, last_complete_checkpoint, training_dir
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def model(tmp_path):
+    target = tmp_path / "model"
+    with complete_directory(target) as folder:
+        (folder / "config.json").write_text("old")
+        (folder / "results.json").write_text("old")
+    return target
+
+
+def test_replaced_as_a_whole(model):
+    with complete_directory(model) as folder:
+        assert contents(model)["config.json"] == "old"
+        (folder / "config.json").write_text("new")
+    assert contents(model.parent) == {"model/config.json": "new"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyboardInterrupt()])
+def test_failure_changes_nothing(model, error):
+    before = contents(model.parent)
+    with pytest.raises(type(error)), complete_directory(model) as folder:
+        (folder / "config.json").write_text("half")
+        raise error
+    assert contents(model.parent) == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "weights.bin"),
+        ValueError("Error while serializing: I/O error: No space left on device (os error 28)"),  # safetensors' way
+    ],
+)
+def test_full_disk(model, error):
+    before = contents(model.parent)
+    with pytest.raises(InputError, match="no space left on the disk while saving the model; nothing was changed"):
+        with complete_directory(model) as folder:
+            (folder / "config.json").write_text("half")
+            raise error
+    assert contents(model.parent) == before
+
+
+def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
+    before = contents(model.parent)
+    rename = Path.rename
+
+    def failing(self, target):
+        if "unfinished" in self.name:
+            raise PermissionError(errno.EACCES, "not allowed", str(target))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(PermissionError), complete_directory(model) as folder:
+        (folder / "config.json").write_text("new")
+    assert contents(model.parent) == before
+
+
+def test_killed_between_the_renames(model):
+    model.rename(model.with_name(".model.previous"))
+    with pytest.raises(InputError, match="holds a finished model"):
+        check_output_dir(model, overwrite=False)
+    assert contents(model)["config.json"] == "old"
+
+
+def test_what_may_be_overwritten(model, tmp_path):
+    check_output_dir(tmp_path / "new", overwrite=False)
+    (tmp_path / "empty").mkdir()
+    check_output_dir(tmp_path / "empty", overwrite=False)
+    with pytest.raises(InputError, match="finished model; replace it with --overwrite_output_dir"):
+        check_output_dir(model, overwrite=False)
+    check_output_dir(model, overwrite=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_text("")
+    with pytest.raises(InputError, match="photos holds other files, which would be lost"):
+        check_output_dir(tmp_path / "photos", overwrite=True)
+
+
+def test_an_unfinished_training_belongs_to_its_options(tmp_path):
+    folder = training_dir(tmp_path / "model")
+    claim(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "trainer_state.json").write_text("{}")
+    claim(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
+    with pytest.raises(InputError, match="with other options .--size was tiny and is mini.; give the same command"):
+        claim(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=False)
+    assert (folder / "checkpoint-5").exists()
+    claim(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=True)
+    assert not (folder / "checkpoint-5").exists()
+    (tmp_path / "photos.training").mkdir()
+    (tmp_path / "photos.training" / "cat.png").write_text("")
+    with pytest.raises(InputError, match="needed for the checkpoints, but holds other files"):
+        claim(tmp_path / "photos.training", {}, overwrite=True)
+
+
+def test_half_written_checkpoints_do_not_count(tmp_path):
+    for step, state in ((9, "{}"), (10, "{}"), (100, '{"half'), (101, None)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        if state is not None:
+            (folder / "trainer_state.json").write_text(state)
+    assert last_complete_checkpoint(tmp_path, averaged=False) == str(tmp_path / "checkpoint-10")
+    assert last_complete_checkpoint(tmp_path, averaged=True) is None
+    (tmp_path / "checkpoint-9" / "averaged_weights.safetensors").write_text("")
+    assert last_complete_checkpoint(tmp_path, averaged=True) == str(tmp_path / "checkpoint-9")
+    claim(tmp_path / "other", {}, overwrite=False)
+    assert last_complete_checkpoint(tmp_path / "other", averaged=False) is None
