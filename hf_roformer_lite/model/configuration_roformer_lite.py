@@ -34,8 +34,9 @@ def preset_fields(name: str) -> dict[str, int]:
     return dict(PRESETS[name])
 
 
-class _Plan:
-    """A property without a setter of its own: transformers 5.17 assigns plans to configs, 5.23 only reads them."""
+class _ComputedPlan:
+    """A sharding plan that is computed when it is read, and may be assigned over: transformers 5.17 does, 5.23 only
+    reads."""
 
     def __init__(self, compute: Callable[[Any], dict[str, str]]):
         self.compute = compute
@@ -184,7 +185,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
 
-    @_Plan
+    @_ComputedPlan
     def base_model_tp_plan(self) -> dict[str, str]:
         """Tensor-parallel plan of the modules that this stack has; only standard layers are cut."""
         if self.layer_style != "standard":
@@ -197,7 +198,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         plan |= {f"layers.*.mlp.{name}_proj": "colwise" for name in (["gate", "up"] if self.gated_mlp else ["up"])}
         return plan | {"layers.*.mlp.down_proj": "rowwise"}
 
-    @_Plan
+    @_ComputedPlan
     def base_model_fsdp_plan(self) -> dict[str, str]:
         """What FSDP2 shards together."""
         plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}

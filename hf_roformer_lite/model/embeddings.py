@@ -7,7 +7,9 @@ from transformers.utils.import_utils import is_tracing
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
 from .layers import RoFormerLiteDropout, make_norm
+from .ragged import RaggedBatch
 from .rope import sinusoidal_positions
+from .torch_internals import has_forward_hooks
 
 
 class RoFormerLiteEmbeddings(nn.Module):
@@ -31,19 +33,28 @@ class RoFormerLiteEmbeddings(nn.Module):
 
     def forward(
         self,
+        tokens: RaggedBatch,
         input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
-        position_ids: torch.Tensor,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`input_ids` `(...)` or `inputs_embeds` `(..., embedding_size)` to `(..., hidden)`."""
-        if inputs_embeds is None and self.word_embeddings is None:
-            raise ValueError("vocab_size=0: this model takes vectors; give inputs_embeds in place of input_ids.")
-        states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (..., embedding_size)
+        """Padded input to the hidden states of its real tokens.
+
+        Args:
+            tokens: Which tokens are real, and their positions.
+            input_ids: `(B, L)`; or give `inputs_embeds`, `(B, L, embedding_size)`.
+            token_type_ids: `(B, L)`. Default: zeros.
+
+        Returns:
+            `(N, hidden)`, or `(B, L, hidden)` in a dense batch; `...` below.
+        """
+        position_ids = tokens.position_ids
+        states = self._embed_words(tokens, input_ids, inputs_embeds)  # (..., embedding_size)
         if self.config.scale_embeddings:
             states = states * self.config.embedding_size**0.5
         if self.config.type_vocab_size:
-            token_type_ids = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
+            no_segments = token_type_ids is None
+            token_type_ids = torch.zeros_like(position_ids) if no_segments else tokens.gather(token_type_ids)
             states = states + self.token_type_embeddings(token_type_ids)
         if self.config.position_embedding_type == "learned":
             if not is_tracing(position_ids) and position_ids.numel():
@@ -57,3 +68,14 @@ class RoFormerLiteEmbeddings(nn.Module):
         elif self.config.position_embedding_type == "sinusoidal":
             states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
         return self.projection(self.dropout(self.norm(states)))
+
+    def _embed_words(
+        self, tokens: RaggedBatch, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
+    ) -> torch.Tensor:
+        if inputs_embeds is not None:
+            return tokens.gather(inputs_embeds)
+        if self.word_embeddings is None:
+            raise ValueError("vocab_size=0: this model takes vectors; give inputs_embeds in place of input_ids.")
+        if has_forward_hooks(self.word_embeddings):  # such as NEFTune's, which expects (B, L, embedding_size)
+            return tokens.gather(self.word_embeddings(input_ids))
+        return self.word_embeddings(tokens.gather(input_ids))

@@ -14,8 +14,8 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .fast_linear import RoFormerLiteLinear
-from .lm_heads import RoFormerLiteLMTransform
-from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
+from .lm_heads import LMHeadMixin, RoFormerLiteLMTransform
+from .losses import IGNORE_INDEX
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
 logger = logging.get_logger(__name__)
@@ -56,7 +56,17 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
 
 
 class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
-    """Encoder and decoder without a head."""
+    """Encoder and decoder without a head.
+
+    Args of `forward`:
+        input_ids, attention_mask, position_ids, inputs_embeds: The source, as for `RoFormerLiteModel.forward`.
+        decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The target.
+        encoder_outputs: What the encoder returned for this source, in place of running it.
+        past_key_values, use_cache: The decoder's cache.
+
+    Raises:
+        ValueError: when inputs do not fit together.
+    """
 
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
         super().__init__(config)
@@ -92,14 +102,50 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and run the decoder on the target.
+        """Encode the source and run the decoder on the target; the class describes the arguments."""
+        self._check(attention_mask, decoder_input_ids, decoder_inputs_embeds)
+        for flag in ("output_hidden_states", "output_attentions"):
+            if getattr(self.config, flag):
+                kwargs.setdefault(flag, True)  # else each stack's own config decides
+        encoder_tokens = None
+        if encoder_outputs is None:
+            source = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+            source |= {"position_ids": position_ids, **kwargs}
+            layout = self.encoder.lay_out(**source)
+            encoder_tokens = layout.tokens
+            encoder_outputs = self.encoder(**source, layout=layout, return_dict=True)
+        elif isinstance(encoder_outputs, tuple | list):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        target = {
+            "input_ids": decoder_input_ids,
+            "attention_mask": decoder_attention_mask,
+            "inputs_embeds": decoder_inputs_embeds,
+            "position_ids": decoder_position_ids,
+            "encoder_hidden_states": encoder_outputs.last_hidden_state,
+            "encoder_attention_mask": attention_mask,
+            "past_key_values": past_key_values,
+            "use_cache": self.config.use_cache if use_cache is None else use_cache,
+            **kwargs,
+        }
+        layout = self.decoder.lay_out(**target, encoder_tokens=encoder_tokens)
+        outputs = self.decoder(**target, layout=layout, return_dict=True)
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
 
-        Args:
-            input_ids, attention_mask, position_ids, inputs_embeds: The source, as for `RoFormerLiteModel.forward`.
-            decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The target.
-            encoder_outputs: What the encoder gave for this source, in place of running it.
-            past_key_values, use_cache: The decoder's cache.
-        """
+    @staticmethod
+    def _check(
+        attention_mask: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        decoder_inputs_embeds: torch.Tensor | None,
+    ) -> None:
         if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
             raise ValueError(
                 "Give exactly one of decoder_input_ids and decoder_inputs_embeds (or labels, to a model with LM head)."
@@ -109,50 +155,21 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
                 f"attention_mask has shape {tuple(attention_mask.shape)}; for an encoder–decoder it must be (batch, "
                 "length), as the decoder's attention to the source needs to know what is real."
             )
-        for flag in ("output_hidden_states", "output_attentions"):
-            if getattr(self.config, flag):
-                kwargs.setdefault(flag, True)  # else each stack's own config decides
-        encoder_batch = None
-        if encoder_outputs is None:
-            encoder_batch = self.encoder.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
-            encoder_outputs = self.encoder(
-                input_ids,
-                attention_mask,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                batch=encoder_batch,
-                return_dict=True,
-                **kwargs,
-            )
-        elif isinstance(encoder_outputs, tuple | list):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            position_ids=decoder_position_ids,
-            inputs_embeds=decoder_inputs_embeds,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            use_cache=self.config.use_cache if use_cache is None else use_cache,
-            encoder_batch=encoder_batch,
-            return_dict=True,
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
 
 
-class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin):
-    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites text."""
+class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin):
+    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites text.
+
+    Args of `forward`, besides those of `RoFormerLiteSeq2SeqModel`:
+        labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads them shifted by one. With
+            labels no cache is made unless asked for.
+        num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided by.
+        smoothing: Label smoothing of the loss.
+
+    Returns of `forward`:
+        `logits` `(B, Lt, vocab)`, and `loss` with labels. While training with labels `logits` is None (see
+        `sparse_prediction` of the decoder's config), and ends of targets without labels are not computed at all.
+    """
 
     loss_type = "ForMaskedLM"  # labels are aligned with the decoder's outputs; nothing shifts them again
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -169,13 +186,9 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
             self._tied_weights_keys["model.encoder.embeddings.word_embeddings.weight"] = target
         self.post_init()
 
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """`(..., hidden)` to `(..., vocab)`."""
-        return self.lm_head(self.lm_transform(hidden_states))
-
     def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
-        """Called by `generate` where beams change places, `(B * beams,)`: all beams of a source have the same keys and
-        values of it, so that only the target's move. Copying both took a third of a step."""
+        """Called by `generate` when beams change places, `(B * beams,)`: all beams of a source have the same keys and
+        values of it, so only those of the target move."""
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 
@@ -205,20 +218,13 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
         smoothing: float = 0.0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """As `RoFormerLiteSeq2SeqModel.forward`, with a loss for `labels` `(B, Lt)` (-100 where ignored).
-
-        Without `decoder_input_ids` the decoder reads the labels shifted by one. `logits` is `(B, Lt, vocab)`; None
-        while training with labels, see `sparse_prediction` of the decoder's config, and then targets' ends without
-        labels are not computed at all. With labels no cache is made unless asked for. `smoothing` is the label
-        smoothing of the loss.
-        """
+        """Run both stacks and the LM head; the class describes the arguments."""
         if labels is not None:
             use_cache = bool(use_cache)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        sparse = labels is not None and self.training and self.config.decoder.sparse_prediction
-        if sparse and decoder_attention_mask is None and decoder_position_ids is None:
-            # No token of a causal row depends on those behind it.
+        if self.is_sparse(labels) and decoder_attention_mask is None and decoder_position_ids is None:
+            # No token of a causal row depends on those behind it: what follows the last label is not computed.
             decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)
         outputs = self.model(
             input_ids,
@@ -235,25 +241,9 @@ class RoFormerLiteForConditionalGeneration(RoFormerLiteSeq2SeqPreTrainedModel, G
             return_dict=True,
             **kwargs,
         )
-        hidden_states, logits, loss = outputs.last_hidden_state, None, None
-        if sparse:
-            heads = self.lm_transform, self.lm_head
-            loss = labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
-        else:
-            logits = self.compute_logits(hidden_states)
-            if labels is not None:
-                loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
+        of_the_stacks = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **of_the_stacks)
 
 
 __all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqModel"]

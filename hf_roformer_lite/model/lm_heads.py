@@ -37,7 +37,39 @@ class RoFormerLiteLMTransform(nn.Module):
         return self.norm(self.act_fn(self.dense(hidden_states)))
 
 
-class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
+class LMHeadMixin:
+    """From hidden states to logits and loss, for models with `lm_transform` and `lm_head`."""
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`(..., hidden)` to `(..., vocab)`."""
+        return self.lm_head(self.lm_transform(hidden_states))
+
+    def is_sparse(self, labels: torch.Tensor | None) -> bool:
+        """Whether labelled positions alone go through the LM head, and no logits are returned."""
+        is_asked_for = self.config.get_text_config(decoder=True).sparse_prediction
+        return labels is not None and self.training and is_asked_for
+
+    def logits_and_loss(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        smoothing: float = 0.0,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Logits `(B, L, vocab)` and the loss of `labels` `(B, L)`, aligned with `hidden_states` `(B, L, hidden)`.
+
+        Without labels the loss is None; where `is_sparse` the logits are.
+        """
+        if self.is_sparse(labels):
+            head = self.lm_transform, self.lm_head
+            return None, labelled_lm_loss(hidden_states, labels, *head, num_items_in_batch, smoothing)
+        logits = self.compute_logits(hidden_states)
+        if labels is None:
+            return logits, None
+        return logits, cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
+
+
+class RoFormerLiteOneStackLM(LMHeadMixin, RoFormerLitePreTrainedModel):
     """Stack, transform and LM head; what masked and causal language models have in common."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.word_embeddings.weight"}
@@ -50,31 +82,8 @@ class RoFormerLiteLMHead(RoFormerLitePreTrainedModel):
         self.lm_head = RoFormerLiteLinear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """`(..., hidden)` to `(..., vocab)`."""
-        return self.lm_head(self.lm_transform(hidden_states))
 
-    def logits_and_loss(
-        self,
-        hidden_states: torch.Tensor,
-        labels: torch.Tensor | None,
-        num_items_in_batch: int | torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Logits `(B, L, vocab)` and the loss of `labels` `(B, L)`, aligned with `hidden_states` `(B, L, hidden)`.
-
-        While training with `config.sparse_prediction`, the loss alone.
-        """
-        if labels is not None and self.training and self.config.sparse_prediction:
-            heads = self.lm_transform, self.lm_head
-            return None, labelled_lm_loss(hidden_states, labels, *heads, num_items_in_batch, smoothing)
-        logits = self.compute_logits(hidden_states)
-        if labels is None:
-            return logits, None
-        return logits, cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
-
-
-class RoFormerLiteForMaskedLM(RoFormerLiteLMHead):
+class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
     """Masked language modelling (Devlin et al. 2018, section 3.1). A decoder's config becomes an encoder's here."""
 
     def __init__(self, config: RoFormerLiteConfig):
@@ -121,7 +130,7 @@ class RoFormerLiteForMaskedLM(RoFormerLiteLMHead):
         )
 
 
-class RoFormerLiteForCausalLM(RoFormerLiteLMHead, GenerationMixin):
+class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
     """Left-to-right language modelling, with `generate`. Any config becomes a decoder's here."""
 
     loss_type = "ForCausalLM"  # tells Trainer that the labels are shifted here, when it counts them

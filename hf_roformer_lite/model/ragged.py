@@ -1,12 +1,14 @@
 """Which tokens of a batch are real, and where their documents begin: the one place that knows padding and packing.
 
-A batch has one of two layouts. Ragged: the N real tokens in one row, `(N, hidden)`, so that padding costs nothing
-outside attention; a few spare rows may follow them, which repeat the last token and are in no output. Dense: `(B, L,
-hidden)`, taken when there is nothing to remove, and where shapes must not depend on the data (tracing, key-value
-caches) or per-layer outputs were asked for.
+A batch has one of two layouts:
 
-A document is a run of tokens that see each other: a row of the batch, or one of several packed into a row. A token
-that is masked out does not exist: positions count the real tokens of the document, wherever the padding stands.
+* Ragged: the N real tokens in one row, `(N, hidden)`, so that padding costs nothing outside attention. A few spare
+  rows may follow them; they repeat the last token and reach no output.
+* Dense: `(B, L, hidden)`, when there is nothing to remove, when shapes must not depend on the data (tracing, key-value
+  caches), and when the outputs of every layer are asked for.
+
+A document is a run of tokens that see each other: a row of the batch, or one of several packed into a row. A masked
+token does not exist: positions count the real tokens of the document, wherever the padding stands.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class RaggedBatch:
     attention_mask: torch.Tensor | None = None  # (B, L) bool; None: every token is real
     token_index: torch.Tensor | None = None  # (num_rows,) places of the tokens in the flattened batch; None: dense
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
-    lengths: Sequence[int] = ()  # tokens of each document; known where shapes may depend on the data
+    lengths: Sequence[int] = ()  # tokens of each document; empty where shapes must not depend on the data
     is_packed: bool = False
 
     @property
@@ -47,11 +49,11 @@ class RaggedBatch:
         return [0, *accumulate(self.lengths)][:-1]
 
     def cu_seqlens(self) -> torch.Tensor:
-        """Borders of the documents among the real tokens, `(documents + 1,)` int32, as flash attention wants them."""
+        """Borders of the documents among the real tokens, `(documents + 1,)` int32, as flash attention takes them."""
         return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.position_ids.device)
 
     def document_of_token(self) -> torch.Tensor:
-        """Number of the document each row belongs to, `(num_rows,)`; the spare ones are a document of their own."""
+        """Number of the document each row belongs to, `(num_rows,)`; the spare rows are a document of their own."""
         spare = self.num_rows - sum(self.lengths)
         lengths = torch.tensor([*self.lengths, spare], device=self.position_ids.device)
         return torch.repeat_interleave(lengths, output_size=self.num_rows)
@@ -67,22 +69,22 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None = None,
         dense: bool = False,
         tracing: bool = False,
-        rows_to_compute: Callable[[int], int] = int,
+        choose_num_rows: Callable[[int], int] = int,
     ) -> RaggedBatch:
         """Find the real tokens and their documents.
 
         Args:
             batch_size, seq_len: Shape of the padded batch, B and L.
-            device: Where the batch lies.
+            device: Where the batch is.
             attention_mask: `(B, L)`, nonzero where a token is real, in any pattern. Default: all are real.
             position_ids: `(B, L)` or `(1, L)`. A real token whose position is not above that of the real token
                 before it in its row begins a new document (packing). Default: counted from 0 in each document.
             cu_seq_lens: `(documents + 1,)` borders of the documents in the flattened batch, the other form of packing
                 (transformers' `DataCollatorWithFlattening`). Excludes `attention_mask`.
             dense: Take the dense layout.
-            tracing: Take the dense layout and read no value of any tensor. Packing that only the values of
-                `position_ids` could tell is then taken for granted.
-            rows_to_compute: How many rows a ragged batch shall have for so many real tokens. Default: as many.
+            tracing: Take the dense layout and read no value of any tensor. `position_ids` are then always taken for
+                those of packed documents.
+            choose_num_rows: From the number of real tokens to that of the rows to compute. Default: the same.
 
         Raises:
             ValueError: when the shapes do not fit together.
@@ -95,11 +97,26 @@ class RaggedBatch:
             return batch
         if attention_mask is not None and bool(attention_mask.all()):
             attention_mask = None
+        batch = cls._build_ragged(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
+        return batch if batch.is_dense else batch._with_spare_rows(choose_num_rows(batch.num_rows))
+
+    @classmethod
+    def _build_ragged(
+        cls,
+        batch_size: int,
+        seq_len: int,
+        device: torch.device,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cu_seq_lens: torch.Tensor | None,
+    ) -> RaggedBatch:
+        """The real tokens alone; dense when there is no padding and no packing."""
         if attention_mask is None and position_ids is None and cu_seq_lens is None:
             positions = torch.arange(seq_len, device=device).unsqueeze(0)
             return cls(batch_size, seq_len, positions, lengths=[seq_len] * batch_size)
-        token_index = torch.arange(batch_size * seq_len, device=device)
-        if attention_mask is not None:
+        if attention_mask is None:
+            token_index = torch.arange(batch_size * seq_len, device=device)
+        else:
             token_index = attention_mask.flatten().nonzero().squeeze(-1)  # (N,)
         lengths, is_packed = _document_lengths(
             batch_size, seq_len, attention_mask, position_ids, cu_seq_lens, token_index
@@ -112,19 +129,34 @@ class RaggedBatch:
             positions = torch.arange(sum(lengths), device=device) - spread  # (N,)
         if attention_mask is None and not is_packed:
             return cls(batch_size, seq_len, positions.view(batch_size, seq_len), lengths=lengths)
-        if spare := rows_to_compute(len(token_index)) - len(token_index):
-            token_index = torch.cat((token_index, token_index[-1:].expand(spare)))
-            positions = torch.cat((positions, positions[-1:].expand(spare)))
         return cls(batch_size, seq_len, positions, attention_mask, token_index, lengths=lengths, is_packed=is_packed)
 
+    def _with_spare_rows(self, num_rows: int) -> RaggedBatch:
+        """A ragged batch whose last token is repeated until there are `num_rows`."""
+        spare = num_rows - self.num_rows
+        if not spare:
+            return self
+        index, positions = (
+            torch.cat((tensor, tensor[-1:].expand(spare))) for tensor in (self.token_index, self.position_ids)
+        )
+        return replace(self, token_index=index, position_ids=positions)
+
     @classmethod
-    def _build_dense(cls, batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens) -> RaggedBatch:
+    def _build_dense(
+        cls,
+        batch_size: int,
+        seq_len: int,
+        device: torch.device,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cu_seq_lens: torch.Tensor | None,
+    ) -> RaggedBatch:
         document_ids = None
         if cu_seq_lens is not None:
             flat = torch.arange(batch_size * seq_len, device=device)
             document_ids = torch.searchsorted(cu_seq_lens[1:].to(device), flat, right=True).view(batch_size, seq_len)
         elif position_ids is not None:
-            document_ids = _restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
+            document_ids = find_restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
         if position_ids is None:
             position_ids = torch.arange(seq_len, device=device).unsqueeze(0)
             if attention_mask is not None:
@@ -142,7 +174,7 @@ class RaggedBatch:
         )
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RaggedBatch:
-        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
         position_ids = self.position_ids.to(device)
         if position_ids is self.position_ids:
             return self
@@ -207,7 +239,7 @@ class RaggedBatch:
         return padded[torch.arange(self.batch_size, device=padded.device), place]
 
 
-def _restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def find_restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """Where a real token's position is not above that of the real token before it in its row, `(B, L)`."""
     places = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     if attention_mask is not None:

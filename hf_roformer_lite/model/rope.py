@@ -11,7 +11,7 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .fast_linear import FEW_ROWS, autocast_dtype, is_eager
+from .fast_linear import autocast_dtype
 
 
 class RoFormerLiteRotaryEmbedding(nn.Module):
@@ -47,10 +47,9 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     @torch.no_grad()
     @dynamic_rope_update
     def forward(self, hidden_states: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine tables, each `(*position_ids.shape, heads, rotary_dim)` in the dtype of queries and keys.
+        """Cosines and sines, each `(*position_ids.shape, 1, rotary_dim)`, in the dtype of queries and keys.
 
-        `heads` is that of the queries or 1, which serves all. The first half of the sines has its sign turned, so that
-        `rotate` need not turn that of the states.
+        The first half of the sines is negated, so that `rotate` need not negate half of the states.
         """
         # At least float32, whatever the model's dtype: bfloat16 cannot tell neighbouring positions apart.
         dtype = torch.promote_types(hidden_states.dtype, torch.float32)
@@ -63,22 +62,15 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
             cos, sin = cos * self.attention_scaling, sin * self.attention_scaling
         # Under autocast tables of float32 would make float32 of queries and keys again.
         dtype = autocast_dtype(hidden_states.device) or hidden_states.dtype
-        cos, sin = cos.to(dtype), sin.to(dtype)
-        if hidden_states.device.type == "cpu" and is_eager(hidden_states) and hidden_states[..., 0].numel() > FEW_ROWS:
-            # Runs as long as all heads: to turn 2048 tokens of 2 heads takes 62 µs, 114 with a table of one head.
-            heads = self.config.num_attention_heads
-            cos, sin = (table.repeat_interleave(heads, -2) for table in (cos, sin))
-        return cos, sin
+        return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn the first rotary_dim channels of `states` `(..., heads, head_dim)` by the angles of the given tables."""
+    """Rotate the first rotary_dim channels of `states` `(..., heads, head_dim)` by tables `(..., 1, rotary_dim)`."""
     rotary_dim = cos.shape[-1]
     if rotary_dim < states.shape[-1]:
-        turned = rotate(states[..., :rotary_dim], cos, sin)
-        return torch.cat((turned, states[..., rotary_dim:]), dim=-1)
-    if 1 < cos.shape[-2] != states.shape[-2]:  # fewer heads of keys than of queries, or a share of all heads
-        cos, sin = cos[..., : states.shape[-2], :], sin[..., : states.shape[-2], :]
+        rotated = rotate(states[..., :rotary_dim], cos, sin)
+        return torch.cat((rotated, states[..., rotary_dim:]), dim=-1)
     return states.roll(rotary_dim // 2, dims=-1).mul_(sin).addcmul_(states, cos)
 
 

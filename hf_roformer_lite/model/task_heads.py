@@ -59,19 +59,11 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions]:
         """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, and the stack's outputs."""
-        batch = self.model.ragged_batch(input_ids, inputs_embeds, attention_mask, position_ids, **kwargs)
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            use_cache=False,
-            batch=batch,
-            return_dict=True,
-            **kwargs,
-        )
-        return batch.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False, **kwargs}
+        layout = self.model.lay_out(**inputs)
+        outputs = self.model(**inputs, token_type_ids=token_type_ids, layout=layout, return_dict=True)
+        return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
@@ -161,16 +153,8 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)`, -100 where ignored; `logits` `(B, L, num_labels)`."""
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            use_cache=False,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+        outputs = self.model(*inputs, use_cache=False, return_dict=True, **kwargs)
         logits = self.classifier(outputs.last_hidden_state)
         return TokenClassifierOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
@@ -204,16 +188,8 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
 
         Positions outside the input count for nothing, as in transformers' own heads.
         """
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            use_cache=False,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+        outputs = self.model(*inputs, use_cache=False, return_dict=True, **kwargs)
         start_logits, end_logits = self.classifier(outputs.last_hidden_state).unbind(-1)  # each (B, L)
         loss = None
         if start_positions is not None and end_positions is not None:

@@ -5,13 +5,13 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 
 from .attention import RoFormerLiteAttention
-from .attention_plan import AttentionPlan
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
-from .layers import RoFormerLiteAnyLayer, RoFormerLiteDropout, make_norm
+from .input_layout import InputLayout
+from .layers import RoFormerLiteBaseLayer, RoFormerLiteDropout, make_norm
 
 
-class RoFormerLiteWalkthroughLayer(RoFormerLiteAnyLayer):
+class RoFormerLiteWalkthroughLayer(RoFormerLiteBaseLayer):
     """A post-norm layer whose feed-forward is one linear map and an activation, with a norm of its own behind it.
 
     total = x + attention(x); out = norm(norm(total) + norm(act(proj(total)))). The feed-forward reads the sum before
@@ -32,16 +32,15 @@ class RoFormerLiteWalkthroughLayer(RoFormerLiteAnyLayer):
         self,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
-        plans: dict[str, AttentionPlan] | None = None,
-        cross_plan: AttentionPlan | None = None,
+        layout: InputLayout | None = None,
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """`hidden_states` `(N, hidden)` or `(B, L, hidden)` to the same shape; the rest as the model prepared it."""
+        """`hidden_states` `(N, hidden)` or `(B, L, hidden)` to the same shape; the rest as the model made it."""
         branch, _ = self.self_attn(
             hidden_states,
-            plan=plans[self.layer_type],
+            plan=layout.self_attention[self.layer_type],
             position_embeddings=position_embeddings,
             past_key_values=past_key_values,
             **kwargs,

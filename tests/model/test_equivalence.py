@@ -12,7 +12,7 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.model import modeling_roformer_lite as modeling
+from hf_roformer_lite.model import input_layout
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
@@ -20,7 +20,7 @@ TOLERANCE = {"rtol": 0, "atol": 1e-5}
 @pytest.fixture(params=[0, 3], ids=["", "spare"])
 def spare_rows(request, monkeypatch) -> int:
     """Rows after the real tokens of a ragged batch, which large models add for speed: nobody may see them."""
-    monkeypatch.setattr(modeling, "rows_to_compute", lambda tokens, *_: tokens + request.param * bool(tokens))
+    monkeypatch.setattr(input_layout, "choose_num_rows", lambda tokens, **_: tokens + request.param * bool(tokens))
     return request.param
 
 

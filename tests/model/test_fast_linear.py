@@ -1,4 +1,4 @@
-"""The products of all layers: every way through `multiply` gives what `nn.Linear` gives, with its gradients."""
+"""The products of all layers: every way through `fast_linear` gives what `nn.Linear` gives, with its gradients."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel
 from hf_roformer_lite.model import fast_linear as linear_module
 from hf_roformer_lite.model import parallel_heads
-from hf_roformer_lite.model.fast_linear import RoFormerLiteLinear, rows_to_compute
+from hf_roformer_lite.model.fast_linear import RoFormerLiteLinear, choose_num_rows
 from hf_roformer_lite.model.fused_cross_entropy import linear_cross_entropy
 from hf_roformer_lite.model.layers import RoFormerLiteDropout
 
@@ -41,10 +41,10 @@ def test_linear_is_nn_linear(rows, inputs, outputs, bias):
 
 def test_gradient_of_the_gradient(monkeypatch):
     monkeypatch.setattr(linear_module, "_has_choice", lambda states, weight: True)
-    monkeypatch.setattr(linear_module, "multiply", lambda states, weight, bias=None: F.linear(states, weight, bias))
+    monkeypatch.setattr(linear_module, "_product", F.linear)
     factors = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (5, 4), (5,))]
-    assert torch.autograd.gradcheck(linear_module.linear, factors)
-    assert torch.autograd.gradgradcheck(linear_module.linear, factors)
+    assert torch.autograd.gradcheck(linear_module.fast_linear, factors)
+    assert torch.autograd.gradgradcheck(linear_module.fast_linear, factors)
 
 
 @pytest.mark.parametrize("rows", [7, 300])  # below and above one chunk
@@ -158,18 +158,18 @@ def test_few_shapes_are_compiled():
 
 
 def test_ragged_batches_have_few_numbers_of_rows():
-    rows = [rows_to_compute(tokens, 2**20, torch.device("cpu"), torch.float32) for tokens in range(1, 4097)]
+    rows = [choose_num_rows(tokens, 2**20, torch.device("cpu"), torch.float32) for tokens in range(1, 4097)]
     assert rows[:95] == list(range(1, 96))  # too small a product for a choice
     assert all(tokens <= n <= tokens * 17 / 16 for tokens, n in enumerate(rows, 1))
     assert len(set(rows[1023:])) <= 2 * 16 + 1
-    assert rows_to_compute(1001, 2**20, torch.device("cpu"), torch.float64) == 1001
+    assert choose_num_rows(1001, 2**20, torch.device("cpu"), torch.float64) == 1001
     with torch.autocast("cpu", torch.bfloat16):
-        assert rows_to_compute(1001, 2**20, torch.device("cpu"), torch.float32) == 1001
+        assert choose_num_rows(1001, 2**20, torch.device("cpu"), torch.float32) == 1001
     config = RoFormerLiteConfig.from_preset("mini", vocab_size=100, num_hidden_layers=1)
     model, mask = RoFormerLiteModel(config).eval(), torch.ones(4, 128, dtype=torch.long)
     mask[1:, 100:] = 0
     ids = torch.randint(5, 100, mask.shape)
-    assert model.ragged_batch(ids, attention_mask=mask).num_rows == 432 > int(mask.sum()) == 428
+    assert model.lay_out(input_ids=ids, attention_mask=mask).tokens.num_rows == 432 > int(mask.sum()) == 428
     with torch.no_grad():
         padded = model(ids, mask).last_hidden_state
         alone = [model(row[m.bool()][None]).last_hidden_state[0] for row, m in zip(ids, mask, strict=True)]
@@ -202,16 +202,25 @@ def test_dropout_in_per_sample_gradients():
     assert not RoFormerLiteDropout(1.0).train()(torch.ones(5)).any()
 
 
-def test_a_hook_sees_what_the_first_map_gave():
-    """The activation works in place only where nobody can see it."""
-    model = RoFormerLiteModel(RoFormerLiteConfig.from_preset("tiny", vocab_size=50)).eval()
-    mlp, seen = model.layers[0].mlp, []
-    states = torch.randn(4, 128)
-    with torch.no_grad():
-        expected = mlp(states)
-        mlp.up_proj.register_forward_hook(lambda module, inputs, output: seen.append(output))
-        torch.testing.assert_close(mlp(states), expected, rtol=0, atol=0)
-        torch.testing.assert_close(seen[0], F.linear(states, mlp.up_proj.weight, mlp.up_proj.bias), rtol=0, atol=1e-6)
+def test_the_activation_is_called():
+    """Whoever replaces or hooks `act_fn` changes the result, with and without gradients."""
+    mlp = RoFormerLiteModel(RoFormerLiteConfig.from_preset("tiny", vocab_size=50)).eval().layers[0].mlp
+    states, seen = torch.randn(4, 128), []
+    expected = mlp.down_proj(mlp.up_proj(states).relu() + 1)
+    mlp.act_fn = nn.ReLU()
+    mlp.act_fn.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]) or output + 1)
+    for needs_grad in (False, True):
+        with torch.set_grad_enabled(needs_grad):
+            torch.testing.assert_close(mlp(states), expected, rtol=0, atol=1e-6)
+    assert len(seen) == 2
+
+
+def test_onednn_can_be_switched_off():
+    linear, states = RoFormerLiteLinear(512, 512), torch.randn(512, 512)
+    with torch.no_grad(), torch.profiler.profile() as profile, torch.backends.mkldnn.flags(enabled=False):
+        output = linear(states)
+    assert not [event.key for event in profile.key_averages() if "mkldnn" in event.key]
+    torch.testing.assert_close(output, F.linear(states, linear.weight, linear.bias), rtol=1e-5, atol=1e-5)
 
 
 def test_stacked_heads_one_by_one(monkeypatch):
@@ -231,7 +240,7 @@ def test_stacked_heads_one_by_one(monkeypatch):
     torch.testing.assert_close(unit(states), one_by_one)
     handle.remove()
     assert seen == [(3, 5, 24)]  # hooks, offloading among them, see their module
-    monkeypatch.setattr(parallel_heads, "is_eager", lambda states: False)
+    monkeypatch.setattr(parallel_heads, "is_traced_or_transformed", lambda states: True)
     together = unit(states)
     torch.testing.assert_close(one_by_one, together)
     weights = torch.randn_like(together)

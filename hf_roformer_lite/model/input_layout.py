@@ -1,0 +1,280 @@
+"""What a stack decides about an input before its first layer: which tokens are real, and which attend to which.
+
+`lay_out` is called once for each input of a stack, by `RoFormerLiteModel.forward` or by a head that needs the answer
+itself. Everything special ends here: packed documents, caches, the paged cache of continuous batching, masks that a
+caller prepared, and inputs that are traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.utils.import_utils import is_tracing
+
+from .attention_plan import (
+    AttentionPlan,
+    DensePlan,
+    is_flat,
+    plan_cross_attention,
+    plan_paged_attention,
+    plan_self_attention,
+)
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .fast_linear import choose_num_rows
+from .ragged import RaggedBatch
+
+# How transformers' DataCollatorWithFlattening describes packed documents.
+PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+
+@dataclass
+class InputLayout:
+    """How one input goes through a stack. Made by `lay_out`."""
+
+    tokens: RaggedBatch
+    self_attention: dict[str, AttentionPlan]  # by layer type
+    cross_attention: AttentionPlan | None = None
+    encoder_tokens: RaggedBatch | None = None  # what cross-attention reads
+    past_key_values: Cache | None = None  # the caller's cache or a new one
+    attention_options: dict[str, Any] = field(default_factory=dict)  # for the attention functions
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> InputLayout:
+        """The same on `device`, for layers on another one (accelerate's hooks call this). The cache stays."""
+        return replace(
+            self,
+            tokens=self.tokens.to(device),
+            self_attention={kind: plan.to(device) for kind, plan in self.self_attention.items()},
+            cross_attention=None if self.cross_attention is None else self.cross_attention.to(device),
+            encoder_tokens=None if self.encoder_tokens is None else self.encoder_tokens.to(device),
+        )
+
+
+def lay_out(
+    config: RoFormerLiteConfig,
+    weight: torch.Tensor | None,
+    is_training: bool,
+    input_ids: torch.Tensor | None = None,
+    inputs_embeds: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+    position_ids: torch.Tensor | None = None,
+    encoder_hidden_states: torch.Tensor | None = None,
+    encoder_attention_mask: torch.Tensor | None = None,
+    encoder_tokens: RaggedBatch | None = None,
+    past_key_values: Cache | None = None,
+    use_cache: bool | None = False,
+    **options: Any,
+) -> InputLayout:
+    """Lay out an input of the stack that `config` describes.
+
+    Args:
+        weight: Any weight of the stack, for its dtype and device; None for a replica of `nn.DataParallel`.
+        is_training: Whether the stack is in training mode, where no cache is made.
+        input_ids … past_key_values, options: As for `RoFormerLiteModel.forward`.
+        encoder_tokens: The layout of the encoder's own tokens, if it ran in the same call.
+        use_cache: Whether to make a cache where none is given; packed documents have none.
+
+    Raises:
+        ValueError: when inputs do not fit together.
+    """
+    _check(config, input_ids, inputs_embeds, position_ids, encoder_hidden_states, past_key_values, options)
+    given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
+    is_paged = options.get("cache") is not None
+    is_prepared_mask = attention_mask is not None and not _is_padding_mask(attention_mask)
+    wants_cache = use_cache and past_key_values is None and config.is_decoder and not is_training and not is_paged
+    may_be_packed = position_ids is not None or options.get("cu_seq_lens_q") is not None
+    tokens, choose_rows = None, _row_chooser(config, weight)
+    # With a cache or a prepared mask, the mask says what sees what, and all places stay where they are.
+    if past_key_values is None and not is_prepared_mask and not is_paged and (may_be_packed or not wants_cache):
+        tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, options)
+    if wants_cache and (tokens is None or not tokens.is_packed):
+        tokens, past_key_values = None, _new_cache(config)
+    if tokens is None:
+        tokens = _keep_places(given, attention_mask, position_ids, past_key_values)
+    dtype = torch.float32 if weight is None else weight.dtype
+    layout = InputLayout(
+        tokens,
+        _plan_layer_types(config, tokens, given, attention_mask, past_key_values, is_paged, dtype),
+        past_key_values=past_key_values,
+        attention_options={
+            name: value
+            for name, value in options.items()
+            if name != "is_causal" and (is_paged or name not in PACKING_ARGUMENTS)
+        },
+    )
+    if config.add_cross_attention:
+        layout.encoder_tokens, layout.cross_attention = _lay_out_cross_attention(
+            config, layout, encoder_hidden_states, encoder_attention_mask, encoder_tokens, choose_rows
+        )
+    return layout
+
+
+def _check(
+    config: RoFormerLiteConfig,
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    encoder_hidden_states: torch.Tensor | None,
+    past_key_values: Cache | None,
+    options: dict[str, Any],
+) -> None:
+    """Refuse inputs that do not fit together."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    if encoder_hidden_states is not None and not config.add_cross_attention:
+        raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
+    if encoder_hidden_states is None and config.add_cross_attention:
+        raise ValueError("add_cross_attention=True needs encoder_hidden_states (or an encoder to make them).")
+    has_borders = options.get("cu_seq_lens_q") is not None
+    if options.get("seq_idx") is not None and position_ids is None and not has_borders:
+        raise ValueError("seq_idx alone does not tell documents apart here; give position_ids or cu_seq_lens_q too.")
+    if has_borders and past_key_values is not None:
+        raise ValueError("cu_seq_lens_q: packed documents have no cache; leave past_key_values out.")
+    is_causal = options.get("is_causal")
+    if is_causal is not None and is_causal != config.is_decoder and options.get("cache") is None:
+        raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={config.is_decoder}, which decides it.")
+
+
+def _find_tokens(
+    config: RoFormerLiteConfig,
+    given: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    choose_rows: Callable[[int], int],
+    options: dict[str, Any],
+) -> RaggedBatch:
+    """The real tokens alone, unless shapes must not depend on the data or the outputs of every layer are wanted."""
+    wants_layers = any(
+        options.get(name, getattr(config, name)) for name in ("output_hidden_states", "output_attentions")
+    )
+    return RaggedBatch.build(
+        *given.shape[:2],
+        device=given.device,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        cu_seq_lens=options.get("cu_seq_lens_q"),
+        dense=wants_layers,
+        tracing=is_tracing(given),
+        choose_num_rows=choose_rows,
+    )
+
+
+def _keep_places(
+    given: torch.Tensor,
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
+    position_ids: torch.Tensor | None,
+    past_key_values: Cache | None,
+) -> RaggedBatch:
+    """All places as they are, behind those in the cache; positions count the real tokens."""
+    length = given.shape[1]
+    if position_ids is None and _is_padding_mask(attention_mask):
+        position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]  # (B, L)
+    elif position_ids is None:
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        position_ids = (torch.arange(length, device=given.device) + past_length).unsqueeze(0)  # (1, L)
+    tokens = RaggedBatch(*given.shape[:2], position_ids)
+    if length > 1 and _is_padding_mask(attention_mask):
+        tokens.attention_mask = attention_mask[:, -length:].bool()  # for the zeros at padding
+    return tokens
+
+
+def _plan_layer_types(
+    config: RoFormerLiteConfig,
+    tokens: RaggedBatch,
+    given: torch.Tensor,
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
+    past_key_values: Cache | None,
+    is_paged: bool,
+    dtype: torch.dtype,
+) -> dict[str, AttentionPlan]:
+    """One plan of self-attention for each type of layer that the stack has."""
+    windows = {kind: config.sliding_window if kind == "sliding_attention" else None for kind in config.layer_types}
+    if is_paged:
+        return {kind: plan_paged_attention(attention_mask, kind, window) for kind, window in windows.items()}
+    if isinstance(attention_mask, dict):
+        return {kind: DensePlan(attention_mask[kind], config.is_decoder) for kind in windows}
+    if attention_mask is not None and not _is_padding_mask(attention_mask):
+        return {kind: DensePlan(attention_mask, config.is_decoder) for kind in windows}
+    if past_key_values is None:
+        plan = partial(plan_self_attention, tokens, config._attn_implementation, config.is_decoder)
+        return {kind: plan(window) for kind, window in windows.items()}
+    if isinstance(past_key_values, EncoderDecoderCache):
+        past_key_values = past_key_values.self_attention_cache
+    shape_and_dtype = torch.empty(*given.shape[:2], 0, dtype=dtype, device=given.device)  # all that is read of it
+    plans: dict[str, AttentionPlan] = {}
+    for kind, window in windows.items():
+        make_mask = create_causal_mask if window is None else create_sliding_window_causal_mask
+        mask = make_mask(
+            config=config,
+            inputs_embeds=shape_and_dtype,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+        )
+        plans[kind] = DensePlan(mask, config.is_decoder, {} if window is None else {"sliding_window": window})
+    return plans
+
+
+def _lay_out_cross_attention(
+    config: RoFormerLiteConfig,
+    layout: InputLayout,
+    encoder_hidden_states: torch.Tensor,
+    encoder_attention_mask: torch.Tensor | None,
+    encoder_tokens: RaggedBatch | None,
+    choose_rows: Callable[[int], int],
+) -> tuple[RaggedBatch, AttentionPlan]:
+    """The encoder's tokens and how the decoder's attend to them.
+
+    While a text is generated both depend on the encoder's mask alone, so they stay with the cache from step to step.
+    """
+    tokens, cache = layout.tokens, layout.past_key_values
+    if isinstance(cache, EncoderDecoderCache):
+        _keep_whole_encoder(cache)
+    remembers = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
+    shapes = tokens.seq_len, encoder_hidden_states.shape[:2]
+    if remembers:
+        mask, shapes_then, result = getattr(cache, "cross_attention_layout", (None, None, None))
+        if mask is encoder_attention_mask and shapes_then == shapes:
+            return result
+    is_by_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache are
+    if encoder_tokens is None or (is_by_rows and not encoder_tokens.is_dense):
+        encoder_tokens = RaggedBatch.build(
+            *encoder_hidden_states.shape[:2],
+            device=encoder_hidden_states.device,
+            attention_mask=encoder_attention_mask,
+            dense=is_by_rows,
+            choose_num_rows=choose_rows,
+        )
+    result = encoder_tokens, plan_cross_attention(tokens, encoder_tokens, config._attn_implementation)
+    if remembers:
+        cache.cross_attention_layout = encoder_attention_mask, shapes, result
+    return result
+
+
+def _row_chooser(config: RoFormerLiteConfig, weight: torch.Tensor | None) -> Callable[[int], int]:
+    """From the number of real tokens to the number of rows to compute, by what products are fastest."""
+    if weight is None or is_flat(config._attn_implementation):
+        return int
+    largest = config.hidden_size * config.intermediate_size
+    return partial(choose_num_rows, weights=largest, device=weight.device, dtype=weight.dtype)
+
+
+def _is_padding_mask(attention_mask: Any) -> bool:
+    """Whether a mask is the ordinary `(B, L)` one, and not one prepared for the attention function."""
+    return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+
+
+def _new_cache(config: RoFormerLiteConfig) -> Cache:
+    cache = DynamicCache(config=config)
+    return EncoderDecoderCache(cache, DynamicCache()) if config.add_cross_attention else cache
+
+
+def _keep_whole_encoder(cache: EncoderDecoderCache) -> None:
+    """`generate` gives the cross-attention's cache the decoder's sliding windows too, and would drop the encoder's
+    states outside them."""
+    if any(cache.cross_attention_cache.is_sliding) and not any(cache.is_updated.values()):
+        cache.cross_attention_cache = DynamicCache()

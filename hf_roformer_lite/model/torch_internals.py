@@ -1,0 +1,43 @@
+"""Every private name of torch that this package reads, and what it does with a torch that lacks one.
+
+A missing name costs speed, never a result: the caller then takes the ordinary path through `nn.Module` and `F.linear`.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.modules import module as nn_module
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _assume_true() -> bool:
+    return True
+
+
+_has_global_hooks: Callable[[], bool] = getattr(nn_module, "_has_any_global_hook", _assume_true)
+_are_function_transforms_active: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", _assume_true
+)
+
+# oneDNN's linear map `(states, weight, bias, activation, its arguments, its algorithm)`; None without it.
+onednn_linear = None
+if torch.backends.mkldnn.is_available():
+    onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of `module` runs anything besides its `forward`."""
+    return any(getattr(module, name, True) for name in _HOOKS) or _has_global_hooks()
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether something changes or watches the output of `module`."""
+    return bool(getattr(module, "_forward_hooks", True))
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` or forward-mode differentiation is at work."""
+    return _are_function_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0
