@@ -8,7 +8,7 @@ first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .registration import register_all
+from .registration import finish_registration, register_all
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{MODULES[name]}", __name__), name)
+    value = getattr(import_module(f".{MODULES[name]}", __name__), name)
+    finish_registration()
+    return value
 
 
 def __dir__() -> list[str]:

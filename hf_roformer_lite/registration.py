@@ -1,7 +1,8 @@
 """Makes this package known to the Auto classes and pipelines of transformers and to PEFT, when these are imported.
 
-Registering loads torch and the models, which takes seconds; `import hf_roformer_lite` alone need not. What is to be
-registered with a module of another library is done at once if that module is loaded, and else right after it is.
+Registering loads torch and the models, which takes seconds, so `import hf_roformer_lite` alone does not. What is to
+be registered with a module of another library is registered at once if that module is loaded, and otherwise right
+after it is loaded.
 """
 
 import importlib
@@ -24,6 +25,10 @@ MODELS: dict[str, dict[str, str]] = {
     "AutoModelForMultipleChoice": {ONE_STACK: "RoFormerLiteForMultipleChoice"},
     "AutoModelForSeq2SeqLM": {TWO_STACKS: "RoFormerLiteForConditionalGeneration"},
 }
+
+# The private tables of transformers that hold its models by name.
+_TABLES = ("_config_mapping", "_reverse_config_mapping", "_model_mapping", "_modules")
+unfinished: list[Callable[[], None]] = []
 
 
 def register_configs() -> None:
@@ -50,19 +55,54 @@ def register_tokenizers() -> None:
 
 
 def register_models() -> None:
-    """Enter the models by name, as transformers enters its own: importing a model may be what brought us here."""
+    """Enter the models into the Auto classes."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")  # waits for a thread that imports it
+    mappings = {name: getattr(getattr(auto, name), "_model_mapping", None) for name in MODELS}
+    if all(hasattr(mapping, table) for mapping in mappings.values() for table in _TABLES):
+        _register_model_names(mappings)
+    else:
+        _register_model_classes(auto)
+
+
+def _register_model_names(mappings: dict[str, Any]) -> None:
+    """By name, as transformers enters its own models: nothing is imported before a model is wanted."""
     package = sys.modules[__package__]
     for model_type in MODEL_TYPES.values():
         sys.modules[f"transformers.models.{model_type}"] = package  # where copies of the mappings look
-    for auto_class, names in MODELS.items():
-        mapping = getattr(auto, auto_class)._model_mapping
-        for config, model in names.items():
+    for auto_class, mapping in mappings.items():
+        for config, model in MODELS[auto_class].items():
             model_type = MODEL_TYPES[config]
             mapping._config_mapping[model_type] = config
             mapping._reverse_config_mapping[config] = model_type
             mapping._model_mapping[model_type] = model
             mapping._modules[model_type] = package
+
+
+def _register_model_classes(auto: ModuleType) -> None:
+    """By transformers' public method, which takes classes and so imports every model at once.
+
+    The import of one of our own models may be what made transformers load its Auto classes. The rest then cannot be
+    imported before that one is; `unfinished` keeps the registration for the first use of the package.
+    """
+    package = sys.modules[__package__]
+    try:
+        classes = {name: getattr(package, name) for name in {*MODEL_TYPES, *_names_of_models()}}
+    except (ImportError, AttributeError):
+        unfinished.append(lambda: _register_model_classes(auto))
+        return
+    for auto_class, models in MODELS.items():
+        for config, model in models.items():
+            getattr(auto, auto_class).register(classes[config], classes[model], exist_ok=True)
+
+
+def _names_of_models() -> set[str]:
+    return {model for models in MODELS.values() for model in models.values()}
+
+
+def finish_registration() -> None:
+    """Do what an import in progress had prevented."""
+    while unfinished:
+        unfinished.pop()()
 
 
 def register_pipelines() -> None:

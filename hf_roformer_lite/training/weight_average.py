@@ -33,7 +33,8 @@ class WeightAveraging(TrainerCallback):
     def _update(self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor) -> None:
         decay = min(self.decay, (1 + int(count)) / (10 + int(count)))
         with torch.no_grad():
-            torch._foreach_lerp_(averaged, current, 1 - decay)
+            for ours, theirs in zip(averaged, current, strict=True):
+                ours.lerp_(theirs, 1 - decay)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs

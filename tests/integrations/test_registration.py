@@ -66,3 +66,25 @@ def test_names_are_those_of_the_configs():
         assert MODEL_TYPES[config.__name__] == config.model_type
         names = {auto: models[config.__name__] for auto, models in MODELS.items() if config.__name__ in models}
         assert names == {auto: model.__name__ for auto, model in config.auto_classes().items()}
+
+
+# transformers itself goes on using its tables: they are hidden from whoever asks whether they are there.
+HIDE = """
+import builtins
+has = builtins.hasattr
+builtins.hasattr = lambda holder, name: name != {table!r} and has(holder, name)
+{first}
+import hf_roformer_lite
+hf_roformer_lite.RoFormerLiteTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+config = AutoConfig.for_model("roformer_lite", hidden_size=32, num_hidden_layers=1, vocab_size=10)
+pair = AutoConfig.for_model("roformer_lite_seq2seq", encoder=config.to_dict(), decoder=config.to_dict())
+print(type(AutoModelForMaskedLM.from_config(config)).__name__, type(AutoModelForSeq2SeqLM.from_config(pair)).__name__)
+"""
+
+
+@pytest.mark.parametrize("table", ["_config_mapping", "_reverse_config_mapping", "_model_mapping", "_modules"])
+@pytest.mark.parametrize("first", ["import hf_roformer_lite", "import hf_roformer_lite.model.layers"])
+def test_without_the_private_tables_of_transformers(table, first):
+    names = run(HIDE.format(table=table, first=first))
+    assert names == "RoFormerLiteForMaskedLM RoFormerLiteForConditionalGeneration"
