@@ -6,6 +6,7 @@ from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
+from hf_roformer_lite.model import input_layout
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 MODES = {
@@ -165,3 +166,31 @@ def test_decoder_input_is_required():
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     with pytest.raises(ValueError, match="decoder_input_ids"):
         model(torch.full((1, 3), 5))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_the_source_is_laid_out_once(beams, backend, monkeypatch, ragged_input):
+    """Masks and positions of the source do not depend on the step; another source, or another mask, is another one."""
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config(backend=backend))
+    source = {name: tensor[:4] for name, tensor in ragged_input.items()}
+    options = {"num_beams": beams, "max_new_tokens": 7, "min_new_tokens": 7}
+    calls, plan = [], input_layout.plan_cross_attention
+    monkeypatch.setattr(input_layout, "plan_cross_attention", lambda *args: calls.append(args) or plan(*args))
+    model.generate(**source, **options)
+    assert len(calls) == 1
+
+    start, mask, steps = torch.full((4, 1), model.config.decoder_start_token_id), source["attention_mask"], []
+    for mask_of_second_step in (mask, mask.clone(), torch.ones_like(mask)):
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        with torch.no_grad():
+            first = model(**source, decoder_input_ids=start, past_key_values=cache)
+            second = model(
+                attention_mask=mask_of_second_step,
+                encoder_outputs=(first.encoder_last_hidden_state,),
+                decoder_input_ids=start,
+                past_key_values=cache,
+            )
+        steps.append(second.logits)
+    torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)
+    assert (steps[2] - steps[0]).abs().max() > 1e-3
