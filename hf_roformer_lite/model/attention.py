@@ -14,7 +14,7 @@ from .rope import rotate
 class RoFormerLiteAttention(nn.Module):
     """Projections, rotation, cache and attention of one layer.
 
-    Grouped key-value heads (`num_key_value_heads` < `num_attention_heads`) serve several query heads each. Only
+    With `num_key_value_heads` < `num_attention_heads` each key-value head serves a group of query heads. Only
     self-attention rotates; keys and values of cross-attention are projected once and then read from the cache.
     """
 
@@ -32,7 +32,7 @@ class RoFormerLiteAttention(nn.Module):
         self.make_projections(config)
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
-        """The weights; with `prepare`, `queries` and `keys_and_values` all that differs between kinds of heads."""
+        """The projections. Another kind of heads overrides this, `prepare`, `queries` and `keys_and_values`."""
         key_value_size = (self.is_cross_attention and config.cross_attention_hidden_size) or config.hidden_size
         query_width = config.num_attention_heads * config.head_dim
         key_width = config.num_key_value_heads * config.head_dim
@@ -46,7 +46,7 @@ class RoFormerLiteAttention(nn.Module):
         return states.view(*states.shape[:-1], heads, self.head_dim)  # (..., heads, head_dim)
 
     def prepare(self, states: torch.Tensor) -> torch.Tensor:
-        """What queries, keys and values are all made from."""
+        """The states from which queries, keys and values are projected."""
         return states
 
     def queries(self, states: torch.Tensor) -> torch.Tensor:
@@ -72,13 +72,13 @@ class RoFormerLiteAttention(nn.Module):
         Args:
             hidden_states: `(N, hidden)` or `(B, L, hidden)`; `...` below.
             key_value_states: Encoder states of cross-attention; None attends to `hidden_states`.
-            plan: How these queries meet these keys.
-            position_embeddings: Cosines and sines, each `(..., heads | 1, rotary_dim)`; None does not rotate.
+            plan: Which keys each query attends to.
+            position_embeddings: Cosines and sines, each `(..., 1, rotary_dim)`; None does not rotate.
             key_position_embeddings: The same for the keys of cross-attention.
             past_key_values: Cache to extend and read; only with `(B, L, hidden)`.
 
         Returns:
-            `(..., hidden)`, and the probabilities `(B, heads, Lq, Lk)` where the backend gives them.
+            `(..., hidden)`, and the probabilities `(B, heads, Lq, Lk)` if the backend returns them.
         """
         states = self.prepare(hidden_states)
         query = self.queries(states)  # (..., heads, head_dim)

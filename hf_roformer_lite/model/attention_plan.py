@@ -1,8 +1,8 @@
-"""How queries meet keys: attention over documents of different lengths, on any backend of transformers.
+"""Which queries attend to which keys, when documents have different lengths, on any backend of transformers.
 
-A plan is made once a forward pass for each kind of layer and shared by all layers of that kind. It takes queries, keys
-and values as the layers have them, `(N, heads, head_dim)` or `(B, L, heads, head_dim)`, and hands them to the
-attention function (`ALL_ATTENTION_FUNCTIONS`) in the form it wants:
+A plan is made once in a forward pass for each type of layer, and shared by all layers of that type. It takes queries,
+keys and values as the layers compute them, `(N, heads, head_dim)` or `(B, L, heads, head_dim)`, and passes them to the
+attention function (`ALL_ATTENTION_FUNCTIONS`) in the form which that function expects:
 
 * `DensePlan`: the batch as it is, with a mask if one is needed.
 * `RowsPlan` (sdpa, eager): rows of similar length, padded to the longest of their group; long rows of a sliding-window
@@ -83,7 +83,7 @@ class _MaskedPlan:
     remake_mask: Callable[[torch.device], Any] | None = None  # a BlockMask cannot be moved: its function holds tensors
 
     def to(self: PlanT, device: torch.device | str | int, non_blocking: bool = False) -> PlanT:
-        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
         tensors = {name: value for name, value in self.options.items() if isinstance(value, torch.Tensor)}
         moved = {name: value.to(device) for name, value in tensors.items()}
         mask = self.mask
@@ -143,7 +143,7 @@ AttentionPlan = DensePlan | FlatPlan | RowsPlan
 
 
 def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> AttentionPlan:
-    """The plan of the layers of one kind over `batch`, without a cache.
+    """The plan of the layers of one type over `batch`, without a cache.
 
     Args:
         batch: The tokens.
@@ -168,7 +168,7 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
 
 
 def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
-    """The plan by which the documents of `queries` see those of `keys`, the first the first and so on.
+    """The plan by which each document of `queries` attends to the document of `keys` with the same number.
 
     Raises:
         ValueError: when the two sides have different numbers of documents.
@@ -196,8 +196,8 @@ def plan_paged_attention(
 ) -> DensePlan:
     """The plan of the layers of type `kind` in continuous batching: all requests in one row, `(1, N)`.
 
-    The attention function fetches their keys and values from the paged cache among its arguments. Who sees whom comes
-    with the tokens: in masks, of each kind of layer or of the only one, or, for flash attention, in `cu_seq_lens_*`.
+    The attention function fetches their keys and values from the paged cache among its arguments. Which tokens attend
+    to which is given by masks, one for each type of layer or one for all, or for flash attention by `cu_seq_lens_*`.
     """
     mask = masks[kind] if isinstance(masks, dict) else masks
     return DensePlan(mask, is_causal=mask is None, options={} if window is None else {"sliding_window": window})
@@ -217,7 +217,7 @@ def _is_flex(backend: str) -> bool:
 
 
 def _flash_window(is_causal: bool, window: int | None) -> dict[str, int]:
-    """transformers counts the token itself in the reach of flash attention, on both sides."""
+    """For flash attention transformers counts the token itself as part of the window, on both sides."""
     return {} if window is None else {"sliding_window": window if is_causal else window + 1}
 
 

@@ -1,6 +1,6 @@
-"""Attention over documents of different lengths on backends that want rows: padded groups of similar length.
+"""Attention over documents of different lengths on backends that take rows: groups of similar length, padded.
 
-A long document of a sliding-window layer is cut into blocks of queries, each with the band of keys it can see, so that
+In a sliding-window layer a long document is cut into blocks of queries, each with the band of keys it can see, so that
 the cost is linear in its length.
 """
 
@@ -16,8 +16,8 @@ from torch import nn
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
-# Rows shorter than this share of the longest in their group open a group of their own: padding costs attention the
-# square of what it adds to the length, a group costs a handful of kernel launches.
+# A row shorter than this share of the longest row in its group begins a new group. Padding adds to the cost of
+# attention by the square of the length; a group adds the launch of a few kernels.
 GROUP_SHORTEST = 0.7
 
 
@@ -33,8 +33,8 @@ class Span(NamedTuple):
 class _MoveRows(torch.autograd.Function):
     """`states[index]`, whose gradient is a gather as well: `grad[inverse]`.
 
-    The gradient of `index_select` adds row by row, which takes several times as long as a whole layer's matrix
-    products on a CPU. Here each row that carries a gradient is read exactly once, so there is nothing to add.
+    The gradient of `index_select` adds row by row, which on a CPU takes several times as long as the matrix products
+    of a whole layer. Here each row with a gradient is read exactly once, so nothing needs to be added.
     """
 
     @staticmethod
@@ -67,7 +67,7 @@ class RowSide:
     is_repeated: bool  # whether a token may stand in several rows (keys of a sliding window)
 
     def to(self, device: torch.device | str | int) -> RowSide:
-        """The same on `device`; itself when it lies there."""
+        """The same on `device`; itself if it is there."""
         token_of_row = self.token_of_row.to(device)
         if token_of_row is self.token_of_row:
             return self
@@ -132,7 +132,7 @@ class RowsPlan:
         self.masks = [None if self.is_causal else _span_mask(group, device, is_causal, window) for group in groups]
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RowsPlan:
-        """The same on `device`, for layers that lie there (accelerate's hooks call this); itself when it is there."""
+        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
         if self.is_empty or (queries := self.queries.to(device)) is self.queries:
             return self
         plan = copy.copy(self)
@@ -181,7 +181,7 @@ def _span_mask(spans: list[Span], device: torch.device, is_causal: bool, window:
 
 
 def within_window(distance: torch.Tensor, is_causal: bool, window: int) -> torch.Tensor:
-    """Whether a key lies within reach, for `distance` = query's place - key's place, as transformers defines it."""
+    """Whether a key is inside the window, for `distance` = query's place - key's place, as transformers defines it."""
     return (distance >= 0) & (distance < window) if is_causal else distance.abs() <= window
 
 

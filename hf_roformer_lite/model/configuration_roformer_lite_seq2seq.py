@@ -37,7 +37,7 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
     model_type = "roformer_lite_seq2seq"
     keys_to_ignore_at_inference = ["past_key_values"]
     sub_configs_defaults = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
-    base_model_fsdp_plan: ClassVar[dict[str, str]] = {}  # the plans of the two stacks say it all
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {}  # the two stacks have plans of their own
 
     encoder: dict[str, Any] | PreTrainedConfig | None = None
     decoder: dict[str, Any] | PreTrainedConfig | None = None

@@ -84,7 +84,7 @@ class RoFormerLiteOneStackLM(LMHeadMixin, RoFormerLitePreTrainedModel):
 
 
 class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
-    """Masked language modelling (Devlin et al. 2018, section 3.1). A decoder's config becomes an encoder's here."""
+    """Masked language modelling (Devlin et al. 2018, section 3.1). A config with `is_decoder` is copied without it."""
 
     def __init__(self, config: RoFormerLiteConfig):
         if config.is_decoder and not config.add_cross_attention:
@@ -131,7 +131,7 @@ class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
 
 
 class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
-    """Left-to-right language modelling, with `generate`. Any config becomes a decoder's here."""
+    """Left-to-right language modelling, with `generate`. A config without `is_decoder` is copied with it."""
 
     loss_type = "ForCausalLM"  # tells Trainer that the labels are shifted here, when it counts them
 

@@ -103,8 +103,8 @@ class RoFormerLiteUnit(nn.Module):
 
 
 class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
-    """Attention whose heads have the full `hidden_size`: a linear map spreads each token over all heads, and every
-    head makes its query, key and value by feed-forward units."""
+    """Attention whose heads have the full `hidden_size`: a linear map gives each head its own version of a token, from
+    which feed-forward units of that head compute query, key and value."""
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
         heads, width = config.num_attention_heads, config.hidden_size

@@ -156,7 +156,7 @@ class RaggedBatch:
             flat = torch.arange(batch_size * seq_len, device=device)
             document_ids = torch.searchsorted(cu_seq_lens[1:].to(device), flat, right=True).view(batch_size, seq_len)
         elif position_ids is not None:
-            document_ids = find_restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
+            document_ids = _find_restarts(position_ids, attention_mask).cumsum(-1)  # (B, L)
         if position_ids is None:
             position_ids = torch.arange(seq_len, device=device).unsqueeze(0)
             if attention_mask is not None:
@@ -239,8 +239,8 @@ class RaggedBatch:
         return padded[torch.arange(self.batch_size, device=padded.device), place]
 
 
-def find_restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Where a real token's position is not above that of the real token before it in its row, `(B, L)`."""
+def _find_restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Where the position of a real token is not above that of the real token before it in its row, `(B, L)`."""
     places = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     if attention_mask is not None:
         places = places.where(attention_mask, -1)

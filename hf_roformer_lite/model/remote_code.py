@@ -2,7 +2,7 @@
 
 transformers writes a bundle when a config or a tokenizer has an `_auto_class`: the file of its class and all files
 that this one imports relatively, inside functions too, which is why every config imports its models and why the
-package is flat. This module adds what is missing there: a switch, the Auto classes of all heads, and a clear word
+folder is flat. This module adds what transformers lacks: a switch, the Auto classes of all heads, and an error message
 where transformers is too old. It is imported before anything that an older transformers may not have.
 """
 
@@ -45,7 +45,7 @@ class RemoteCodeMixin:
         if remote_code is None:
             if not self.remote_code:
                 return
-            remote_code = True  # anew: the bundle that it came from may be older than the code that is written now
+            remote_code = True  # write the code again: that of the bundle it came from may be older
         if not remote_code and type(self).__module__.startswith("transformers_modules."):
             raise ValueError(
                 f"remote_code=False: {type(self).__name__} itself was loaded as remote code, and nothing here could "

@@ -35,7 +35,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     def compute_default_rope_parameters(
         config: RoFormerLiteConfig, device: torch.device | None = None, dtype: torch.dtype = torch.float32, **kwargs
     ) -> tuple[torch.Tensor, float]:
-        """Angles a step of one position turns each pair by: theta^(-2j / rotary_dim), and a scaling of 1."""
+        """The angle of each pair for one step of the position, theta^(-2j / rotary_dim), and a scaling of 1."""
         rotary_dim = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
         return config.rope_parameters["rope_theta"] ** -exponents, 1.0

@@ -4,33 +4,24 @@ from .remote_code import RemoteCodeTokenizer
 
 # isort: split
 import os
-import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, chain, compress, pairwise
-from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import tokenizers
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BatchEncoding
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import PaddingStrategy
 
+from .jieba_lookup import NeedsBackend, WordLookup, require_rjieba
 from .tokenization_roformer_lite import SPECIAL_TOKENS
 
-# Words whose tokens are remembered at a time, about 20 MB; a tenth of them covers most of running text.
-_REMEMBERED = 100_000
 _FLAGS = {name: f"return_{name}" for name in ("token_type_ids", "attention_mask", "special_tokens_mask")}
 _FLAGS["offset_mapping"] = "return_offsets_mapping"
 # Options that ask for more than one row of numbers for each text.
 _BACKEND_ONLY = ("is_split_into_words", "return_overflowing_tokens", "stride", "sanitize_control_tokens")
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
@@ -44,8 +35,8 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     **Speed.** Ids, masks and offsets are looked up word by word. The slower backend does the rest: texts with added
     tokens or combining marks, pairs to be truncated, text split into words, overflowing tokens, and what a
-    `BatchEncoding` offers besides its columns (`tokens()`, `word_ids()`, `char_to_token()` …). That is made, with the
-    tokenizer as it then is, when it is asked for, or pickled: a worker process does better to send `dict(batch)`.
+    `BatchEncoding` offers besides its columns (`tokens()`, `word_ids()`, `char_to_token()` …). The latter is computed
+    on first use or when pickled, with the tokenizer as it is then: worker processes should send `dict(batch)`.
 
     **Storage.** `tokenizer.json` names BERT's pre-tokenizer, as HF's does: the format cannot hold a call of Jieba.
 
@@ -69,7 +60,7 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         strip_accents: bool | None = None,
         **kwargs: Any,
     ):
-        _rjieba()
+        require_rjieba()
         kwargs = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS} | kwargs
         if not isinstance(vocab, dict):
             vocab = models.WordPiece.read_file(os.fspath(vocab))
@@ -107,8 +98,8 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         return super()._add_tokens(*args, **kwargs)
 
     @cached_property
-    def _lookup(self) -> "_Lookup":
-        return _Lookup(self._tokenizer)
+    def _lookup(self) -> "WordLookup":
+        return WordLookup(self._tokenizer)
 
     def _encode_plus(self, text: Any, text_pair: Any = None, **options: Any) -> BatchEncoding:
         by_backend = partial(self._encode_by_backend, text, text_pair, **options)
@@ -141,9 +132,9 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 more, more_offsets = ([], []) if single else encode(row[1], with_offsets)
                 if len(ids) + len(more) > space:
                     if not can_cut:
-                        raise _Unusual
+                        raise NeedsBackend
                     ids, offsets = ids[kept], offsets[kept]
-            except (_Unusual, UnicodeEncodeError):
+            except (NeedsBackend, UnicodeEncodeError):
                 yield self._row_by_backend(row, has_special_tokens, **options)
                 continue
             ids, offsets = [*before, *ids, *after], [*around, *offsets, *around]
@@ -200,10 +191,6 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             self._tokenizer.pre_tokenizer = before
 
 
-class _Unusual(Exception):
-    """A text that is left to the backend."""
-
-
 class _Row(NamedTuple):
     """The numbers of a text, or of a pair whose first text has `first` tokens, special ones included."""
 
@@ -226,95 +213,6 @@ class _Row(NamedTuple):
         if self.has_special_tokens:
             mask[0] = mask[self.first - 1] = mask[-1] = 1
         return mask
-
-
-class _Lookup:
-    """The tokens of a text, found word by word in memory; and a pre-tokenizer that finds the same words."""
-
-    def __init__(self, backend: Tokenizer):
-        self._model = backend.model
-        self._normalizer = backend.normalizer
-        self._around_chinese = normalizers.BertNormalizer(
-            clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
-        )
-        self._cut = _rjieba().cut
-        added = [token.content for token in backend.get_added_tokens_decoder().values()]
-        added += list(map(self._normalizer.normalize_str, added))
-        self._added = re.compile("|".join(map(re.escape, filter(None, added))) or "(?!)")
-        self._resized: set[str] = set()
-        self._characters: _Memory[int, str] = _Memory(self._normalize)
-        self._ids: _Memory[str, list[int]] = _Memory(self._ids_of)
-        self._lengths: _Memory[str, list[int]] = _Memory(self._lengths_of)
-
-    def encode(self, text: str, with_offsets: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, without special tokens, and, if wanted, where each token lies in it."""
-        normalized = text.translate(self._characters)
-        if self._added.search(text) or self._added.search(normalized):
-            raise _Unusual
-        words = self._cut(normalized, False)
-        ids = list(chain.from_iterable(map(self._ids.__getitem__, words)))
-        return ids, self._offsets(text, words) if with_offsets else []
-
-    def _offsets(self, text: str, words: list[str]) -> list[tuple[int, int]]:
-        lengths = list(chain.from_iterable(map(self._lengths.__getitem__, words)))
-        spans = compress(pairwise(accumulate(map(abs, lengths), initial=0)), map((0).__lt__, lengths))
-        if self._resized.isdisjoint(text):
-            return list(spans)
-        origin = [index for index, character in enumerate(text) for _ in self._characters[ord(character)]]
-        return [(origin[start], origin[end - 1] + 1) for start, end in spans]
-
-    def _normalize(self, code: int) -> str:
-        """What becomes of a character; `_Unusual` if its neighbours matter: canonical order moves marks."""
-        normalized = self._normalizer.normalize_str(chr(code))
-        if any(map(unicodedata.combining, normalized)):
-            raise _Unusual
-        if len(normalized) != 1:
-            self._resized.add(chr(code))
-        return normalized
-
-    def _ids_of(self, word: str) -> list[int]:
-        return [token.id for piece in self._pieces(word) for token in self._model.tokenize(piece)]
-
-    def _lengths_of(self, word: str) -> list[int]:
-        """The characters of each token; of a word without tokens, their number below zero."""
-        lengths = []
-        for piece in self._pieces(word):
-            octets = piece.encode()
-            lengths += [len(octets[slice(*token.offsets)].decode()) for token in self._model.tokenize(piece)]
-        return lengths or [-len(word)]
-
-    def _pieces(self, word: str) -> list[str]:
-        """A word of the vocabulary whole, any other cut around its Chinese characters; nothing of white space."""
-        if self._model.token_to_id(word) is not None:
-            return [word]
-        return self._around_chinese.normalize_str(word).split()
-
-    def pre_tokenize(self, text: tokenizers.PreTokenizedString) -> None:
-        """Called by the backend; cuts all parts of the text, which added tokens may have divided."""
-        text.split(lambda _, part: self._split(part))
-
-    def _split(self, text: tokenizers.NormalizedString) -> list[tokenizers.NormalizedString]:
-        parts, position = [], 0
-        for word in self._cut(str(text), False):
-            lengths = map(len, self._pieces(word))
-            parts += [text[start:end] for start, end in pairwise(accumulate(lengths, initial=position))]
-            position += len(word)
-        return parts
-
-
-class _Memory(dict[_Key, _Value]):
-    """Remembers what `compute` makes of a key, and forgets everything when it is full."""
-
-    def __init__(self, compute: Callable[[_Key], _Value]):
-        super().__init__()
-        self._compute = compute
-
-    def __missing__(self, key: _Key) -> _Value:
-        value = self._compute(key)
-        if len(self) >= _REMEMBERED:
-            self.clear()
-        self[key] = value
-        return value
 
 
 class _Encodings(Sequence[Encoding]):
@@ -340,13 +238,3 @@ class _Encodings(Sequence[Encoding]):
 
 def _are_texts(items: Any) -> bool:
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
-
-
-def _rjieba() -> ModuleType:
-    try:
-        import rjieba
-    except ImportError as error:
-        raise ImportError(
-            'RoFormerLiteJiebaTokenizer needs rjieba, which is not installed: pip install "hf_roformer_lite[jieba]"'
-        ) from error
-    return rjieba

@@ -47,12 +47,13 @@ _SPACE_BEFORE_WORD = normalizers.Sequence(
 
 class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     """
-    Fast tokenizer that stands alone in its `tokenizer.json`: `PreTrainedTokenizerFast` reads the same file and gives
-    the same ids for plain text. Make one with `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
+    Fast tokenizer that its `tokenizer.json` describes completely: `PreTrainedTokenizerFast` reads the same file and
+    gives the same ids for plain text. Make one with `RoFormerLiteTokenizer.train`, or load one with `from_pretrained`.
 
     **Template.** `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs (token types 0 and 1). `bos_token` is `[CLS]`
     and `eos_token` is `[SEP]`, so an encoder–decoder starts with `[CLS]` and ends with `[SEP]`. Prompts of a causal
-    language model must not end: after `tokenizer.add_bos_token = True` the template is `[CLS] x`, also when saved.
+    language model must not end with `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also
+    when saved.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are `y [SEP]`: exactly
     what a decoder that starts with `[CLS]` has to predict. `decoder_input_ids` are therefore the labels moved to the
@@ -64,11 +65,11 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     **Text split into words** (`is_split_into_words=True`). With BPE and Unigram, a word that begins with a letter of a
     script written with spaces is encoded as within a sentence, with the space before it; Chinese, digits and
-    punctuation get none. Offsets count from the start of each word. Chinese labelled by the character is best served
-    by WordPiece, the only one whose tokens never span two Chinese characters.
+    punctuation get none. Offsets count from the start of each word. For Chinese labelled character by character
+    take WordPiece, the only one whose tokens never span two Chinese characters.
 
     `token_type_ids` are not among `model_input_names` (`generate` of an encoder–decoder refuses them); ask with
-    `return_token_type_ids=True`. Labels and split words exchange parts of the backend while they are encoded: as with
+    `return_token_type_ids=True`. Encoding labels or split words replaces parts of the backend during the call: as with
     the padding and truncation of every fast tokenizer, use one instance in one thread at a time.
 
     Args:
@@ -194,7 +195,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         if text_target is None:
             return super().__call__(text, text_pair, None, None, *args, **kwargs)
         inputs = None if text is None else super().__call__(text, text_pair, None, None, *args, **kwargs)
-        with self._exchanged(post_processor=self._template(start=False)):
+        with self._replaced(post_processor=self._template(start=False)):
             target = super().__call__(None, None, text_target, text_pair_target, *args, **kwargs)
         if inputs is None:
             return target
@@ -203,12 +204,12 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     def _encode_plus(self, *args: Any, is_split_into_words: bool = False, **kwargs: Any) -> BatchEncoding:
         spaced = is_split_into_words and not isinstance(self._tokenizer.model, models.WordPiece)
-        with self._exchanged(**({"normalizer": _SPACE_BEFORE_WORD} if spaced else {})):
+        with self._replaced(**({"normalizer": _SPACE_BEFORE_WORD} if spaced else {})):
             return super()._encode_plus(*args, is_split_into_words=is_split_into_words, **kwargs)
 
     @contextmanager
-    def _exchanged(self, **parts: Any) -> Iterator[None]:
-        """Exchanges parts of the backend and puts the old ones back, whatever happens in between."""
+    def _replaced(self, **parts: Any) -> Iterator[None]:
+        """Replaces parts of the backend, and puts the old ones back whatever happens in between."""
         before = {name: getattr(self._tokenizer, name) for name in parts}
         try:
             for name, part in parts.items():

@@ -1,4 +1,4 @@
-"""Training of Unigram with byte fallback, which the trainer of `tokenizers` knows nothing of."""
+"""Training of Unigram with byte fallback, which the trainer of `tokenizers` does not support."""
 
 import json
 from collections import Counter
@@ -24,10 +24,10 @@ def train_unigram(
     """
     Gives `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from `texts`.
 
-    The trainer of `tokenizers` knows nothing of byte fallback: it wants a piece for every character, so characters
-    that shall be bytes are kept from it. It also sees every distinct word once, and proposes as pieces what it sees
-    continued in two ways: the common word " that" is never proposed, only " tha". So a common word is shown a second
-    time, with a mark behind it.
+    The trainer of `tokenizers` does not know byte fallback: it makes a piece for every character, so characters that
+    are to become bytes are withheld from it. It also sees every distinct word once, and proposes as pieces only what
+    continues in two ways: of the common word " that" it proposes " tha". So a common word is shown a second time, with
+    a mark behind it.
     """
     backend = tokenizer.backend_tokenizer
     split = backend.pre_tokenizer[0]
