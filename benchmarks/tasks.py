@@ -9,7 +9,7 @@ from torch import nn
 from transformers import GenerationConfig, RoFormerModel
 
 from hf_roformer_lite.conversion import convert
-from hf_roformer_lite.conversion.plain_systems import DeepLotxEncoder
+from hf_roformer_lite.conversion.reference_systems import DeepLotxEncoder
 
 from . import pairs, stacks
 from .floor import FLOOR, Product, attention_operations, floor, stack_products

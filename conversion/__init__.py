@@ -8,8 +8,8 @@
 """
 
 from .checkpoints import convert_checkpoint, export_checkpoint, open_checkpoint
-from .parity import Difference, verify
-from .sources import CONVERTERS, convert, export, find_converter
+from .registry import CONVERTERS, convert, export, find_converter
+from .verification import Difference, verify
 
 __all__ = [
     "CONVERTERS",

@@ -21,9 +21,9 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.errors import InputError
 
-from .bert_layout import CAUSAL_LM, MASKED_LM, QUESTIONS, TOKEN_CLASSES, BertLayoutConverter, Head, stack_names
+from .bert_family import CAUSAL_LM, MASKED_LM, QUESTIONS, TOKEN_CLASSES, BertLayoutConverter, Head, stack_names
 from .converter import SourceConfig
-from .names import Name
+from .weight_map import Name
 
 POOLED = (Name("bert.pooler.dense.*", "classifier.dense.*"), Name("classifier.*", "classifier.out_proj.*"))
 NEXT_SENTENCE = (POOLED[0], Name("cls.seq_relationship.*", "classifier.out_proj.*"))

@@ -16,7 +16,7 @@ import hf_roformer_lite
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import complete_directory
 
-from .sources import export, find_converter
+from .registry import export, find_converter
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")

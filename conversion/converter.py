@@ -14,7 +14,7 @@ from transformers.initialization import no_init_weights
 from hf_roformer_lite import RoFormerLiteModel
 from hf_roformer_lite.errors import InputError
 
-from .names import Name, NameTable
+from .weight_map import Name, NameTable
 
 SourceConfig = Mapping[str, Any]
 # What none of the sources has of the newer parts of a layer; whatever our defaults are, converters say so.

@@ -26,7 +26,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.errors import InputError
 
-from .bert_layout import (
+from .bert_family import (
     CAUSAL_LM,
     LM_FIELDS,
     MASKED_LM,
@@ -37,8 +37,8 @@ from .bert_layout import (
     stack_names,
 )
 from .converter import SourceConfig, Tensors
-from .names import SAME, HalfSplit, Name
-from .plain_systems import sinusoids
+from .reference_systems import sinusoids
+from .weight_map import SAME, HalfSplit, Name
 
 POOLING = {"first": "cls", "last": "last"}
 

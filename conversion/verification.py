@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_roformer_lite.errors import InputError
 
 from .converter import Converter, SourceConfig, Tensors
-from .sources import find_converter
+from .registry import find_converter
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig, RoFo
 from hf_roformer_lite.errors import InputError
 
 from .converter import PLAIN, Converter, SourceConfig, Tensors, VectorConverter, refuse_others, require
-from .names import Name, NameTable, Split
+from .weight_map import Name, NameTable, Split
 
 LAYER_FIELDS = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "norm_first", "bias")
 ACTIVATIONS = ("relu", "gelu")

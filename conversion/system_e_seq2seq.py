@@ -20,8 +20,8 @@ from hf_roformer_lite import (
 )
 
 from .converter import PLAIN, Converter, SourceConfig, Tensors, refuse_others, require
-from .names import Name, NameTable, Operation, Scale
-from .plain_systems import ScratchSeq2Seq
+from .reference_systems import ScratchSeq2Seq
+from .weight_map import Name, NameTable, Operation, Scale
 
 SIZES = ("src_vocab", "tgt_vocab", "d_model", "N", "heads", "d_ff")
 EMBEDDINGS = (

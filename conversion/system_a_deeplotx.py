@@ -11,8 +11,8 @@ from torch import nn
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import PLAIN, SourceConfig, Tensors, VectorConverter, in_layers, refuse_others, require
-from .names import Join, Name, NameTable, Stack
-from .plain_systems import DeepLotxEncoder
+from .reference_systems import DeepLotxEncoder
+from .weight_map import Join, Name, NameTable, Stack
 
 FIELDS = ("feature_dim", "heads", "bias", "ffn_layers", "ffn_expansion", "dropout")
 FIELDS += ("proj_layers", "proj_expansion", "proj_dropout", "base", "num_layers", "cross_attention")

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
 
 from .converter import PLAIN, Converter, SourceConfig, Tensors, refuse_others, require
-from .names import Name, NameTable
-from .plain_systems import BertLikeEncoder
-from .prenorm_layers import attention_names
+from .reference_systems import BertLikeEncoder
+from .system_b_prenorm import attention_names
+from .weight_map import Name, NameTable
 
 SIZES = ("vocab_size", "hidden_size", "max_position_embeddings", "num_attention_heads", "intermediate_size")
 SIZES += ("num_hidden_layers",)

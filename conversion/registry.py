@@ -7,18 +7,27 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
 
-from . import bert, bert_like, deeplotx, prenorm_layers, roformer, scratch_seq2seq, torch_modules, walkthrough
+from . import (
+    bert,
+    roformer,
+    system_a_deeplotx,
+    system_b_prenorm,
+    system_c_bert_like,
+    system_d_walkthrough,
+    system_e_seq2seq,
+    torch_transformer,
+)
 from .converter import Converter, SourceConfig
 
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter
     for converter in (
-        deeplotx.CONVERTER,
-        *prenorm_layers.CONVERTERS,
-        bert_like.CONVERTER,
-        walkthrough.CONVERTER,
-        scratch_seq2seq.CONVERTER,
-        *torch_modules.CONVERTERS,
+        system_a_deeplotx.CONVERTER,
+        *system_b_prenorm.CONVERTERS,
+        system_c_bert_like.CONVERTER,
+        system_d_walkthrough.CONVERTER,
+        system_e_seq2seq.CONVERTER,
+        *torch_transformer.CONVERTERS,
         roformer.CONVERTER,
         bert.CONVERTER,
     )

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import PLAIN, SourceConfig, Tensors, VectorConverter, refuse_others, require
-from .names import Constant, Name, NameTable, Transpose
-from .plain_systems import Walkthrough
+from .reference_systems import Walkthrough
+from .weight_map import Constant, Name, NameTable, Transpose
 
 LAYER = (
     *(Name(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", Transpose()) for side in "qkv"),

@@ -14,8 +14,8 @@ from torch import nn
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import PLAIN, SourceConfig, Tensors, VectorConverter, in_layers, refuse_others, require
-from .names import Join, Name, NameTable
-from .plain_systems import PreNormLayer
+from .reference_systems import PreNormLayer
+from .weight_map import Join, Name, NameTable
 
 FIELDS = ("d_model", "heads", "d_ff", "dropout", "positions", "num_layers")
 

@@ -22,7 +22,7 @@ from hf_roformer_lite import (
 from hf_roformer_lite.errors import InputError
 
 from .converter import PLAIN, Converter, SourceConfig, Tensors
-from .names import SAME, Copies, Name, NameTable, Operation
+from .weight_map import SAME, Copies, Name, NameTable, Operation
 
 EMBEDDINGS = (
     Name("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
