@@ -1,4 +1,4 @@
-"""System C: a BERT-like encoder with norms before its branches and learned positions. Takes ids.
+"""System C: a BERT-like encoder with pre-norm layers and learned positions. It takes ids.
 
 Example:
     >>> model = convert("bert-like", state_dict, {"vocab_size": 30522, "hidden_size": 768, ...})
@@ -13,39 +13,39 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
 
-from .converter import PLAIN, Converter, SourceConfig, Tensors, refuse_others, require
+from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, refuse_unknown_fields, require_fields
 from .reference_systems import BertLikeEncoder
-from .system_b_prenorm import attention_names
-from .weight_map import Name, NameTable
+from .system_b_prenorm import attention_rules
+from .weight_map import WeightMap, WeightRule
 
 SIZES = ("vocab_size", "hidden_size", "max_position_embeddings", "num_attention_heads", "intermediate_size")
 SIZES += ("num_hidden_layers",)
-NAMES = (
-    Name("embeddings.token_embeddings.weight", "embeddings.word_embeddings.weight"),
-    Name("embeddings.position_embeddings.weight", "embeddings.position_embeddings.weight"),
-    Name("embeddings.layer_norm.*", "embeddings.norm.*"),
-    Name("layers.{i}.layer_norm_1.*", "layers.{i}.self_attn_norm.*"),
-    *attention_names("layers.{i}.attention", "output_linear", "layers.{i}.self_attn"),
-    Name("layers.{i}.layer_norm_2.*", "layers.{i}.mlp_norm.*"),
-    Name("layers.{i}.feed_forward.linear_1.*", "layers.{i}.mlp.up_proj.*"),
-    Name("layers.{i}.feed_forward.linear_2.*", "layers.{i}.mlp.down_proj.*"),
+RULES = (
+    WeightRule("embeddings.token_embeddings.weight", "embeddings.word_embeddings.weight"),
+    WeightRule("embeddings.position_embeddings.weight", "embeddings.position_embeddings.weight"),
+    WeightRule("embeddings.layer_norm.*", "embeddings.norm.*"),
+    WeightRule("layers.{i}.layer_norm_1.*", "layers.{i}.self_attn_norm.*"),
+    *attention_rules("layers.{i}.attention", "output_linear", "layers.{i}.self_attn"),
+    WeightRule("layers.{i}.layer_norm_2.*", "layers.{i}.mlp_norm.*"),
+    WeightRule("layers.{i}.feed_forward.linear_1.*", "layers.{i}.mlp.up_proj.*"),
+    WeightRule("layers.{i}.feed_forward.linear_2.*", "layers.{i}.mlp.down_proj.*"),
 )
 
 
 class BertLike(Converter):
-    """`config`: vocab_size, hidden_size, max_position_embeddings, num_attention_heads, intermediate_size,
+    """Config: vocab_size, hidden_size, max_position_embeddings, num_attention_heads, intermediate_size,
     num_hidden_layers, hidden_dropout_prob (0.1)."""
 
     name = "bert-like"
 
-    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
-        refuse_others(source, self.name, (*SIZES, "hidden_dropout_prob"))
-        require(source, self.name, *SIZES)
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        refuse_unknown_fields(source_config, self.name, (*SIZES, "hidden_dropout_prob"))
+        require_fields(source_config, self.name, *SIZES)
         return RoFormerLiteConfig(
-            **PLAIN | {"embedding_norm": True},
-            **{field: source[field] for field in SIZES},
-            head_dim=source["hidden_size"] // source["num_attention_heads"],
-            hidden_dropout=source.get("hidden_dropout_prob", 0.1),
+            **CLASSIC_FIELDS | {"embedding_norm": True},
+            **{field: source_config[field] for field in SIZES},
+            head_dim=source_config["hidden_size"] // source_config["num_attention_heads"],
+            hidden_dropout=source_config.get("hidden_dropout_prob", 0.1),
             hidden_act="gelu",
             norm_placement="pre",
             norm_eps=1e-5,
@@ -57,17 +57,17 @@ class BertLike(Converter):
             eos_token_id=None,
         )
 
-    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
+    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteModel
 
-    def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:
-        return NameTable(NAMES, dropped=("embeddings.position_ids",), heads=config.num_attention_heads)
+    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
+        return WeightMap(RULES, ignored=("embeddings.position_ids",), num_heads=our_config.num_attention_heads)
 
-    def reference(self, source: SourceConfig) -> nn.Module:
-        order = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers")
-        return BertLikeEncoder(*(source[field] for field in (*order, "num_attention_heads", "intermediate_size")))
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        order = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
+        return BertLikeEncoder(*(source_config[field] for field in (*order, "intermediate_size")))
 
-    def inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
+    def random_inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
         config = model.config
         length = min(7, config.max_position_embeddings)
         mask = torch.ones(3, length, dtype=torch.bool)

@@ -5,7 +5,7 @@ Example:
     >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
     >>> model(inputs_embeds=vectors, attention_mask=~src_key_padding_mask).last_hidden_state
 
-They know no positions. Our decoders are causal by themselves, where torch's take `tgt_mask`.
+These modules have no positions. Our decoders are always causal, where torch's take `tgt_mask`.
 """
 
 from collections.abc import Mapping
@@ -18,59 +18,68 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig, RoFormerLiteSeq2SeqModel
 from hf_roformer_lite.errors import InputError
 
-from .converter import PLAIN, Converter, SourceConfig, Tensors, VectorConverter, refuse_others, require
-from .weight_map import Name, NameTable, Split
+from .converter import (
+    CLASSIC_FIELDS,
+    Converter,
+    SourceConfig,
+    Tensors,
+    refuse_unknown_fields,
+    require_fields,
+)
+from .vector_converter import VectorConverter
+from .weight_map import WeightMap, WeightRule
+from .weight_operations import Chunk
 
 LAYER_FIELDS = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "norm_first", "bias")
 ACTIVATIONS = ("relu", "gelu")
 
 
-def attention_names(theirs: str, ours: str) -> tuple[Name, ...]:
-    """Rows of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
+def attention_rules(theirs: str, ours: str) -> tuple[WeightRule, ...]:
+    """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
     projections = tuple(f"layers.{{i}}.{ours}.{side}_proj" for side in "qkv")
-    return (
-        *(
-            Name(f"layers.{{i}}.{theirs}.in_proj_{part}", tuple(f"{name}.{part}" for name in projections), Split())
-            for part in ("weight", "bias")
-        ),
-        Name(f"layers.{{i}}.{theirs}.out_proj.*", f"layers.{{i}}.{ours}.o_proj.*"),
+    in_proj = (
+        WeightRule(f"layers.{{i}}.{theirs}.in_proj_{part}", tuple(f"{name}.{part}" for name in projections), Chunk())
+        for part in ("weight", "bias")
     )
+    return (*in_proj, WeightRule(f"layers.{{i}}.{theirs}.out_proj.*", f"layers.{{i}}.{ours}.o_proj.*"))
 
 
-def stack_names(is_decoder: bool) -> tuple[Name, ...]:
-    """Rows of an encoder or a decoder."""
+def stack_rules(is_decoder: bool) -> tuple[WeightRule, ...]:
+    """Rules of an encoder or a decoder."""
     branches = ("self_attn", "cross_attn", "mlp") if is_decoder else ("self_attn", "mlp")
     return (
-        *attention_names("self_attn", "self_attn"),
-        *attention_names("multihead_attn", "cross_attn"),
-        Name("layers.{i}.linear1.*", "layers.{i}.mlp.up_proj.*"),
-        Name("layers.{i}.linear2.*", "layers.{i}.mlp.down_proj.*"),
-        *(Name(f"layers.{{i}}.norm{k}.*", f"layers.{{i}}.{name}_norm.*") for k, name in enumerate(branches, 1)),
-        Name("norm.*", "final_norm.*"),
+        *attention_rules("self_attn", "self_attn"),
+        *attention_rules("multihead_attn", "cross_attn"),
+        WeightRule("layers.{i}.linear1.*", "layers.{i}.mlp.up_proj.*"),
+        WeightRule("layers.{i}.linear2.*", "layers.{i}.mlp.down_proj.*"),
+        *(WeightRule(f"layers.{{i}}.norm{k}.*", f"layers.{{i}}.{name}_norm.*") for k, name in enumerate(branches, 1)),
+        WeightRule("norm.*", "final_norm.*"),
     )
 
 
-def stack_config(source: SourceConfig, num_layers: int, is_decoder: bool, final_norm: bool) -> RoFormerLiteConfig:
+def stack_config(
+    source_config: SourceConfig, num_layers: int, is_decoder: bool, final_norm: bool
+) -> RoFormerLiteConfig:
     """Our config for a stack of torch's layers."""
-    width, heads = require(source, "torch", "d_model", "nhead")
-    activation, bias = source.get("activation", "relu"), source.get("bias", True)
+    width, heads = require_fields(source_config, "torch", "d_model", "nhead")
+    activation, bias = source_config.get("activation", "relu"), source_config.get("bias", True)
     if activation not in ACTIVATIONS:
         raise InputError(f"activation={activation!r}: must be one of {', '.join(ACTIVATIONS)}")
     return RoFormerLiteConfig(
-        **PLAIN,
+        **CLASSIC_FIELDS,
         vocab_size=0,
         hidden_size=width,
         num_hidden_layers=num_layers,
         num_attention_heads=heads,
-        intermediate_size=source.get("dim_feedforward", 2048),
+        intermediate_size=source_config.get("dim_feedforward", 2048),
         hidden_act=activation,
-        hidden_dropout=source.get("dropout", 0.1),
-        attention_dropout=source.get("dropout", 0.1),
+        hidden_dropout=source_config.get("dropout", 0.1),
+        attention_dropout=source_config.get("dropout", 0.1),
         attention_bias=bias,
         mlp_bias=bias,
         norm_bias=bias,
-        norm_placement="pre" if source.get("norm_first", False) else "post",
-        norm_eps=source.get("layer_norm_eps", 1e-5),
+        norm_placement="pre" if source_config.get("norm_first", False) else "post",
+        norm_eps=source_config.get("layer_norm_eps", 1e-5),
         final_norm=final_norm,
         position_embedding_type="none",
         is_decoder=is_decoder,
@@ -78,53 +87,56 @@ def stack_config(source: SourceConfig, num_layers: int, is_decoder: bool, final_
     )
 
 
-def torch_layer(source: SourceConfig, layer_class: type[nn.Module]) -> nn.Module:
-    return layer_class(**{field: source[field] for field in LAYER_FIELDS if field in source}, batch_first=True)
+def torch_layer(source_config: SourceConfig, layer_class: type[nn.Module]) -> nn.Module:
+    fields = {field: source_config[field] for field in LAYER_FIELDS if field in source_config}
+    return layer_class(**fields, batch_first=True)
 
 
-def causal_mask(length: int) -> torch.Tensor:
-    """True where torch's attention must not look."""
-    return torch.ones(length, length, dtype=torch.bool).triu(1)
+def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
+    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's, True is what must not be seen."""
+    length = mask.shape[1]
+    return {
+        "tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(1),
+        "tgt_key_padding_mask": ~mask,
+        "memory_key_padding_mask": ~memory_mask,
+    }
 
 
 class TorchEncoder(VectorConverter):
-    """`config`: the arguments of `nn.TransformerEncoderLayer`, num_layers, and norm (whether there is a norm behind
-    the last layer; with weights they tell)."""
+    """Config: the arguments of `nn.TransformerEncoderLayer`, num_layers, and norm (whether a norm follows the last
+    layer; with weights it is read from them)."""
 
     name = "torch-encoder"
     is_decoder = False
 
-    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        return super().complete(source, state_dict) | {"norm": "norm.weight" in state_dict}
+    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        return super().complete_config(source_config, state_dict) | {"norm": "norm.weight" in state_dict}
 
-    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
-        refuse_others(source, self.name, (*LAYER_FIELDS, "batch_first", "num_layers", "norm"))
-        (num_layers,) = require(source, self.name, "num_layers")
-        return stack_config(source, num_layers, self.is_decoder, source.get("norm", False))
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        refuse_unknown_fields(source_config, self.name, (*LAYER_FIELDS, "batch_first", "num_layers", "norm"))
+        (num_layers,) = require_fields(source_config, self.name, "num_layers")
+        return stack_config(source_config, num_layers, self.is_decoder, source_config.get("norm", False))
 
-    def table(self, config: RoFormerLiteConfig, source: SourceConfig) -> NameTable:
-        return NameTable(stack_names(self.is_decoder))
+    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
+        return WeightMap(stack_rules(self.is_decoder))
 
-    def reference(self, source: SourceConfig) -> nn.Module:
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
         norm = None
-        if source.get("norm"):
-            norm = nn.LayerNorm(source["d_model"], source.get("layer_norm_eps", 1e-5), bias=source.get("bias", True))
+        if source_config.get("norm"):
+            eps, bias = source_config.get("layer_norm_eps", 1e-5), source_config.get("bias", True)
+            norm = nn.LayerNorm(source_config["d_model"], eps, bias=bias)
+        num_layers = source_config["num_layers"]
         if self.is_decoder:
-            return nn.TransformerDecoder(torch_layer(source, nn.TransformerDecoderLayer), source["num_layers"], norm)
-        layer = torch_layer(source, nn.TransformerEncoderLayer)
-        return nn.TransformerEncoder(layer, source["num_layers"], norm, enable_nested_tensor=False)
+            return nn.TransformerDecoder(torch_layer(source_config, nn.TransformerDecoderLayer), num_layers, norm)
+        layer = torch_layer(source_config, nn.TransformerEncoderLayer)
+        return nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False)
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> Tensors:
         if not self.is_decoder:
             states = reference(inputs["states"], src_key_padding_mask=~inputs["mask"])
         else:
-            states = reference(
-                inputs["states"],
-                inputs["memory"],
-                tgt_mask=causal_mask(inputs["states"].shape[1]),
-                tgt_key_padding_mask=~inputs["mask"],
-                memory_key_padding_mask=~inputs["memory_mask"],
-            )
+            masks = decoder_masks(inputs["mask"], inputs["memory_mask"])
+            states = reference(inputs["states"], inputs["memory"], **masks)
         return {"hidden states": states[inputs["mask"]]}
 
 
@@ -136,55 +148,42 @@ class TorchDecoder(TorchEncoder):
 
 
 class TorchTransformer(Converter):
-    """`config`: the arguments of `nn.Transformer`."""
+    """Config: the arguments of `nn.Transformer`."""
 
     name = "torch-transformer"
 
-    def config(self, source: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
-        refuse_others(source, self.name, (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first"))
-        source = {"d_model": 512, "nhead": 8, **source}
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
+        known = (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first")
+        refuse_unknown_fields(source_config, self.name, known)
+        fields = {"d_model": 512, "nhead": 8, **source_config}
+        encoder_layers, decoder_layers = fields.get("num_encoder_layers", 6), fields.get("num_decoder_layers", 6)
         return RoFormerLiteSeq2SeqConfig(
-            encoder=stack_config(source, source.get("num_encoder_layers", 6), False, True),
-            decoder=stack_config(source, source.get("num_decoder_layers", 6), True, True),
+            encoder=stack_config(fields, encoder_layers, is_decoder=False, final_norm=True),
+            decoder=stack_config(fields, decoder_layers, is_decoder=True, final_norm=True),
         )
 
-    def model_class(self, source: SourceConfig) -> type[PreTrainedModel]:
+    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
         return RoFormerLiteSeq2SeqModel
 
-    def table(self, config: PreTrainedConfig, source: SourceConfig) -> NameTable:
-        return NameTable(
-            [
-                Name(
-                    tuple(f"{side}.{name}" for name in row.their_names),
-                    tuple(f"{side}.{name}" for name in row.our_names),
-                    row.operation,
-                )
-                for side in ("encoder", "decoder")
-                for row in stack_names(side == "decoder")
-            ]
-        )
+    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
+        sides = {"encoder.": stack_rules(is_decoder=False), "decoder.": stack_rules(is_decoder=True)}
+        return WeightMap([rule.prefixed(side, side) for side, rules in sides.items() for rule in rules])
 
-    def reference(self, source: SourceConfig) -> nn.Module:
-        given: dict[str, Any] = {**source, "batch_first": True}
-        return nn.Transformer(**given)
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        fields: dict[str, Any] = {**source_config, "batch_first": True}
+        return nn.Transformer(**fields)
 
-    def inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
+    def random_inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
         width = model.config.hidden_size
-        mask, memory_mask = torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
-        mask[1, 4:] = memory_mask[1, 2:] = False
-        inputs = {"source": torch.randn(2, 5, width, generator=generator), "source_mask": memory_mask}
+        mask, source_mask = torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 5, dtype=torch.bool)
+        mask[1, 4:] = source_mask[1, 2:] = False
+        inputs = {"source": torch.randn(2, 5, width, generator=generator), "source_mask": source_mask}
         return inputs | {"target": torch.randn(2, 6, width, generator=generator), "mask": mask}
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> Tensors:
-        states = reference(
-            inputs["source"],
-            inputs["target"],
-            tgt_mask=causal_mask(inputs["target"].shape[1]),
-            src_key_padding_mask=~inputs["source_mask"],
-            tgt_key_padding_mask=~inputs["mask"],
-            memory_key_padding_mask=~inputs["source_mask"],
-        )
-        return {"hidden states": states[inputs["mask"]]}
+        masks = decoder_masks(inputs["mask"], inputs["source_mask"])
+        masks["src_key_padding_mask"] = ~inputs["source_mask"]
+        return {"hidden states": reference(inputs["source"], inputs["target"], **masks)[inputs["mask"]]}
 
     def run_ours(self, model: PreTrainedModel, inputs: Tensors) -> Tensors:
         output = model(

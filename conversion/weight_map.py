@@ -1,7 +1,9 @@
-"""Tables that say which tensor of a checkpoint becomes which of ours, and how.
+"""Tables that say which tensor of a checkpoint becomes which tensor of our model.
 
-A table is data. It is read against the names that the model of this package has, so that every tensor on either side
-is accounted for: a name that no row explains, or one that a row asks for and the checkpoint lacks, is an error.
+"Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in whichever direction
+they are converted. A table is data, one `WeightRule` per line. Every tensor on either side must be accounted for: it
+is an error when no rule makes one of our tensors, when a rule needs a tensor that the checkpoint lacks, and when no
+rule reads a tensor that the checkpoint has.
 """
 
 import re
@@ -13,132 +15,22 @@ import torch
 
 from hf_roformer_lite.errors import InputError
 
-_SHOWN = 6  # names in an error message
+from .weight_operations import UNCHANGED, Operation
 
-
-class Operation:
-    """How tensors change on the way. The default takes them as they are; `count` is how many are to come out."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        """Tensors of the checkpoint to ours."""
-        return theirs
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        """The way back."""
-        return ours
-
-
-class Join(Operation):
-    """Several of theirs, one below the other, are one of ours."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [torch.cat(list(theirs))]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return ours[0].chunk(count)
-
-
-class Stack(Operation):
-    """Several of theirs become one of ours with a first dimension more."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [torch.stack(list(theirs))]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return ours[0].unbind()
-
-
-class Split(Operation):
-    """One of theirs, cut into equal parts, is several of ours."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return theirs[0].chunk(count)
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [torch.cat(list(ours))]
-
-
-class Copies(Operation):
-    """Theirs are copies of one another: the first is taken, and written to all."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return theirs[:1]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [ours[0]] * count
-
-
-class Transpose(Operation):
-    """A matrix stored `(in, out)`."""
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [tensor.T for tensor in theirs]
-
-    backward = forward
+_MAX_LISTED = 6  # names in an error message
 
 
 @dataclass(frozen=True)
-class Scale(Operation):
-    """Ours is theirs times `factor`."""
+class WeightRule:
+    """Their names, our names, and the operation between them.
 
-    factor: float
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [tensor * self.factor for tensor in theirs]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [tensor / self.factor for tensor in ours]
-
-
-@dataclass(frozen=True)
-class Constant(Operation):
-    """A vector of `size` values `value` that the other side does not store."""
-
-    value: float
-    size: int
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [torch.full((self.size,), self.value, dtype=torch.float64)]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return []
-
-
-@dataclass(frozen=True)
-class HalfSplit(Operation):
-    """Rotary channels in pairs (2j, 2j + 1) are put into pairs (j, j + head_dim / 2), in each of `heads` heads.
-
-    A permutation of rows (`dim` 0), or of the columns that read them (`dim` 1): the numbers stay what they are.
-    """
-
-    heads: int
-    dim: int = 0
-
-    def forward(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [self._exchange(tensor, (self.heads, -1, 2)) for tensor in theirs]
-
-    def backward(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        return [self._exchange(tensor, (self.heads, 2, -1)) for tensor in ours]
-
-    def _exchange(self, tensor: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-        pairs = tensor.unflatten(self.dim, shape)
-        return pairs.transpose(self.dim + 1, self.dim + 2).flatten(self.dim, self.dim + 2)
-
-
-SAME = Operation()
-
-
-@dataclass(frozen=True)
-class Name:
-    """One row: names of the checkpoint, names of ours, and the operation between them.
-
-    `{i}` and `{j}` stand for numbers, `*` for the last part of a name (weight, bias …), the same on both sides; a
-    name of theirs with `{h}` stands for one tensor a head.
+    `{i}` and `{j}` stand for numbers, `*` for the last part of a name (weight, bias …), all the same on both sides.
+    One of their names with `{h}` stands for one tensor per head.
     """
 
     theirs: str | tuple[str, ...]
     ours: str | tuple[str, ...]
-    operation: Operation = SAME
+    operation: Operation = UNCHANGED
 
     @property
     def their_names(self) -> tuple[str, ...]:
@@ -148,10 +40,18 @@ class Name:
     def our_names(self) -> tuple[str, ...]:
         return self.ours if isinstance(self.ours, tuple) else (self.ours,)
 
+    def prefixed(self, theirs: str, ours: str) -> "WeightRule":
+        """The same rule for modules that stand inside others: `theirs` before all their names, `ours` before ours."""
+        return WeightRule(
+            tuple(theirs + name for name in self.their_names),
+            tuple(ours + name for name in self.our_names),
+            self.operation,
+        )
+
 
 @dataclass(frozen=True)
-class Move:
-    """A row with every name written out."""
+class ResolvedRule:
+    """A rule for one set of tensors, with every placeholder replaced."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
@@ -159,45 +59,49 @@ class Move:
 
 
 @dataclass
-class NameTable:
-    """All rows of a source.
+class WeightMap:
+    """The complete table of a source.
 
     Args:
-        names: The rows.
-        dropped: Names of theirs that say nothing the model needs: tables that are computed here, copies of tied
-            weights, heads that the model asked for does not have.
-        renamed: Parts of names that older checkpoints write differently, and how they are written in `names`.
-        heads: Number of heads, for `{h}`.
+        rules: One line of the table each.
+        ignored: Their names of tensors that the model does not need: tables that are computed here, copies of tied
+            weights, heads that the requested model does not have.
+        current_names: Regular expressions for parts of names that older checkpoints use, and what `rules` calls them.
+        num_heads: Number of heads, for `{h}`.
     """
 
-    names: Sequence[Name]
-    dropped: Sequence[str] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    heads: int = 0
+    rules: Sequence[WeightRule]
+    ignored: Sequence[str] = ()
+    current_names: Mapping[str, str] = field(default_factory=dict)
+    num_heads: int = 0
 
-    def moves(self, our_names: Iterable[str]) -> list[Move]:
-        """The rows written out for a model with tensors `our_names`, each of which is explained exactly once."""
-        moves, explained, asked = [], set(), set()
+    def resolve(self, our_names: Iterable[str]) -> list[ResolvedRule]:
+        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once.
+
+        Raises:
+            InputError: when a tensor of ours is made by no rule, or a tensor of either side stands in two rules.
+        """
+        resolved, made, read = [], set(), set()
         our_names = sorted(our_names)
-        for row in self.names:
-            pattern = _pattern(row.our_names[0])
+        for rule in self.rules:
+            pattern = _pattern(rule.our_names[0])
             for match in filter(None, map(pattern.fullmatch, our_names)):
-                found = match.groupdict()
-                written = tuple(name for part in row.their_names for name in self._written(part, found))
-                move = Move(written, tuple(_fill(part, found) for part in row.our_names), row.operation)
-                if not explained.isdisjoint(move.ours) or not asked.isdisjoint(move.theirs):
-                    raise InputError(f"the table has {', '.join(move.theirs)} or {', '.join(move.ours)} twice")
-                moves.append(move)
-                explained.update(move.ours)
-                asked.update(move.theirs)
-        unexplained = [name for name in our_names if name not in explained]
-        if unexplained:
-            raise InputError(f"this source has nothing for {_listed(unexplained)} of the model")
-        return moves
+                values = match.groupdict()
+                theirs = tuple(name for part in rule.their_names for name in self._their_names(part, values))
+                one = ResolvedRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
+                if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
+                    raise InputError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
+                resolved.append(one)
+                made.update(one.ours)
+                read.update(one.theirs)
+        missing = [name for name in our_names if name not in made]
+        if missing:
+            raise InputError(f"this source has nothing for {_listed(missing)} of the model")
+        return resolved
 
-    def _written(self, name: str, found: Mapping[str, str]) -> Iterator[str]:
-        for head in range(self.heads) if "{h}" in name else ("",):
-            yield _fill(name.replace("{h}", str(head)), found)
+    def _their_names(self, name: str, values: Mapping[str, str]) -> Iterator[str]:
+        for head in range(self.num_heads) if "{h}" in name else ("",):
+            yield _fill(name.replace("{h}", str(head)), values)
 
     def to_ours(
         self, state_dict: Mapping[str, torch.Tensor], our_shapes: Mapping[str, torch.Size]
@@ -205,56 +109,62 @@ class NameTable:
         """Our names and tensors, one after the other.
 
         Args:
-            state_dict: Tensors of the checkpoint; each is asked for once.
-            our_shapes: What the model has.
+            state_dict: Tensors of the checkpoint; each is read once.
+            our_shapes: Names and shapes of the model's tensors.
 
         Raises:
             InputError: for names that are missing or unknown, before any tensor is read; and for a tensor whose shape
                 does not fit the config.
         """
-        originals = {self.current(name): name for name in state_dict}
+        originals = {self.current_name(name): name for name in state_dict}
         if len(originals) < len(state_dict):
-            twice = sorted(name for name in state_dict if originals[self.current(name)] != name)
+            twice = sorted(name for name in state_dict if originals[self.current_name(name)] != name)
             raise InputError(f"the checkpoint has {_listed(twice)} under an older and a newer name")
-        moves = self.moves(our_shapes)
-        wanted = {name for move in moves for name in move.theirs}
-        missing = sorted(wanted - originals.keys())
-        unknown = [original for name, original in originals.items() if name not in wanted and not self.drops(name)]
-        if missing or unknown:
-            faults = [f"lacks {_listed(missing)}"] if missing else []
-            faults += [f"has unknown {_listed(unknown)}"] if unknown else []
-            raise InputError(f"the checkpoint {' and '.join(faults)}; is it of this source, and does its config fit?")
+        rules = self.resolve(our_shapes)
+        self._require_all_and_no_other(originals, {name for rule in rules for name in rule.theirs})
         dtypes = set()
-        for move in sorted(moves, key=lambda move: not move.theirs):  # constants last, in the dtype of all others
-            theirs = [state_dict[originals[name]] for name in move.theirs]
+        for rule in sorted(rules, key=lambda rule: not rule.theirs):  # constants last, in the dtype of all others
+            theirs = [state_dict[originals[name]] for name in rule.theirs]
             dtypes |= {tensor.dtype for tensor in theirs}
-            tensors = move.operation.forward(theirs, len(move.ours))
+            tensors = rule.operation.to_ours(theirs, len(rule.ours))
             if not theirs:
                 tensors = [tensor.to(reduce(torch.promote_types, dtypes)) for tensor in tensors]
-            for name, tensor in zip(move.ours, tensors, strict=True):
+            for name, tensor in zip(rule.ours, tensors, strict=True):
                 if tensor.shape != our_shapes[name]:
                     raise InputError(
-                        f"{', '.join(move.theirs)}: gives {name} the shape {tuple(tensor.shape)}, but the config "
+                        f"{', '.join(rule.theirs)}: gives {name} the shape {tuple(tensor.shape)}, but the config "
                         f"says {tuple(our_shapes[name])}"
                     )
                 yield name, tensor.contiguous()
 
+    def _require_all_and_no_other(self, originals: Mapping[str, str], needed: set[str]) -> None:
+        """An error unless the checkpoint has all tensors that are `needed` and no other; `originals` gives the name in
+        the checkpoint for each current name."""
+        missing = sorted(needed - originals.keys())
+        unknown = [original for name, original in originals.items() if name not in needed and not self.ignores(name)]
+        if missing or unknown:
+            faults = [f"lacks {_listed(missing)}"] if missing else []
+            faults += [f"has unknown {_listed(unknown)}"] if unknown else []
+            raise InputError(
+                f"the checkpoint {' and '.join(faults)}; is it a checkpoint of this source, and does its config match?"
+            )
+
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The way back: their names and tensors from ours."""
-        result = {}
-        for move in self.moves(state_dict):
-            tensors = move.operation.backward([state_dict[name] for name in move.ours], len(move.theirs))
+        """Their names and tensors, from ours."""
+        theirs = {}
+        for rule in self.resolve(state_dict):
+            tensors = rule.operation.to_theirs([state_dict[name] for name in rule.ours], len(rule.theirs))
             copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
-            result.update(zip(move.theirs, copies, strict=True))
-        return result
+            theirs.update(zip(rule.theirs, copies, strict=True))
+        return theirs
 
-    def drops(self, name: str) -> bool:
-        """Whether a name of theirs says nothing the model needs."""
-        return any(_pattern(dropped).fullmatch(name) for dropped in self.dropped)
+    def ignores(self, name: str) -> bool:
+        """Whether the model does not need their tensor `name`."""
+        return any(_pattern(ignored).fullmatch(name) for ignored in self.ignored)
 
-    def current(self, name: str) -> str:
-        """A name of theirs as the rows write it."""
-        for old, new in self.renamed.items():
+    def current_name(self, name: str) -> str:
+        """One of their names, perhaps an older one, as `rules` spells it."""
+        for old, new in self.current_names.items():
             name = re.sub(rf"(?<=\.){old}(?=\.|$)", new, name)
         return name
 
@@ -267,12 +177,12 @@ def _pattern(name: str) -> re.Pattern:
     return re.compile(escaped.replace(r"\*", r"(?P<last>[^.]+)"))
 
 
-def _fill(name: str, found: Mapping[str, str]) -> str:
+def _fill(name: str, values: Mapping[str, str]) -> str:
     for placeholder in ("i", "j"):
-        name = name.replace(f"{{{placeholder}}}", found.get(placeholder, ""))
-    return name.replace("*", found.get("last", ""))
+        name = name.replace(f"{{{placeholder}}}", values.get(placeholder, ""))
+    return name.replace("*", values.get("last", ""))
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
