@@ -1,1 +1,1 @@
-"""Speed and memory of the package beside its peers. `python -m benchmarks --help`."""
+"""Speed and memory of the package compared with other implementations. `python -m benchmarks` lists the tasks."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks TASK [options]`: ours and its peers in turns, in one process.
+"""`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
-TASK is a race of models (`tasks.py`), `tokenizer`, `import`, `memory-of-TASK` (peak of each contender, a process
-each), `trainer-mlm` or `trainer-seq2seq`; `suite` runs what the README shows, `table` and `plot` read the directory of
-results `--out`.
+TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
+`tokenizer`, `import`, `memory-of-TASK` (peak memory of each contender in a process of its own), `trainer-mlm` or
+`trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -17,19 +17,20 @@ from transformers import HfArgumentParser
 from transformers.utils import logging
 
 from .floor import FLOOR
+from .kernels import measure_kernels
 from .processes import import_times, peak
-from .report import markdown, plot, save, setting, show, summary
+from .report import machine, markdown, plot, save, setting, show, summary
 from .suites import suite
-from .tasks import TASKS, Race
-from .text import TextOptions, tokenizer_race
-from .timing import race
+from .tasks import TASKS, Comparison
+from .text import TextOptions, compare_tokenizers
+from .timing import measure_alternating
 from .training import PEERS, trainings
 from .workload import Workload
 
 
 @dataclass
 class Output:
-    out: Path | None = field(default=None, metadata={"help": "directory of results, one JSON each"})
+    out: Path | None = field(default=None, metadata={"help": "directory of results, one JSON file each"})
 
 
 def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
@@ -41,22 +42,27 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
         return setting(work, task=task, contenders={name: peak(of, work, name) for name in names})
     if task in PEERS:
         return setting(work, task=task, contenders=trainings(task, work, text.files))
+    if task == "kernels":
+        rows = measure_kernels(work.rounds)  # of all options it has only the rounds
+        return {"task": task, "device": "cpu", "rounds": work.rounds, "contenders": rows, "machine": machine("cpu")}
     if task == "import":
-        done = Race(1, import_times(work.rounds), unit="imports")
-        return setting(work, task=task, contenders=summary(done))
+        comparison = Comparison(1, import_times(work.rounds), unit="imports")
+        return setting(work, task=task, contenders=summary(comparison))
     if task == "tokenizer":
-        done, task = tokenizer_race(text, work.vocab_size, work.batch), f"tokenizer-{text.tokenizer}-{text.output}"
+        comparison = compare_tokenizers(text, work.vocab_size, work.batch)
+        task = f"tokenizer-{text.tokenizer}-{text.output}"
     else:
-        done = TASKS[task](work)
-    race(done.contenders, work.rounds)
-    return setting(work, task=task, tokens=done.tokens, contenders=summary(done))
+        comparison = TASKS[task](work)
+    measure_alternating(comparison.contenders, work.rounds)
+    return setting(work, task=task, tokens=comparison.tokens, contenders=summary(comparison))
 
 
 def main(arguments: list[str]) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
-    known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS, "tokenizer", "import", "suite", "table", "plot"]
+    known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
+    known += ["kernels", "tokenizer", "import", "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments

@@ -1,7 +1,7 @@
-"""The least that a model can cost here: its matrix products alone, on real tokens alone.
+"""The floor: the time of a model's matrix products alone, on its real tokens alone.
 
-Timed like the contenders: the same shapes, nothing between the products. Those of attention, whose shapes are many,
-are counted and added at the rate of the others.
+It is timed like the contenders, with products of the same shapes and nothing between them. The products of attention,
+which have many shapes, are counted and added at the rate of the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ FLOOR = "floor"
 
 
 def stack_products(config: RoFormerLiteConfig, tokens: int, source_tokens: int = 0) -> Iterator[Product]:
-    """Products of all layers on `tokens`; with `source_tokens` each layer attends to these too."""
+    """Products of all layers on `tokens`; with `source_tokens` each layer also has cross-attention to these."""
     hidden, inner = config.hidden_size, config.intermediate_size
     for _ in range(config.num_hidden_layers):
         yield from [(tokens, hidden, 3 * hidden), (tokens, hidden, hidden)]
@@ -28,24 +28,24 @@ def stack_products(config: RoFormerLiteConfig, tokens: int, source_tokens: int =
 
 
 def attention_operations(config: RoFormerLiteConfig, pairs: float) -> float:
-    """Multiplications and additions of all layers' scores and sums, for `pairs` of a query and a key it sees."""
+    """Multiplications and additions of attention in all layers, for `pairs` of a query and a key that it sees."""
     return config.num_hidden_layers * 4 * pairs * config.hidden_size
 
 
 def backward_too(products: list[Product]) -> list[Product]:
-    """With the gradients of both factors."""
+    """The products of forward and backward pass: for each its own and those of the gradients of both factors."""
     return [shape for m, k, n in products for shape in ((m, k, n), (m, n, k), (k, m, n))]
 
 
 def floor(work: Workload, products: list[Product], attention: float, train: bool) -> Contender:
-    """The contender that computes `products` and stands for `attention` operations more."""
+    """The contender that computes `products`, its time scaled up for `attention` further operations."""
     if train:
         products, attention = backward_too(products), 3 * attention
     operations = sum(2 * m * k * n for m, k, n in products)
-    return Contender(FLOOR, _multiply(work, products), 1 + attention / operations)
+    return Contender(FLOOR, _run_products(work, products), 1 + attention / operations)
 
 
-def _multiply(work: Workload, products: list[Product]) -> Callable[[], None]:
+def _run_products(work: Workload, products: list[Product]) -> Callable[[], None]:
     dtype = getattr(torch, work.dtype)
     factors = {
         (m, k, n): (

@@ -1,4 +1,4 @@
-"""What needs processes of its own: peak memory of one contender, and the time of an import."""
+"""Measurements that need a fresh process: the peak memory of one contender, and the time of an import."""
 
 import json
 import random
@@ -33,23 +33,23 @@ def python(code: str, *arguments: str) -> str:
 
 
 def import_times(rounds: int) -> list[Contender]:
-    """Seconds of each of `IMPORTS`, in turns."""
+    """The seconds of each import in `IMPORTS`, measured alternating."""
     contenders = [Contender(name, lambda: None) for name in IMPORTS]
     for turn in range(rounds + 1):
         for contender in random.sample(contenders, len(contenders)):
             seconds = float(python(IMPORT.format(IMPORTS[contender.name])))
-            if turn:  # the first filled the disk's cache
+            if turn:  # the first fills the disk's cache
                 contender.seconds.append(seconds)
     return contenders
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """MiB that a contender of `task` needs: of the whole process, and above the built model."""
+    """Peak memory of a contender of `task` in MiB: of the whole process, and above that of the built model."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
-    """Run the only contender three times, here."""
+    """Run the only contender three times in this process and measure its peak memory."""
     import torch
 
     from .tasks import TASKS
@@ -62,7 +62,7 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
     else:
         before = _resident("VmRSS")
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the peak is counted anew
+            file.write("5")  # resets VmHWM, the peak
     for _ in range(3):
         contender.run()
     most = peak_of_process(work.device)
@@ -70,7 +70,7 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
 
 
 def peak_of_process(device: str) -> int:
-    """Bytes, since the process began; on `cuda` those of the card."""
+    """Peak memory since the process began, in bytes; on `cuda` that of the GPU."""
     import torch
 
     return torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")

@@ -1,4 +1,4 @@
-"""A saved classifier in float32 and in int8: size, accuracy and speed, in turns, as a table in Markdown.
+"""A saved classifier in float32 and in int8: size, accuracy and speed, measured alternating, as a Markdown table.
 
 python benchmarks/quantization.py --directory DIR --test_file test.csv
 """
@@ -40,8 +40,8 @@ class Arguments:
     rounds: int = 5
 
 
-def quantised(directory: str, folder: Path) -> dict[str, PreTrainedModel]:
-    """The model as it is and by each method, saved to and loaded from a directory of `folder` named as the key."""
+def quantized(directory: str, folder: Path) -> dict[str, PreTrainedModel]:
+    """The original model and one per method, each saved to `folder` under its key and loaded from there."""
     models = {"float32": AutoModelForSequenceClassification.from_pretrained(directory)}
     for name, method in METHODS.items():
         config = TorchAoConfig(method())
@@ -70,11 +70,11 @@ def main() -> None:
         for start in range(0, len(texts), size)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        models = quantised(arguments.directory, Path(folder))
+        models = quantized(arguments.directory, Path(folder))
         sizes = {name: (Path(folder) / name / "model.safetensors").stat().st_size for name in models}
     label_ids = models["float32"].config.label2id
     labels = torch.tensor([label_ids[row["label"]] for row in rows])
-    probabilities = {name: run(model, batches)[0] for name, model in models.items()}  # and warm
+    probabilities = {name: run(model, batches)[0] for name, model in models.items()}  # also warms up
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(arguments.rounds):
         for name, model in models.items():

@@ -1,4 +1,4 @@
-"""Results: a table on the screen, a JSON of each, a plot and a Markdown table of many."""
+"""Results: a table on the screen and a JSON file for each, a plot and a Markdown table of many."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from rich.table import Table
 
 from .floor import FLOOR
 from .stacks import OURS
-from .tasks import Race
+from .tasks import Comparison
 from .timing import ratio
 from .workload import Workload
 
 SETTING = ("task", "size", "batch", "seq", "lengths", "dtype", "device")
 NOT_PEERS = (OURS, FLOOR, "ours, all layers local")
-TORCH = "torch"  # no model of transformers
+TORCH = "torch"  # torch.nn's own modules
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -56,23 +56,24 @@ def setting(work: Workload, **others: Any) -> dict[str, Any]:
     return {**asdict(work), **others, "machine": machine(work.device)}
 
 
-def summary(race: Race) -> dict[str, dict[str, float]]:
-    """All that a race showed. `times_ours` of a peer is how many times as long as ours it takes."""
-    by_name = {contender.name: contender for contender in race.contenders}
+def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """The results of all contenders. `times_ours` is how many times as long as ours a contender takes."""
+    by_name = {contender.name: contender for contender in comparison.contenders}
     ours, base = by_name.get(OURS), by_name.get(FLOOR)
     rows = {}
     for name, contender in by_name.items():
-        row = {"seconds": contender.median, f"{race.unit}_per_second": race.tokens / contender.median}
+        row = {"seconds": contender.median, f"{comparison.unit}_per_second": comparison.tokens / contender.median}
         row |= {"times_ours": ratio(contender, ours)} if ours else {}
         row |= {"floor_ratio": ratio(base, contender)} if base else {}
         rows[name] = row
     return rows
 
 
-def title(result: dict[str, Any]) -> str:
+def title(result: dict[str, Any], vocabulary: str = "vocabulary {:,}") -> str:
+    """The setting of a result in words; `vocabulary` is the format of a `vocab_size` other than the default."""
     values = [str(result[name]) for name in SETTING if name in result]
     vocab_size = result.get("vocab_size", Workload.vocab_size)
-    values += [f"{vocab_size} words"] * (vocab_size != Workload.vocab_size)
+    values += [vocabulary.format(vocab_size)] * (vocab_size != Workload.vocab_size)
     return " ".join(values + ["compile"] * result.get("compile", False))
 
 
@@ -91,7 +92,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 def save(result: dict[str, Any], directory: Path) -> None:
     """Write the JSON of a result, named by its setting."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / (title(result).replace(" ", "-") + ".json")).write_text(json.dumps(result, indent=1) + "\n")
+    name = title(result, vocabulary="{} words").replace(" ", "-")  # as the published results are named
+    (directory / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
@@ -102,7 +104,7 @@ def load(directory: Path) -> list[dict[str, Any]]:
 
 
 def markdown(directory: Path) -> str:
-    """A row for each race of the directory: ours beside the fastest model of transformers and the fastest of all."""
+    """A row for each result of the directory: ours, the fastest of transformers, and the fastest of all others."""
     lines = ["| work | ours | fastest of transformers | of all others | floor |", "|---|---|---|---|---|"]
     for result in load(directory):
         rows = result["contenders"]
@@ -127,15 +129,17 @@ def _times(peers: dict[str, float]) -> str:
 
 
 def plot(directory: Path) -> Path:
-    """Bars of all races of the directory: how many times as long as ours each contender takes."""
+    """Bars for all results of the directory: how many times as long as ours each contender takes."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    races = [result for result in load(directory) if "times_ours" in result["contenders"].get(OURS, {})]
-    figure, axes = pyplot.subplots(len(races), 1, figsize=(8, 1.9 * len(races)), squeeze=False, layout="constrained")
-    for axis, result in zip(axes[:, 0], races, strict=True):
+    results = [result for result in load(directory) if "times_ours" in result["contenders"].get(OURS, {})]
+    figure, axes = pyplot.subplots(
+        len(results), 1, figsize=(8, 1.9 * len(results)), squeeze=False, layout="constrained"
+    )
+    for axis, result in zip(axes[:, 0], results, strict=True):
         times = {name: row["times_ours"] for name, row in result["contenders"].items()}
         names = sorted(times, key=times.__getitem__, reverse=True)
         axis.barh(names, [times[name] for name in names], color=["C1" if name == OURS else "C0" for name in names])

@@ -1,7 +1,8 @@
-"""Ours and its peers of one stack, built from configs of the same widths and depths, with random weights.
+"""Our encoder or decoder and those it is compared with: the same widths and depths, random weights.
 
-All share: vocabulary, tied embeddings, dropout of 0.1 on the branches (where the model has such) and none on attention
-probabilities. Models whose feed-forward is gated get two thirds of the inner width, which makes as many weights.
+All have the same vocabulary, tied embeddings, dropout of 0.1 on the branches (where the model has such dropout) and
+none on attention probabilities. Models with a gated feed-forward get two thirds of the inner width, which gives them
+the same number of weights.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def our_config(work: Workload, **fields: Any) -> RoFormerLiteConfig:
 
 
 def common(work: Workload) -> dict[str, Any]:
-    """Fields whose names all of transformers share."""
+    """Fields with the same name in all configs of transformers."""
     ours = our_config(work)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     shared = {name: getattr(ours, name) for name in names}
@@ -77,7 +78,7 @@ def bert(work: Workload, kind: Kind) -> nn.Module:
 
 
 def roformer(work: Workload, kind: Kind) -> nn.Module:
-    return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")  # it has no other
+    return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")  # its only attention
 
 
 def modernbert(work: Workload, kind: Kind) -> nn.Module:
@@ -89,7 +90,7 @@ def modernbert(work: Workload, kind: Kind) -> nn.Module:
 
 
 def sparse_modernbert(work: Workload, kind: Kind) -> nn.Module:
-    """Logits at labels only, as ours; not its default."""
+    """ModernBERT with logits at labelled positions only, as ours; this is not its default."""
     model = modernbert(work, kind)
     model.sparse_prediction = model.config.sparse_prediction = True
     return model
@@ -108,7 +109,7 @@ def llama(work: Workload, kind: Kind) -> nn.Module:
 
 
 class TorchStack(nn.Module):
-    """`torch.nn.TransformerEncoder` (post-norm: what its fast path with nested tensors demands) with embeddings."""
+    """`torch.nn.TransformerEncoder` with embeddings; post-norm, which its fast path with nested tensors requires."""
 
     def __init__(self, work: Workload, kind: Kind):
         super().__init__()
@@ -124,7 +125,7 @@ class TorchStack(nn.Module):
             batch_first=True,
         )
         layer.self_attn.dropout = layer.dropout.p = 0.0  # the second is inside the feed-forward
-        nested = work.dtype == "float32"  # of nested tensors autocast makes an error
+        nested = work.dtype == "float32"  # autocast fails on nested tensors
         self.stack = nn.TransformerEncoder(layer, config.num_hidden_layers, enable_nested_tensor=nested)
 
     def forward(

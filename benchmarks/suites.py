@@ -1,4 +1,4 @@
-"""The runs behind the README's tables. `python -m benchmarks suite --device cpu|cuda --out DIR` does them all."""
+"""The runs of the README's tables; `python -m benchmarks suite --device cpu|cuda --out DIR` runs them all."""
 
 CPU = """
 encoder --size small --batch 16 --seq 256 --lengths real --batches 1
@@ -40,7 +40,7 @@ mlm --size mini --batch 16 --seq 128 --lengths real --batches 2 --dtype bfloat16
 seq2seq --size mini --batch 16 --seq 64 --lengths full --dtype bfloat16
 """
 
-# Under ten minutes on one card. Contenders that the card's compiler cannot take are left out.
+# Under ten minutes on one GPU. Contenders that torch.compile cannot compile for it are left out.
 CUDA = """
 encoder --lengths full
 encoder --lengths real

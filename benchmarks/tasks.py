@@ -1,4 +1,4 @@
-"""The tasks that race models against each other: what each contender runs, and its floor."""
+"""The tasks that compare models: what each contender runs, and the floor."""
 
 import copy
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from torch import nn
 from transformers import GenerationConfig, RoFormerModel
 
 from hf_roformer_lite.conversion import convert
-from hf_roformer_lite.conversion.plain_systems import DeepLotxEncoder
+from hf_roformer_lite.conversion.reference_systems import DeepLotxEncoder
 
-from . import pairs, stacks
+from . import encoder_decoders, stacks
 from .floor import FLOOR, Product, attention_operations, floor, stack_products
 from .stacks import MAKERS, OURS, Kind, our_config
 from .timing import Contender
-from .workload import MASKED_SHARE, Batch, Workload, each, make_batches
+from .workload import MASKED_SHARE, Batch, Workload, make_batches, with_inputs
 
 
 @dataclass
-class Race:
-    """What a task measures: contenders, which do the same work, and the real tokens of it."""
+class Comparison:
+    """What a task measures: contenders that do the same work, and how many real tokens (or `unit`s) that work is."""
 
     tokens: int
     contenders: list[Contender]
@@ -30,7 +30,7 @@ class Race:
 def chosen(names: list[str], work: Workload) -> list[str]:
     for name in work.only:
         if name not in (*names, FLOOR):
-            raise SystemExit(f"only={name!r} does not take part; choose from {', '.join(names)}.")
+            raise SystemExit(f"only={name!r} is not a contender of this task; choose from {', '.join(names)}.")
     return [name for name in names if not work.only or name in work.only]
 
 
@@ -50,14 +50,14 @@ def losses(result: object) -> torch.Tensor:
 def forward_only(model: nn.Module, batches: list[Batch], work: Workload) -> Callable[[], None]:
     def run() -> None:
         with torch.no_grad(), work.autocast():
-            for _, inputs in each(batches):
+            for _, inputs in with_inputs(batches):
                 model(**inputs)
 
     return run
 
 
 def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], None]:
-    """Forward and backward; without the optimiser, which is the same for all."""
+    """Forward and backward passes, without the optimiser, which is the same for all."""
 
     def run() -> None:
         for one in inputs:
@@ -69,7 +69,7 @@ def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], 
     return run
 
 
-def stack_race(work: Workload, kind: Kind) -> Race:
+def compare_stacks(work: Workload, kind: Kind) -> Comparison:
     batches, config, train = make_batches(work), our_config(work), kind != "encoder"
     contenders = []
     for name in chosen(list(MAKERS[kind]), work):
@@ -77,46 +77,47 @@ def stack_race(work: Workload, kind: Kind) -> Race:
         if train:
             inputs = [
                 {**given, "labels": batch.masked_lm_labels() if kind == "mlm" else batch.labels()}
-                for batch, given in each(batches)
+                for batch, given in with_inputs(batches)
             ]
             contenders.append(Contender(name, steps(model, inputs, work)))
         else:
             contenders.append(Contender(name, forward_only(model, batches, work)))
     products: list[Product] = []
-    pairs = 0.0
+    query_key_pairs = 0.0
     for batch in batches:
         products += stack_products(config, batch.tokens)
         followed = batch.tokens - len(batch.lengths)
         labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": followed}[kind]
         if labelled:
             products.append((labelled, config.hidden_size, work.vocab_size))
-        pairs += sum(length**2 / (2 if kind == "causal" else 1) for length in batch.lengths)
-    base = floor(work, products, attention_operations(config, pairs), train)
-    return Race(sum(batch.tokens for batch in batches), with_floor(contenders, base, work))
+        query_key_pairs += sum(length**2 / (2 if kind == "causal" else 1) for length in batch.lengths)
+    base = floor(work, products, attention_operations(config, query_key_pairs), train)
+    return Comparison(sum(batch.tokens for batch in batches), with_floor(contenders, base, work))
 
 
-def encoder(work: Workload) -> Race:
+def encoder(work: Workload) -> Comparison:
     """Forward pass of an encoder, without gradients."""
-    return stack_race(work, "encoder")
+    return compare_stacks(work, "encoder")
 
 
-def mlm(work: Workload) -> Race:
+def mlm(work: Workload) -> Comparison:
     """Forward and backward of masked language modelling, 15 % of the tokens labelled."""
-    return stack_race(work, "mlm")
+    return compare_stacks(work, "mlm")
 
 
-def causal(work: Workload) -> Race:
+def causal(work: Workload) -> Comparison:
     """Forward and backward of causal language modelling."""
-    return stack_race(work, "causal")
+    return compare_stacks(work, "causal")
 
 
-def seq2seq(work: Workload) -> Race:
-    """Forward and backward of an encoder–decoder; sources and targets have lengths of their own."""
+def seq2seq(work: Workload) -> Comparison:
+    """Forward and backward of an encoder–decoder; lengths of sources and targets are drawn independently."""
     sources, targets = make_batches(work), make_batches(work, salt=1)
-    inputs = [{**given, "labels": target.labels()} for (_, given), target in zip(each(sources), targets, strict=True)]
+    both = zip(with_inputs(sources), targets, strict=True)
+    inputs = [{**given, "labels": target.labels()} for (_, given), target in both]
     contenders = [
-        Contender(name, steps(prepared(pairs.PAIRS[name](work), work, train=True), inputs, work))
-        for name in chosen(list(pairs.PAIRS), work)
+        Contender(name, steps(prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=True), inputs, work))
+        for name in chosen(list(encoder_decoders.ENCODER_DECODERS), work)
     ]
     config, products, seen = our_config(work), [], 0.0
     for source, target in zip(sources, targets, strict=True):
@@ -126,17 +127,17 @@ def seq2seq(work: Workload) -> Race:
             seen += long**2 + short**2 / 2 + long * short
     base = floor(work, products, attention_operations(config, seen), train=True)
     tokens = sum(batch.tokens for batch in (*sources, *targets))
-    return Race(tokens, with_floor(contenders, base, work))
+    return Comparison(tokens, with_floor(contenders, base, work))
 
 
-def generate_race(work: Workload, **options) -> Race:
-    """`seq` tokens from sources of up to `seq` tokens; nothing ends earlier."""
+def compare_generation(work: Workload, **options) -> Comparison:
+    """Generation of exactly `seq` tokens per row, from sources of up to `seq` tokens."""
     work = copy.copy(work)
     work.batches = 1
     (source,) = make_batches(work)
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
     settings = GenerationConfig(
-        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **pairs.TOKENS, **options
+        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **encoder_decoders.TOKENS, **options
     )
 
     def run(model: nn.Module) -> None:
@@ -145,30 +146,30 @@ def generate_race(work: Workload, **options) -> Race:
                 raise RuntimeError(f"{type(model).__name__} stopped early")
 
     contenders = []
-    for name in chosen([name for name in pairs.PAIRS if name != "torch"], work):
-        model = prepared(pairs.PAIRS[name](work), work, train=False)
+    for name in chosen([name for name in encoder_decoders.ENCODER_DECODERS if name != "torch"], work):
+        model = prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=False)
         contenders.append(Contender(name, lambda model=model: run(model)))
-    return Race(work.batch * work.seq, contenders)
+    return Comparison(work.batch * work.seq, contenders)
 
 
-def generate(work: Workload) -> Race:
-    """Greedy generation of an encoder–decoder; tokens are new ones."""
-    return generate_race(work)
+def generate(work: Workload) -> Comparison:
+    """Greedy generation by an encoder–decoder; only generated tokens are counted."""
+    return compare_generation(work)
 
 
-def beam(work: Workload) -> Race:
+def beam(work: Workload) -> Comparison:
     """Generation with 4 beams."""
-    return generate_race(work, num_beams=4)
+    return compare_generation(work, num_beams=4)
 
 
-def static_cache(work: Workload) -> Race:
+def static_cache(work: Workload) -> Comparison:
     """Greedy generation with a cache of fixed size."""
-    work.only = work.only or [name for name in pairs.PAIRS if name not in ("torch", "t5")]
-    return generate_race(work, cache_implementation="static")
+    work.only = work.only or [name for name in encoder_decoders.ENCODER_DECODERS if name not in ("torch", "t5")]
+    return compare_generation(work, cache_implementation="static")
 
 
-def local_layers(work: Workload) -> Race:
-    """Forward pass with every third layer global and windows of 128 in the others, beside ModernBERT."""
+def local_layers(work: Workload) -> Comparison:
+    """Forward pass with global attention in every third layer and windows of 128 in the others, as in ModernBERT."""
     batches, layers = make_batches(work), our_config(work).num_hidden_layers
     kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
 
@@ -188,11 +189,11 @@ def local_layers(work: Workload) -> Race:
         Contender(name, forward_only(prepared(makers[name](), work, train=False), batches, work))
         for name in chosen(list(makers), work)
     ]
-    return Race(sum(batch.tokens for batch in batches), contenders)
+    return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
-def roformer_weights(work: Workload) -> Race:
-    """Forward pass of one HF RoFormer checkpoint, by the class that made it and converted."""
+def roformer_weights(work: Workload) -> Comparison:
+    """Forward pass of one HF RoFormer checkpoint, in its own class and converted to ours."""
     batches = make_batches(work)
     theirs = RoFormerModel(stacks.roformer_config(work)).eval()
     mine = convert("roformer", theirs.state_dict(), {**theirs.config.to_dict(), "architectures": ["RoFormerModel"]})
@@ -201,14 +202,14 @@ def roformer_weights(work: Workload) -> Race:
         Contender(name, forward_only(prepared(models[name], work, train=False), batches, work))
         for name in chosen(list(models), work)
     ]
-    return Race(sum(batch.tokens for batch in batches), contenders)
+    return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
 SYSTEM_A = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
 
 
-def system_a(work: Workload, train: bool = False) -> Race:
-    """The DeepLoTX encoder at its published size, against one module a head."""
+def system_a(work: Workload, train: bool = False) -> Comparison:
+    """The DeepLoTX encoder at its published size, compared with one module per head."""
     plain = DeepLotxEncoder(**SYSTEM_A)
     source = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
     ours = convert("deeplotx", plain.state_dict(), source)
@@ -216,7 +217,7 @@ def system_a(work: Workload, train: bool = False) -> Race:
     work.batches = 1
     (batch,) = make_batches(work)
     vectors = torch.randn(*batch.input_ids.shape, SYSTEM_A["width"], device=work.device)
-    ((_, inputs),) = each([batch])
+    ((_, inputs),) = with_inputs([batch])
     mask = inputs["attention_mask"]
     visible = None if mask is None else mask[:, None, :].bool()  # (B, 1, L)
     calls = {
@@ -235,15 +236,15 @@ def system_a(work: Workload, train: bool = False) -> Race:
             result.float().square().mean().backward()
 
     contenders = [Contender(name, lambda name=name: run(name)) for name in chosen(list(calls), work)]
-    return Race(batch.tokens, contenders)
+    return Comparison(batch.tokens, contenders)
 
 
-def system_a_step(work: Workload) -> Race:
-    """The same, forward and backward."""
+def system_a_step(work: Workload) -> Comparison:
+    """Forward and backward of the DeepLoTX encoder at its published size."""
     return system_a(work, train=True)
 
 
-TASKS: dict[str, Callable[[Workload], Race]] = {
+TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "encoder": encoder,
     "mlm": mlm,
     "causal": causal,

@@ -1,4 +1,4 @@
-"""Tasks on real text: lines a second of tokenizers."""
+"""The task `tokenizer`: lines per second of tokenizers on real text."""
 
 import gzip
 import os
@@ -13,7 +13,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, RoFormerTokeniz
 from hf_roformer_lite import RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer
 
 from .stacks import OURS
-from .tasks import Race
+from .tasks import Comparison
 from .timing import Contender
 
 OUTPUTS: dict[str, dict[str, Any]] = {
@@ -29,11 +29,11 @@ class TextOptions:
 
     files: list[Path] = field(
         default_factory=list,
-        metadata={"help": "UTF-8 text, plain or .gz, for tasks on text; of a line, what precedes a tab is read"},
+        metadata={"help": "UTF-8 text, plain or .gz, for tasks on text; a line is read up to its first tab"},
     )
     tokenizer: Literal["jieba", "wordpiece"] = "jieba"
     output: Literal["ids", "offsets", "tensors"] = "ids"
-    lines: int = field(default=10_000, metadata={"help": "evenly taken from all lines of the files"})
+    lines: int = field(default=10_000, metadata={"help": "number of lines, taken evenly from all files"})
 
 
 def read(files: list[Path]) -> Iterator[str]:
@@ -45,7 +45,7 @@ def read(files: list[Path]) -> Iterator[str]:
 
 
 def jieba_vocabulary(lines: list[str], size: int) -> dict[str, int]:
-    """Special tokens, all characters, ## pieces of them, and the most frequent words."""
+    """Special tokens, all characters, these as ## pieces, and the most frequent words."""
     import rjieba
 
     from hf_roformer_lite.model.tokenization_roformer_lite import SPECIAL_TOKENS
@@ -57,8 +57,8 @@ def jieba_vocabulary(lines: list[str], size: int) -> dict[str, int]:
     return {word: index for index, word in enumerate(list(dict.fromkeys(entries))[:size])}
 
 
-def pair(options: TextOptions, lines: list[str], vocab_size: int) -> dict[str, PreTrainedTokenizerBase]:
-    """Ours, and the tokenizer of transformers with the same vocabulary."""
+def make_tokenizers(options: TextOptions, lines: list[str], vocab_size: int) -> dict[str, PreTrainedTokenizerBase]:
+    """Ours and the tokenizer of transformers with the same vocabulary."""
     if options.tokenizer == "jieba":
         vocab = jieba_vocabulary(lines, vocab_size)
         return {OURS: RoFormerLiteJiebaTokenizer(vocab), "roformer": RoFormerTokenizer(vocab)}
@@ -66,8 +66,8 @@ def pair(options: TextOptions, lines: list[str], vocab_size: int) -> dict[str, P
     return {OURS: ours, "bert": BertTokenizer(ours.get_vocab())}
 
 
-def tokenizer_race(options: TextOptions, vocab_size: int, batch: int) -> Race:
-    """Lines a second, batch by batch, in one thread."""
+def compare_tokenizers(options: TextOptions, vocab_size: int, batch: int) -> Comparison:
+    """Tokenization of lines, batch by batch, in one thread."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     everything = list(read(options.files))
     lines = everything[:: max(1, len(everything) // options.lines)][: options.lines]
@@ -77,13 +77,13 @@ def tokenizer_race(options: TextOptions, vocab_size: int, batch: int) -> Race:
         for one in batches:
             tokenizer(one, **OUTPUTS[options.output])
 
-    tokenizers = pair(options, everything, vocab_size)
+    tokenizers = make_tokenizers(options, everything, vocab_size)
     if options.tokenizer == "jieba":
         for one in batches:
             theirs, mine = (t(one, return_offsets_mapping=True).data for t in tokenizers.values())
             if theirs != mine:
-                raise SystemExit("the tokenizers differ")
+                raise SystemExit("the two tokenizers give different ids or offsets")
     contenders = [
         Contender(name, lambda tokenizer=tokenizer: run(tokenizer)) for name, tokenizer in tokenizers.items()
     ]
-    return Race(len(lines), contenders, unit="lines")
+    return Comparison(len(lines), contenders, unit="lines")

@@ -1,4 +1,4 @@
-"""Contenders in turns, so that a noisy machine is noisy for all of them alike."""
+"""Timing of implementations that alternate in one process, so that other load on the machine affects all of them."""
 
 import random
 import statistics
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from rich.progress import track
 
-SHORTEST = 0.15  # seconds a measurement takes at least: faster work is repeated inside it
+MIN_SECONDS = 0.15  # of one measurement: faster work is repeated inside it
 
 
 @dataclass
 class Contender:
-    """Something to be timed. `scale` turns its time into the one that counts (see `floor.py`)."""
+    """One of the implementations that a task compares. `scale` is a factor on its measured time (see `floor.py`)."""
 
     name: str
     run: Callable[[], object]
@@ -40,21 +40,21 @@ def seconds_of(run: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def race(contenders: list[Contender], rounds: int) -> None:
-    """Fill in the `seconds` of each contender, one for each round, every round in another order."""
+def measure_alternating(contenders: list[Contender], rounds: int) -> None:
+    """Fill in the `seconds` of each contender, one per round; every round runs all of them in another order."""
     repeats = {}
     for contender in track(contenders, "warming up", transient=True):
         contender.run()
         once = min(seconds_of(contender.run, 1) for _ in range(2))
-        repeats[contender.name] = max(1, round(SHORTEST / once))
+        repeats[contender.name] = max(1, round(MIN_SECONDS / once))
     order, generator = list(contenders), random.Random(0)
     for _ in track(range(rounds), "measuring", transient=True):
         generator.shuffle(order)
         for contender in order:
-            contender.run()  # as in a loop of its own: with its own data in the caches, its own memory in the heap
+            contender.run()  # not timed: fills the caches and the heap with its own data
             contender.seconds.append(seconds_of(contender.run, repeats[contender.name]) * contender.scale)
 
 
 def ratio(slow: Contender, fast: Contender) -> float:
-    """How many times as long `slow` takes: the median over the rounds, whose two halves had the same neighbours."""
+    """How many times as long as `fast` `slow` takes: the median of the ratios of the rounds."""
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))

@@ -1,4 +1,4 @@
-"""Whole trainings by the stock Trainer and its collators: tokens a second and peak memory, a process each."""
+"""Training runs of the stock Trainer with its collators: tokens per second and peak memory, one process per model."""
 
 import json
 import tempfile
@@ -9,7 +9,7 @@ from typing import Any
 
 from .processes import peak_of_process, python
 from .text import read
-from .workload import Workload
+from .workload import IGNORED, Workload
 
 STEPS, WARM_UP_STEPS = 200, 5
 RUN = """
@@ -21,7 +21,7 @@ PEERS = {"trainer-mlm": "bert", "trainer-seq2seq": "marian"}
 
 
 def trainings(task: str, work: Workload, files: list[Path], steps: int = STEPS) -> dict[str, dict[str, float]]:
-    """What `measure_training` says of ours and of its peer."""
+    """The results of `measure_training` for our model and for the one it is compared with."""
     names = ["ours", PEERS[task]]
     return {
         name: json.loads(python(RUN, json.dumps([task, name, asdict(work), [str(file) for file in files], steps])))
@@ -30,46 +30,21 @@ def trainings(task: str, work: Workload, files: list[Path], steps: int = STEPS) 
 
 
 def measure_training(task: str, name: str, fields: dict[str, Any], files: list[str], steps: int) -> dict[str, float]:
-    """Train here. `files` is text for trainer-mlm, a source and a target for trainer-seq2seq."""
+    """Train the model `name` in this process. `files` is text for trainer-mlm, a source and a target for
+    trainer-seq2seq."""
     import torch
-    from transformers import (
-        DataCollatorForLanguageModeling,
-        DataCollatorForSeq2Seq,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
-
-    from hf_roformer_lite import RoFormerLiteTokenizer
-
-    from .pairs import PAIRS
-    from .stacks import ENCODERS
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     work = Workload(**fields)
     torch.manual_seed(work.seed)
-    texts = [list(read([Path(file)])) for file in files]
-    tokenizer = RoFormerLiteTokenizer.train(
-        [text for lines in texts for text in lines], vocab_size=work.vocab_size, algorithm="bpe"
-    )
-    options = {"truncation": True, "max_length": work.seq}
-    if task == "trainer-mlm":
-        examples = [dict(tokenizer(text, **options)) for lines in texts for text in lines]
-        model, collator = ENCODERS[name](work, "mlm"), DataCollatorForLanguageModeling(tokenizer)
-    else:
-        sources, targets = texts
-        examples = [
-            dict(tokenizer(source, text_target=target, **options))
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        model = PAIRS[name](work)
-        collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    model, collator, examples = _make_training(task, name, work, [list(read([Path(file)])) for file in files])
     seen = {"tokens": 0, "warm": 0, "start": 0.0}
 
     def counting(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch = collator([{key: row[key] for key in row if key != "token_type_ids"} for row in rows])
         seen["tokens"] += int(batch["attention_mask"].sum())
         if task == "trainer-seq2seq":
-            seen["tokens"] += int((batch["labels"] != -100).sum())
+            seen["tokens"] += int((batch["labels"] != IGNORED).sum())
         return batch
 
     class Clock(TrainerCallback):
@@ -89,3 +64,26 @@ def measure_training(task: str, name: str, fields: dict[str, Any], files: list[s
         loss = trainer.train().training_loss
     speed = (seen["tokens"] - seen["warm"]) / seen["seconds"]
     return {"tokens_per_second": speed, "peak_mib": peak_of_process(work.device) / 2**20, "loss": loss}
+
+
+def _make_training(task: str, name: str, work: Workload, texts: list[list[str]]) -> tuple[Any, Any, list[dict]]:
+    """The model, its collator, and the tokenized examples."""
+    from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
+
+    from hf_roformer_lite import RoFormerLiteTokenizer
+
+    from .encoder_decoders import ENCODER_DECODERS
+    from .stacks import ENCODERS
+
+    lines = [line for text in texts for line in text]
+    tokenizer = RoFormerLiteTokenizer.train(lines, vocab_size=work.vocab_size, algorithm="bpe")
+    options = {"truncation": True, "max_length": work.seq}
+    if task == "trainer-mlm":
+        examples = [dict(tokenizer(line, **options)) for line in lines]
+        return ENCODERS[name](work, "mlm"), DataCollatorForLanguageModeling(tokenizer), examples
+    sources, targets = texts
+    examples = [
+        dict(tokenizer(source, text_target=target, **options)) for source, target in zip(sources, targets, strict=True)
+    ]
+    model = ENCODER_DECODERS[name](work)
+    return model, DataCollatorForSeq2Seq(tokenizer, model=model), examples

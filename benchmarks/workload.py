@@ -1,4 +1,4 @@
-"""What a benchmark computes on: sizes, lengths of rows, and batches of random tokens."""
+"""The input of a benchmark: sizes of models, lengths of rows, and batches of random tokens."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-PAD, START, FIRST_ID = 0, 2, 5  # as RoFormerLiteTokenizer numbers its special tokens; ids are drawn behind them
+PAD, START, FIRST_ID = 0, 2, 5  # as RoFormerLiteTokenizer numbers its special tokens, which come before FIRST_ID
 IGNORED = -100
 MASKED_SHARE = 0.15  # of the tokens are predicted in masked language modelling (Devlin et al. 2018, section 3.1)
 Device = Literal["cpu", "cuda"]
@@ -23,16 +23,19 @@ class Workload:
     batch: int = field(default=16, metadata={"help": "rows of a batch"})
     seq: int = field(default=128, metadata={"help": "longest row, in tokens"})
     lengths: Literal["full", "real", "sorted"] = field(
-        default="real", metadata={"help": "full rows; log-normal lengths; or the same, batches of similar length"}
+        default="real",
+        metadata={"help": "all rows full; log-normal lengths; or the latter, batched by length"},
     )
     batches: int = field(default=0, metadata={"help": "batches of one measurement (0: 1 if full, else 4)"})
     vocab_size: int = 8192
     dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 is autocast"})
     device: Device = "cpu"
     compile: bool = field(default=False, metadata={"help": "torch.compile all models"})
-    rounds: int = field(default=7, metadata={"help": "of all contenders in turns"})
+    rounds: int = field(default=7, metadata={"help": "measurements of each contender, all of them alternating"})
     seed: int = 0
-    only: list[str] = field(default_factory=list, metadata={"help": "names of contenders; default: all"})
+    only: list[str] = field(
+        default_factory=list, metadata={"help": "names of the contenders to measure; default: all"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("batch", "seq", "vocab_size", "rounds"):
@@ -46,7 +49,7 @@ class Workload:
         """Tokens of each row, batch by batch.
 
         `real`: log-normal with median seq / 4 and deviation 0.6 of the logarithm, clipped to [4, seq], one row of each
-        batch full. `sorted`: the same rows, the similar ones in one batch.
+        batch full. `sorted`: the same rows, batched by length.
         """
         generator = random.Random(self.seed + salt)
         rows = []
@@ -89,7 +92,7 @@ class Batch:
 
 
 def make_batches(work: Workload, salt: int = 0) -> list[Batch]:
-    """The batches of a workload; another `salt` gives other lengths and tokens (targets)."""
+    """The batches of a workload; another `salt` gives other lengths and tokens, for targets."""
     generator = torch.Generator().manual_seed(work.seed + salt)
     return [_make_batch(lengths, work, generator) for lengths in work.drawn_lengths(salt)]
 
@@ -102,19 +105,19 @@ def _make_batch(lengths: list[int], work: Workload, generator: torch.Generator) 
 
 
 def shifted(labels: torch.Tensor) -> torch.Tensor:
-    """Decoder inputs for `labels` `(B, L)`: a start token, then the labels less the last."""
+    """Decoder inputs for `labels` `(B, L)`: a start token, then all labels but the last."""
     start = labels.new_full((labels.shape[0], 1), START)
     moved = torch.cat((start, labels[:, :-1]), 1)
     return moved.masked_fill(moved == IGNORED, PAD)
 
 
 def inner_width_of_gated(intermediate_size: int) -> int:
-    """Inner width by which a gated feed-forward, of three matrices, has the weights of a plain one, of two."""
+    """The inner width at which a gated feed-forward (three matrices) has as many weights as a plain one (two)."""
     return round(intermediate_size * 2 / 3 / 8) * 8
 
 
-def each(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
-    """Batches with what encoders take; a batch of full rows needs no mask, as a careful user knows."""
+def with_inputs(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor | None]]]:
+    """Each batch with the inputs of an encoder; a batch of full rows has no mask, since it needs none."""
     for batch in batches:
         full = len(set(batch.lengths)) == 1
         yield batch, {"input_ids": batch.input_ids, "attention_mask": None if full else batch.attention_mask}

@@ -1,15 +1,15 @@
-"""Weights of other systems, brought into this package exactly, and back where the other side can say them.
+"""Exact conversion of other systems' weights to models of this package, and export to those with an equivalent.
 
     from hf_roformer_lite.conversion import convert
 
     model = convert("deeplotx", state_dict, {"feature_dim": 512, "heads": 12})
 
-`conversion/README.md` lists the sources, what was measured, and what cannot be carried over.
+`conversion/README.md` lists the sources, the measured differences, and what cannot be converted.
 """
 
 from .checkpoints import convert_checkpoint, export_checkpoint, open_checkpoint
-from .parity import Difference, verify
-from .sources import CONVERTERS, convert, export, find_converter
+from .registry import CONVERTERS, convert, export, find_converter
+from .verification import Difference, verify
 
 __all__ = [
     "CONVERTERS",

@@ -1,4 +1,4 @@
-"""Reading and writing directories of checkpoints. Nothing a checkpoint holds is ever executed."""
+"""Reading and writing checkpoint directories. Code inside a checkpoint is never executed."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ import hf_roformer_lite
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import complete_directory
 
-from .sources import export, find_converter
+from .registry import export, find_converter
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
@@ -29,7 +29,7 @@ _STOCK_TOKENIZERS = {
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
-    """Tensors of one or several files by name, read when they are asked for."""
+    """The tensors of one or several files by name. Each is read when it is first needed."""
 
     def __init__(self, files: list[Path]):
         self._files: dict[str, Any] = {}
@@ -52,11 +52,11 @@ def _open_file(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
             return safe_open(path, framework="pt")
-        # Files written before torch 1.6 are no zip archives and cannot be mapped into memory.
+        # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    except Exception as error:  # torch raises many kinds, all of which mean that the file is not what it should be
+    except Exception as error:  # torch raises many types, all of which mean that the file is not a plain state_dict
         raise InputError(
             f"{path}: torch.load(weights_only=True) refuses it; save its state_dict as safetensors: {error}"
         ) from error
@@ -66,7 +66,7 @@ def _open_file(path: Path) -> Any:
 
 
 def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
-    """Tensors and config of a directory: `config.json` beside safetensors or torch files, whole or in shards.
+    """Tensors and config of a directory: `config.json` with safetensors or torch files, whole or in shards.
 
     Raises:
         InputError: when a file is missing or cannot be read.
@@ -95,13 +95,13 @@ def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
-    """Convert the checkpoint directory `path` of source `name` into the directory `out`, with its tokenizer if it has
-    one that transformers knows.
+    """Convert the checkpoint directory `path` of the source `name` into the directory `out`, with its tokenizer if it
+    has one.
 
     Nothing is written outside `out`, and `out` appears only when it is complete.
 
     Raises:
-        InputError: when something does not fit, or `out` exists and is not empty.
+        InputError: when names, shapes or fields do not fit, or `out` exists and is not empty.
     """
     out = new_directory(out)
     state_dict, config = open_checkpoint(path)
@@ -115,10 +115,10 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
-    """The way back: write the model of this package at `path` as a checkpoint of source `name` to `out`.
+    """Write the model of this package at `path` as a checkpoint of the source `name` to the directory `out`.
 
     Raises:
-        InputError: when source `name` cannot say what the model does, or `out` exists and is not empty.
+        InputError: when the source has no equivalent of the model, or `out` exists and is not empty.
     """
     out = new_directory(out)
     state_dict, config = export(name, load_model(path))
@@ -131,7 +131,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
 
 
 def _name_stock_tokenizer(config_file: Path) -> None:
-    """Name a class that is there without this package; it reads the same files."""
+    """Write the name of the stock class that reads the same files: the tokenizer then opens without this package."""
     if config_file.is_file():
         config = json.loads(config_file.read_text("utf-8"))
         config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
@@ -149,7 +149,7 @@ def load_model(path: str | Path) -> PreTrainedModel:
 
 
 def load_tokenizer(path: str | Path, tokenizer_class: type = AutoTokenizer) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a directory, None when it has none."""
+    """The tokenizer of a directory; None without one."""
     if not any((Path(path) / file).is_file() for file in _TOKENIZER_FILES):
         return None
     try:
@@ -159,7 +159,7 @@ def load_tokenizer(path: str | Path, tokenizer_class: type = AutoTokenizer) -> P
 
 
 def new_directory(out: str | Path) -> Path:
-    """`out` as a path, when nothing would be lost by writing to it; else an `InputError`."""
+    """`out` as a path; an `InputError` when it exists and is anything but an empty directory."""
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already; choose a new directory")

@@ -8,8 +8,8 @@ from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.training.data_files import numbered_lines
 
 from .checkpoints import convert_checkpoint, export_checkpoint, load_tokenizer, open_checkpoint
-from .parity import verify
-from .sources import CONVERTERS, find_converter
+from .registry import CONVERTERS, find_converter
+from .verification import verify
 
 # Real text for `verify` where none is given: several lengths, scripts and marks.
 LINES = (

@@ -1,12 +1,12 @@
-"""HF RoFormer, all heads, there and back.
+"""HF RoFormer, all heads; models of this package can also be exported to it.
 
 Example:
     >>> model = convert("roformer", hf_model.state_dict(), hf_model.config.to_dict())
     >>> state_dict, config = export("roformer", model)
 
 Its rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2): the rows of query and
-key projections are put in order, and with `rotary_value` those of values and the columns that read them. Nothing is
-computed, so that weights which go there and come back are the same to the bit.
+key projections are permuted, and with `rotary_value` those of the value projection and the columns that read them.
+Nothing is computed, so that weights which are exported and converted again are equal bit for bit.
 """
 
 from collections.abc import Mapping
@@ -26,23 +26,24 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.errors import InputError
 
-from .bert_layout import (
+from .bert_family import (
     CAUSAL_LM,
     LM_FIELDS,
     MASKED_LM,
-    QUESTIONS,
-    TOKEN_CLASSES,
-    BertLayoutConverter,
-    Head,
-    stack_names,
+    QUESTION_ANSWERING,
+    TOKEN_CLASSIFICATION,
+    BertFamilyConverter,
+    embedding_and_layer_rules,
 )
 from .converter import SourceConfig, Tensors
-from .names import SAME, HalfSplit, Name
-from .plain_systems import sinusoids
+from .hugging_face import Head
+from .reference_systems import sinusoids
+from .weight_map import WeightRule
+from .weight_operations import UNCHANGED, PermuteForRope
 
-POOLING = {"first": "cls", "last": "last"}
+POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier_pooling
 
-# What our config must say for RoFormer to be able to say it. Train with these to take the model there.
+# The values that fields of our config must have for RoFormer to have an equivalent. Train with them to export later.
 EXPRESSIBLE: dict[str, Any] = {
     "layer_style": "standard",
     "norm_type": "layernorm",
@@ -66,96 +67,104 @@ SHARED_FIELDS += ("is_decoder", "add_cross_attention", "tie_word_embeddings", "i
 SHARED_FIELDS += ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
-def _sequence_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+def _sequence_classification_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     return {"classifier_pooling": "cls", "classifier_activation": theirs.hidden_act}
 
 
-def _choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     summary = getattr(theirs, "summary_type", "last")
     if summary not in POOLING or getattr(theirs, "summary_use_proj", False):
         raise InputError(
             f"summary_type={summary!r}, summary_use_proj={getattr(theirs, 'summary_use_proj', False)}: only 'first' "
-            "and 'last' without a projection have their like here"
+            "and 'last' without a projection have an equivalent here"
         )
     return {"classifier_pooling": POOLING[summary]}
 
 
-class RoFormer(BertLayoutConverter):
-    """`config`: RoFormerConfig's fields, `architectures` for the head."""
+class RoFormer(BertFamilyConverter):
+    """Config: the fields of RoFormerConfig, with `architectures` for the head."""
 
     name = "roformer"
     prefix = "roformer"
     tokenizer_class = RoFormerLiteJiebaTokenizer
     config_class = RoFormerConfig
-    dropped = ("encoder.embed_positions.weight",)
+    ignored = ("encoder.embed_positions.weight",)
     heads = {
         "Model": Head(RoFormerLiteModel),
         "ForMaskedLM": MASKED_LM,
         "ForCausalLM": CAUSAL_LM,
         "ForSequenceClassification": Head(
             RoFormerLiteForSequenceClassification,
-            (Name("classifier.dense.*", "classifier.dense.*"), Name("classifier.out_proj.*", "classifier.out_proj.*")),
-            _sequence_fields,
+            (
+                WeightRule("classifier.dense.*", "classifier.dense.*"),
+                WeightRule("classifier.out_proj.*", "classifier.out_proj.*"),
+            ),
+            _sequence_classification_fields,
         ),
         "ForMultipleChoice": Head(
-            RoFormerLiteForMultipleChoice, (Name("classifier.*", "classifier.out_proj.*"),), _choice_fields
+            RoFormerLiteForMultipleChoice,
+            (WeightRule("classifier.*", "classifier.out_proj.*"),),
+            _multiple_choice_fields,
         ),
-        "ForTokenClassification": TOKEN_CLASSES,
-        "ForQuestionAnswering": QUESTIONS,
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
-    def complete(self, source: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         has_biases = any(name.endswith("attention.self.query.bias") for name in state_dict)
         has_layers = any(name.endswith("attention.self.query.weight") for name in state_dict)
-        return super().complete(source, state_dict) | ({"use_bias": False} if has_layers and not has_biases else {})
+        without_biases = {"use_bias": False} if has_layers and not has_biases else {}
+        return super().complete_config(source_config, state_dict) | without_biases
 
-    def config(self, source: SourceConfig) -> RoFormerLiteConfig:
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         # A RoFormerV2 checkpoint carries RoFormer's model_type, and stock classes load it with random biases.
-        is_v2 = source.get("norm_type") == "rms_norm" or source.get("use_bias") is False
-        if is_v2 or "v2" in str(source.get("model_type")) or "V2" in str(source.get("architectures")):
+        is_v2 = source_config.get("norm_type") == "rms_norm" or source_config.get("use_bias") is False
+        if is_v2 or "v2" in str(source_config.get("model_type")) or "V2" in str(source_config.get("architectures")):
             raise InputError(
-                "this is a RoFormerV2 checkpoint: it has no biases and norms by the root mean square without weights. "
-                "It is another architecture than RoFormer, whose classes would fill in random numbers without an error"
+                "this is a RoFormerV2 checkpoint: it has no biases, and its RMS norms have no weights. RoFormer's own "
+                "classes would load it without an error and fill the missing weights with random numbers"
             )
-        return super().config(source)
+        return super().our_config(source_config)
 
-    def stack_config(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+    def stack_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
         return {"embedding_size": theirs.embedding_size, "rotary_value": theirs.rotary_value}
 
-    def stack_rows(self, config: RoFormerLiteConfig) -> tuple[Name, ...]:
-        heads = config.num_attention_heads
-        value, output = (HalfSplit(heads), HalfSplit(heads, dim=1)) if config.rotary_value else (SAME, SAME)
-        rows = stack_names(HalfSplit(heads), value, output)
-        return (*rows, Name("embeddings_project.*", "embeddings.projection.*"))
+    def stack_rules(self, our_config: RoFormerLiteConfig) -> tuple[WeightRule, ...]:
+        rows, columns = (PermuteForRope(our_config.num_attention_heads, dim) for dim in (0, 1))
+        value, output = (rows, columns) if our_config.rotary_value else (UNCHANGED, UNCHANGED)
+        return (
+            *embedding_and_layer_rules(rows, value, output),
+            WeightRule("embeddings_project.*", "embeddings.projection.*"),
+        )
 
     def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
         reference = reference.to(dtype)
         for module in reference.modules():
-            if isinstance(module, RoFormerSinusoidalPositionalEmbedding):  # made in float32, whatever it is asked for
+            if isinstance(module, RoFormerSinusoidalPositionalEmbedding):  # always computed in float32
                 pairs = sinusoids(*module.weight.shape, torch.float64)
                 module.weight.data = torch.cat((pairs[:, 0::2], pairs[:, 1::2]), -1).to(dtype)
         return reference
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        source = self._source_config(model)
+        source_config = self._source_config(model)
         tied = set(model.all_tied_weights_keys)
         ours = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-        theirs, prefix = ("", "") if type(model) is RoFormerLiteModel else (f"{self.prefix}.", "model.")
-        if not model.config.type_vocab_size:  # theirs always adds a segment; ours has none, theirs gets one of zeros
-            segment = torch.zeros(1, model.config.embedding_size, dtype=model.dtype)
-            ours[f"{prefix}embeddings.token_type_embeddings.weight"] = segment
-        state_dict = self.table(model.config, source).to_theirs(ours)
+        their_prefix, our_prefix = self.stack_prefixes(type(model))
+        if not model.config.type_vocab_size:  # RoFormer always adds a token type's embedding: here one of zeros
+            token_type = torch.zeros(1, model.config.embedding_size, dtype=model.dtype)
+            ours[f"{our_prefix}embeddings.token_type_embeddings.weight"] = token_type
+        state_dict = self.weight_map(model.config, source_config).to_theirs(ours)
         positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
-        state_dict[f"{theirs}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
-        return state_dict, source
+        state_dict[f"{their_prefix}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
+        return state_dict, source_config
 
     def _source_config(self, model: PreTrainedModel) -> dict[str, Any]:
-        """RoFormer's config for `model`, or an error that names every field that it cannot say."""
+        """RoFormer's config for `model`, or an error that names every field without an equivalent."""
         config = model.config
         names = [name for name, head in self.heads.items() if head.model_class is type(model)]
         if not names:
-            raise InputError(f"{type(model).__name__} has no like among RoFormer's classes")
-        wanted = EXPRESSIBLE | self._head_wants(config, names[0])
+            raise InputError(f"RoFormer has no equivalent of {type(model).__name__}")
+        wanted = EXPRESSIBLE | self._head_fields(config, names[0])
         wanted |= {"num_key_value_heads": config.num_attention_heads}
         wanted |= {"head_dim": config.hidden_size // config.num_attention_heads}
         wanted |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
@@ -165,7 +174,7 @@ class RoFormer(BertLayoutConverter):
             if getattr(config, field) != value
         ]
         if faults:
-            raise InputError(f"RoFormer cannot say {', '.join(faults)}")
+            raise InputError(f"RoFormer has no equivalent of {', '.join(faults)}")
         theirs = RoFormerConfig(
             architectures=[self.class_name(names[0])],
             embedding_size=config.embedding_size,
@@ -180,7 +189,8 @@ class RoFormer(BertLayoutConverter):
         return theirs.to_dict()
 
     @staticmethod
-    def _head_wants(config: RoFormerLiteConfig, head: str) -> dict[str, Any]:
+    def _head_fields(config: RoFormerLiteConfig, head: str) -> dict[str, Any]:
+        """The values that our config must have for RoFormer's `head`."""
         if head in ("ForMaskedLM", "ForCausalLM"):
             return LM_FIELDS
         if head == "ForSequenceClassification":

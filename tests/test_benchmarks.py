@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: the floor counts the model's own products, contenders do the same work."""
+"""The benchmarks: the floor counts exactly the model's products, and all contenders do the same work."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import stacks  # noqa: E402
+from benchmarks import kernels, stacks  # noqa: E402
+from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
-from benchmarks.pairs import PAIRS  # noqa: E402
 from benchmarks.suites import suite  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
@@ -27,7 +27,7 @@ def operations(products) -> int:
 
 def test_floor_counts_the_products_of_the_model():
     config = stacks.our_config(WORK)
-    model = stacks.stock(config, "encoder", "eager").eval()  # the counter does not look into sdpa
+    model = stacks.stock(config, "encoder", "eager").eval()  # the counter does not see into sdpa
     (batch,) = make_batches(WORK)
     with FlopCounterMode(display=False) as counter:
         states = model(batch.input_ids).last_hidden_state
@@ -48,8 +48,8 @@ def test_lengths():
 
 
 @pytest.mark.parametrize("kind", ["encoder", "mlm", "causal"])
-def test_peers_are_of_one_size(kind):
-    """Weights outside the embeddings differ by biases, norms and heads, at most."""
+def test_models_have_one_size(kind):
+    """The number of weights outside the embeddings differs by no more than biases, norms and heads."""
     work = Workload(size="mini", batch=2, seq=16, vocab_size=100)
     table = work.vocab_size * stacks.our_config(work).hidden_size
     sizes = {}
@@ -59,9 +59,9 @@ def test_peers_are_of_one_size(kind):
     assert all(abs(size / sizes["ours"] - 1) < 0.05 for size in sizes.values()), sizes
 
 
-def test_pairs_are_of_one_size():
+def test_encoder_decoders_have_one_size():
     work = Workload(size="mini", batch=2, seq=16, vocab_size=100)
-    sizes = {name: sum(p.numel() for p in make(work).parameters()) for name, make in PAIRS.items()}
+    sizes = {name: sum(p.numel() for p in make(work).parameters()) for name, make in ENCODER_DECODERS.items()}
     assert all(abs(size / sizes["ours"] - 1) < 0.05 for size in sizes.values()), sizes
 
 
@@ -73,6 +73,32 @@ def test_every_contender_runs(task):
     torch.manual_seed(0)
     for contender in TASKS[task](work).contenders:
         contender.run()
+
+
+@pytest.mark.parametrize(
+    "contenders",
+    [
+        kernels.product(8, 64, 96, copies=3),
+        kernels.product(96, 512, 2048),
+        kernels.cross_entropy(300, 32, 500),
+        kernels.stacked_heads(3, 7, 8, 16, train=False),
+        kernels.stacked_heads(3, 7, 8, 16, train=True),
+    ],
+    ids=["few-rows", "many-rows", "cross-entropy", "heads", "heads-with-gradients"],
+)
+def test_kernels_compute_the_same(contenders):
+    results = [contender.run() for contender in contenders]
+    assert len(results) > 1 and contenders[0].name == stacks.OURS
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
+
+
+def test_kernels_are_measured(monkeypatch):
+    monkeypatch.setattr(kernels, "KERNELS", {"dropout (4, 8)": lambda: kernels.dropout(4, 8)})
+    rows = kernels.measure_kernels(rounds=1)
+    assert rows.keys() == {"dropout (4, 8): ours", "dropout (4, 8): nn.Dropout"}
+    assert rows["dropout (4, 8): ours"]["times_ours"] == 1
+    assert all(row["milliseconds"] > 0 for row in rows.values())
 
 
 def test_command_writes_results(tmp_path):

@@ -21,7 +21,7 @@ CASES: dict[str, list[dict]] = {
         {"d_model": 12, "heads": 3, "d_ff": 20},
         {"d_model": 12, "heads": 2, "d_ff": 9, "num_layers": 2},
     ],
-    "bert-like": [HF_LIKE := {**{k: v for k, v in HF.items() if k != "initializer_range"}}],
+    "bert-like": [{field: value for field, value in HF.items() if field != "initializer_range"}],
     "walkthrough": [{"d_in": 6, "d_model": 4}],
     "scratch-seq2seq": [{"src_vocab": 30, "tgt_vocab": 40, "d_model": 12, "N": 2, "heads": 2, "d_ff": 20, "pad": 0}],
     "torch-encoder": [
@@ -65,5 +65,5 @@ CASES: dict[str, list[dict]] = {
 def source_weights(name, config, seed=0):
     converter = CONVERTERS[name]
     torch.manual_seed(seed)
-    reference = converter.reference(config).eval()
+    reference = converter.build_reference(config).eval()
     return reference, dict(converter.reference_state_dict(reference))

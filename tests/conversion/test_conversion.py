@@ -1,4 +1,4 @@
-"""Conversion: the same numbers as the source, nothing unexplained, nothing left behind."""
+"""Conversion: equal outputs, every tensor accounted for, clear errors, export to HF RoFormer."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from hf_roformer_lite.errors import InputError
 
 
-def test_every_source_is_held_against_its_own():
+def test_every_source_is_compared_with_its_original():
     assert CASES.keys() == CONVERTERS.keys()
 
 
@@ -36,7 +36,7 @@ def test_every_source_is_held_against_its_own():
         for number, config in enumerate(configs)
     ],
 )
-def test_same_numbers(name, config):
+def test_equal_outputs(name, config):
     for difference in verify(name, None, config):
         assert difference.is_within, difference
 
@@ -156,7 +156,7 @@ OURS = [
 
 @pytest.mark.parametrize(("model_class", "fields"), OURS, ids=[f"{c.__name__}-{i}" for i, (c, _) in enumerate(OURS)])
 def test_to_roformer_and_back(model_class, fields, tmp_path):
-    """Stock transformers gives the same numbers, and what comes back is the same to the bit."""
+    """Stock transformers gives the same numbers, and an exported model converted again is equal bit for bit."""
     torch.manual_seed(0)
     model = model_class(RoFormerLiteConfig(**{**ROFORMER_LIKE, **fields})).eval()
     with torch.no_grad():
@@ -178,19 +178,19 @@ def test_to_roformer_and_back(model_class, fields, tmp_path):
     weights = back.state_dict()
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, weights.pop(name)), name
-    assert [name for name in weights if "token_type" not in name] == []  # a segment of zeros is all that may be new
+    assert [name for name in weights if "token_type" not in name] == []  # one of zeros is new
     torch.testing.assert_close(back(ids, attention_mask=mask)[0], model(ids, attention_mask=mask)[0])
 
 
-def test_what_roformer_cannot_say():
+def test_what_has_no_equivalent_in_roformer():
     model = RoFormerLiteForMaskedLM(RoFormerLiteConfig(**{**ROFORMER_LIKE, "norm_placement": "pre", **LM}))
     with pytest.raises(InputError, match="norm_placement='pre' .must be 'post'"):
         export("roformer", model)
-    with pytest.raises(InputError, match="no way back to deeplotx"):
+    with pytest.raises(InputError, match="cannot be exported to deeplotx"):
         export("deeplotx", model)
 
 
-def test_no_table_ends_the_positions():
+def test_positions_have_no_limit():
     config = {**HF, "architectures": ["RoFormerModel"]}
     stock, weights = source_weights("roformer", config)
     model, ids = convert("roformer", weights, config), torch.randint(1, 50, (1, 100))
@@ -211,7 +211,7 @@ def test_scratch_seq2seq_generates():
     mask = (src != 0).long()
     greedy = model.generate(src, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, do_sample=False)
     tokens = greedy[:, :1]
-    for _ in range(8):  # the plain system, step by step
+    for _ in range(8):  # the reference system, step by step
         scores = reference(src, tokens)[:, -1]
         if tokens.shape[1] <= 8:
             scores[:, model.generation_config.eos_token_id] = -math.inf
@@ -222,7 +222,7 @@ def test_scratch_seq2seq_generates():
 
 
 def test_where_the_published_code_fails():
-    """Rows without a key, half precision, targets that begin with padding."""
+    """Rows of padding alone, half precision, targets that begin with padding."""
     (config,) = CASES["scratch-seq2seq"]
     reference, weights = source_weights("scratch-seq2seq", config)
     model = convert("scratch-seq2seq", weights, config)
@@ -241,8 +241,8 @@ def test_where_the_published_code_fails():
     torch.testing.assert_close(half[0, :3].float(), full[0, :3], rtol=0.02, atol=0.02)
 
 
-def test_parallel_heads_are_at_home(tmp_path):
-    """Stacked, with a vocabulary and heads, trained, saved and loaded like any other stack."""
+def test_parallel_heads_work_like_other_layers(tmp_path):
+    """Several layers, a vocabulary and heads: trained, saved and loaded like the standard layer."""
     config = RoFormerLiteConfig(
         vocab_size=40,
         hidden_size=8,
@@ -282,7 +282,7 @@ def test_parallel_heads_are_at_home(tmp_path):
 
 
 def test_the_source_keeps_its_weights():
-    """Training what was converted, or what was exported, moves nothing else."""
+    """Changing a converted model, or an exported state dict, leaves what it was made of unchanged."""
     config = CASES["roformer"][1]
     stock, weights = source_weights("roformer", config)
     before = {name: tensor.clone() for name, tensor in weights.items()}
@@ -300,7 +300,7 @@ def test_the_source_keeps_its_weights():
 
 
 def test_verify_reads_what_convert_reads():
-    """Older names, and configs that leave to the weights what they tell."""
+    """Older names, and configs without the fields that are read from the weights."""
     bert = CASES["bert"][0]
     _, weights = source_weights("bert", bert)
     older = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in weights.items()}

@@ -1,4 +1,4 @@
-"""Directories of checkpoints, converted and written; nothing left behind, nothing executed."""
+"""Checkpoint directories, read and written: no partial output, no code executed, tokenizers included."""
 
 import json
 import re
@@ -87,7 +87,7 @@ print(peak - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say how much memory is taken")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc/self/statm")
 def test_weights_are_streamed(tmp_path):
     config = {"architectures": ["RoFormerModel"], "vocab_size": 30000, "num_hidden_layers": 4}
     _, weights = source_weights("roformer", config)
@@ -103,7 +103,7 @@ class Evil:
         return (exec, ("raise SystemExit('ran')",))
 
 
-def test_nothing_is_left_behind_and_nothing_runs(tmp_path):
+def test_failures_leave_no_output_and_run_no_code(tmp_path):
     config = CASES["bert"][0]
     _, weights = source_weights("bert", config)
     source = write_checkpoint(tmp_path / "source", config, {**weights, "strange": torch.zeros(1)}, "safetensors")
@@ -147,8 +147,8 @@ def test_command_line(tmp_path, capsys):
     assert "exactly one of --from and --to" in capsys.readouterr().err
 
 
-def test_tokenizers_travel_along(tmp_path):
-    """RoFormer's own becomes ours, and opens in stock transformers when it goes back; so does one trained here."""
+def test_tokenizers_are_converted_too(tmp_path):
+    """RoFormer's tokenizer becomes ours and, exported, opens in stock transformers; so does one trained here."""
     config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights, "safetensors")

@@ -1,6 +1,6 @@
-"""Ours and its peers of two stacks, built from configs of the same widths and depths, with random weights.
+"""Our encoder–decoder and those it is compared with: the same widths and depths, random weights.
 
-All share: one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none elsewhere.
+All have one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none elsewhere.
 T5Gemma's feed-forward is gated and gets two thirds of the inner width.
 """
 
@@ -32,12 +32,12 @@ def stock(config: PreTrainedConfig, attention: str = "sdpa") -> nn.Module:
     return AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
 
 
-def our_pair_config(work: Workload) -> RoFormerLiteSeq2SeqConfig:
+def our_encoder_decoder_config(work: Workload) -> RoFormerLiteSeq2SeqConfig:
     return RoFormerLiteSeq2SeqConfig.from_preset(work.size, vocab_size=work.vocab_size)
 
 
 def ours(work: Workload) -> nn.Module:
-    return stock(our_pair_config(work))
+    return stock(our_encoder_decoder_config(work))
 
 
 def _bart_like(kind: type[PreTrainedConfig], work: Workload) -> nn.Module:
@@ -73,8 +73,8 @@ def marian(work: Workload) -> nn.Module:
     return _bart_like(MarianConfig, work)
 
 
-def on_branches_alone(model: nn.Module) -> nn.Module:
-    """Without the dropout that T5 and T5Gemma have inside attention and feed-forward."""
+def without_inner_dropout(model: nn.Module) -> nn.Module:
+    """Turn off the dropout that T5 and T5Gemma have inside attention and feed-forward."""
     for module in model.modules():
         if isinstance(module, T5Attention):
             module.dropout = 0.0
@@ -85,7 +85,7 @@ def on_branches_alone(model: nn.Module) -> nn.Module:
 
 def t5(work: Workload) -> nn.Module:
     config = our_config(work)
-    return on_branches_alone(
+    return without_inner_dropout(
         stock(
             T5Config(
                 vocab_size=work.vocab_size,
@@ -117,19 +117,19 @@ def t5gemma(work: Workload) -> nn.Module:
         **SPECIAL_TOKENS,
     }
     encoder, decoder = T5GemmaModuleConfig(**fields), T5GemmaModuleConfig(**fields, is_decoder=True)
-    pair = T5GemmaConfig(encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS)
-    return on_branches_alone(stock(pair, "eager"))  # it has no other
+    config = T5GemmaConfig(encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS)
+    return without_inner_dropout(stock(config, "eager"))  # its only attention
 
 
-class TorchPair(nn.Module):
-    """`torch.nn.Transformer` with embeddings, and a head tied to them."""
+class TorchEncoderDecoder(nn.Module):
+    """`torch.nn.Transformer` with embeddings and a head tied to them."""
 
     def __init__(self, work: Workload):
         super().__init__()
         config = our_config(work)
         self.embeddings = nn.Embedding(work.vocab_size, config.hidden_size, padding_idx=PAD)
         self.positions = nn.Embedding(work.seq, config.hidden_size)
-        self.pair = nn.Transformer(
+        self.transformer = nn.Transformer(
             config.hidden_size,
             config.num_attention_heads,
             config.num_hidden_layers,
@@ -151,7 +151,7 @@ class TorchPair(nn.Module):
         source, target = (self.embeddings(ids) + self.positions.weight[: ids.shape[1]] for ids in (input_ids, inputs))
         ahead = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool, device=inputs.device).triu(1)
         padding = None if attention_mask is None else attention_mask == 0
-        states = self.pair(
+        states = self.transformer(
             source,
             target,
             tgt_mask=ahead,
@@ -162,11 +162,11 @@ class TorchPair(nn.Module):
         return lm_loss(states @ self.embeddings.weight.T, labels, is_causal=False)
 
 
-PAIRS: dict[str, Callable[[Workload], nn.Module]] = {
+ENCODER_DECODERS: dict[str, Callable[[Workload], nn.Module]] = {
     OURS: ours,
     "t5": t5,
     "bart": bart,
     "marian": marian,
     "t5gemma": t5gemma,
-    "torch": TorchPair,
+    "torch": TorchEncoderDecoder,
 }

@@ -1,4 +1,4 @@
-"""All sources by name."""
+"""All sources by name, and conversion of a state dict in memory."""
 
 from collections.abc import Mapping
 
@@ -7,18 +7,27 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
 
-from . import bert, bert_like, deeplotx, prenorm_layers, roformer, scratch_seq2seq, torch_modules, walkthrough
+from . import (
+    bert,
+    roformer,
+    system_a_deeplotx,
+    system_b_prenorm,
+    system_c_bert_like,
+    system_d_walkthrough,
+    system_e_seq2seq,
+    torch_transformer,
+)
 from .converter import Converter, SourceConfig
 
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter
     for converter in (
-        deeplotx.CONVERTER,
-        *prenorm_layers.CONVERTERS,
-        bert_like.CONVERTER,
-        walkthrough.CONVERTER,
-        scratch_seq2seq.CONVERTER,
-        *torch_modules.CONVERTERS,
+        system_a_deeplotx.CONVERTER,
+        *system_b_prenorm.CONVERTERS,
+        system_c_bert_like.CONVERTER,
+        system_d_walkthrough.CONVERTER,
+        system_e_seq2seq.CONVERTER,
+        *torch_transformer.CONVERTERS,
         roformer.CONVERTER,
         bert.CONVERTER,
     )
@@ -26,10 +35,10 @@ CONVERTERS: dict[str, Converter] = {
 
 
 def find_converter(name: str) -> Converter:
-    """The converter of source `name`.
+    """The converter of the source `name`.
 
     Raises:
-        InputError: when there is none.
+        InputError: when there is no such source.
     """
     if name not in CONVERTERS:
         raise InputError(f"there is no source {name!r}; choose one of {', '.join(CONVERTERS)}")
@@ -47,19 +56,19 @@ def convert(
         config_dict: Its config in its own field names.
 
     Returns:
-        The model in evaluation mode, in the dtype of the weights, of which it has a copy.
+        The model in evaluation mode, with a copy of the weights in their own dtype.
 
     Raises:
-        InputError: for an unknown source, for names, shapes and fields that do not fit it, and for a config that asks
-            for what cannot be built.
+        InputError: for an unknown source, for names, shapes and fields that do not fit it, and for a config from which
+            no model can be built.
     """
     return find_converter(name).convert(state_dict, dict(config_dict or {}))
 
 
 def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
-    """The way back: tensors and config of source `name` for a model of this package.
+    """Tensors and config of the source `name` for a model of this package.
 
     Raises:
-        InputError: when that source cannot say what the model does, or there is no way back to it.
+        InputError: when that source has no equivalent of the model, or exporting to it is not supported.
     """
     return find_converter(name).export(model)

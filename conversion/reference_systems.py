@@ -1,7 +1,7 @@
 """The five reference systems as plain modules, written from their specification, with the names of their checkpoints.
 
-They are slow and simple on purpose: one module a head where it was published so, masks filled with minus infinity,
-nothing shared with the models of this package. Conversion is held against them.
+They are slow and simple on purpose: one module per head where they were published so, masked scores filled with minus
+infinity, nothing shared with the models of this package. Converted models are compared with them.
 """
 
 import math
@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
-    """softmax(q kᵀ / √width) v over the last two dimensions; `visible` is broadcastable, True to see."""
+    """softmax(q kᵀ / √width) v over the last two dimensions. `visible` is broadcastable and True where a query
+    sees a key."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
@@ -83,7 +84,7 @@ class DeepAttention(nn.Module):
 
 
 class DeepLotxEncoder(nn.Module):
-    """System A: `(B, L, width)` to `(B, L, width)`; `y` takes the place of the keys' side."""
+    """System A: `(B, L, width)` to `(B, L, width)`; keys and values are made of `y` where it is given."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class SmallHead(nn.Module):
 
 
 class ManyHeads(nn.Module):
-    """Heads of B and C; the closing linear map is called differently in the two."""
+    """Heads of systems B and C, which call their output projection by different names."""
 
     def __init__(self, width: int, heads: int, output_name: str):
         super().__init__()
@@ -214,7 +215,7 @@ def unbiased_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 class Walkthrough(nn.Module):
-    """System D, as its numbers were printed: every stage by its printed name."""
+    """System D, published as printed numbers: returns every stage under its printed name."""
 
     def __init__(self, width: int, head_width: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Holding a converted model against its source: the same numbers on random and on real input."""
+"""Comparison of a converted model with its source: equal numbers for random input and for text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_roformer_lite.errors import InputError
 
 from .converter import Converter, SourceConfig, Tensors
-from .sources import find_converter
+from .registry import find_converter
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far apart one output of the two models is, over all real positions."""
+    """How much one output of the two models differs over all real tokens.
+
+    `inputs` is `random` or `real` (lines of text), `output` the name of the output; `mean` and `maximum` are absolute
+    differences.
+    """
 
     inputs: str
     output: str
@@ -44,13 +48,13 @@ def verify(
     lines: Sequence[str] = (),
     seed: int = 0,
 ) -> list[Difference]:
-    """Run the source and its conversion side by side, in float32 and float64.
+    """Run the source and its conversion on the same inputs, in each dtype of `Converter.tolerances`.
 
     Args:
         name: The source.
-        state_dict: Its weights; None takes random ones.
+        state_dict: Its weights; None draws random ones.
         config_dict: Its config.
-        tokenizer, lines: For sources of transformers' own, real text to run beside random ids.
+        tokenizer, lines: For sources that are classes of transformers, text to run in addition to random ids.
         seed: Of random weights and inputs.
 
     Returns:
@@ -59,11 +63,11 @@ def verify(
     converter = find_converter(name)
     torch.manual_seed(seed)
     if state_dict is not None:
-        config_dict = converter.complete(config_dict, state_dict)
-    converter.convert(None, config_dict)  # refuses what cannot be built before the source's own classes stumble on it
-    reference = converter.reference(config_dict).eval()
+        config_dict = converter.complete_config(config_dict, state_dict)
+    converter.convert(None, config_dict)  # a clear error before the source's own classes fail
+    reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
-        for parameter in reference.parameters():  # no bias zero, no gain one
+        for parameter in reference.parameters():  # so that no bias is zero and no gain is one
             parameter += 0.1 * torch.randn_like(parameter)
         state_dict = converter.reference_state_dict(reference)
     else:
@@ -73,9 +77,9 @@ def verify(
         weights = _cast(state_dict, dtype)
         reference = converter.cast_reference(reference, dtype)
         model = converter.convert(weights, config_dict)
-        batches = {"random": converter.inputs(model, torch.Generator().manual_seed(seed))}
+        batches = {"random": converter.random_inputs(model, torch.Generator().manual_seed(seed))}
         if tokenizer is not None and lines:
-            batches["real"] = converter.real_inputs(model, tokenizer, lines)
+            batches["real"] = converter.text_inputs(model, tokenizer, lines)
         for kind, inputs in batches.items():
             differences += _compare(converter, reference, model, kind, _cast(inputs, dtype), dtype)
     return differences
