@@ -85,7 +85,7 @@ def lay_out(
     _check(config, input_ids, inputs_embeds, position_ids, encoder_hidden_states, past_key_values, options)
     given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
     is_paged = options.get("cache") is not None
-    is_prepared_mask = attention_mask is not None and not _is_padding_mask(attention_mask)
+    is_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
     wants_cache = use_cache and past_key_values is None and config.is_decoder and not is_training and not is_paged
     may_be_packed = position_ids is not None or options.get("cu_seq_lens_q") is not None
     tokens, choose_rows = None, _row_chooser(config, weight)
@@ -172,13 +172,13 @@ def _keep_places(
 ) -> RaggedBatch:
     """All places as they are, behind those in the cache; positions count the real tokens."""
     length = given.shape[1]
-    if position_ids is None and _is_padding_mask(attention_mask):
+    if position_ids is None and is_padding_mask(attention_mask):
         position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]  # (B, L)
     elif position_ids is None:
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = (torch.arange(length, device=given.device) + past_length).unsqueeze(0)  # (1, L)
     tokens = RaggedBatch(*given.shape[:2], position_ids)
-    if length > 1 and _is_padding_mask(attention_mask):
+    if length > 1 and is_padding_mask(attention_mask):
         tokens.attention_mask = attention_mask[:, -length:].bool()  # for the zeros at padding
     return tokens
 
@@ -198,7 +198,7 @@ def _plan_layer_types(
         return {kind: plan_paged_attention(attention_mask, kind, window) for kind, window in windows.items()}
     if isinstance(attention_mask, dict):
         return {kind: DensePlan(attention_mask[kind], config.is_decoder) for kind in windows}
-    if attention_mask is not None and not _is_padding_mask(attention_mask):
+    if attention_mask is not None and not is_padding_mask(attention_mask):
         return {kind: DensePlan(attention_mask, config.is_decoder) for kind in windows}
     if past_key_values is None:
         plan = partial(plan_self_attention, tokens, config._attn_implementation, config.is_decoder)
@@ -263,7 +263,7 @@ def _row_chooser(config: RoFormerLiteConfig, weight: torch.Tensor | None) -> Cal
     return partial(choose_num_rows, weights=largest, device=weight.device, dtype=weight.dtype)
 
 
-def _is_padding_mask(attention_mask: Any) -> bool:
+def is_padding_mask(attention_mask: Any) -> bool:
     """Whether a mask is the ordinary `(B, L)` one, and not one prepared for the attention function."""
     return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
 

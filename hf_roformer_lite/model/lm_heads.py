@@ -1,6 +1,7 @@
 """Language models of one stack: masked (fill in the blanks) and causal (what comes next)."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
+from .input_layout import is_padding_mask
 from .layers import make_norm
 from .losses import cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -43,6 +45,24 @@ class LMHeadMixin:
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(..., hidden)` to `(..., vocab)`."""
         return self.lm_head(self.lm_transform(hidden_states))
+
+    def keep_positions(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
+        logits_to_keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """The states `(B, L, hidden)` whose logits `logits_to_keep` asks for: of the last positions (0: of all), or
+        of the given indices. With padding on the right, the last position of a row is that of its last real token.
+        """
+        if not isinstance(logits_to_keep, int):
+            return hidden_states[:, logits_to_keep]
+        length = hidden_states.shape[1]
+        if logits_to_keep == 1 and length > 1 and is_padding_mask(attention_mask):
+            last = length - 1 - attention_mask[:, -length:].int().flip(1).argmax(1)  # (B,)
+            rows = torch.arange(len(last), device=hidden_states.device)
+            return hidden_states[rows, last.to(hidden_states.device)].unsqueeze(1)  # (B, 1, hidden)
+        return hidden_states[:, -logits_to_keep:]
 
     def is_sparse(self, labels: torch.Tensor | None) -> bool:
         """Whether labelled positions alone go through the LM head, and no logits are returned."""
@@ -141,6 +161,26 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
             config.is_decoder = True
         super().__init__(config)
 
+    def _prepare_position_ids_for_generation(
+        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        """Called by `generate`: positions `(B, L)` that count real tokens, those after padding on the right too."""
+        attention_mask = model_kwargs.get("attention_mask")
+        if attention_mask is None:
+            return super()._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """As in every model of transformers, except that a prompt keeps its mask of two dimensions, where a cache of
+        fixed size would have one of four: the mask says where the prompt ends."""
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, attention_mask=attention_mask, **kwargs)
+        given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+        if attention_mask is not None and given.shape[1] > 1:
+            inputs["attention_mask"] = attention_mask
+        return inputs
+
     @can_return_tuple
     def forward(
         self,
@@ -186,9 +226,8 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        if shift_labels is None and (not isinstance(logits_to_keep, int) or logits_to_keep):
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            hidden_states = hidden_states[:, kept]
+        if shift_labels is None:
+            hidden_states = self.keep_positions(hidden_states, attention_mask, logits_to_keep)
         logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing)
         return CausalLMOutputWithCrossAttentions(
             loss=loss,

@@ -78,7 +78,8 @@ class RaggedBatch:
             device: Where the batch is.
             attention_mask: `(B, L)`, nonzero where a token is real, in any pattern. Default: all are real.
             position_ids: `(B, L)` or `(1, L)`. A real token whose position is not above that of the real token
-                before it in its row begins a new document (packing). Default: counted from 0 in each document.
+                before it in its row begins a new document (packing). With a mask beside them its position must be 0:
+                `generate` counts on from the 0 that it gives to padding. Default: counted from 0 in each document.
             cu_seq_lens: `(documents + 1,)` borders of the documents in the flattened batch, the other form of packing
                 (transformers' `DataCollatorWithFlattening`). Excludes `attention_mask`.
             dense: Take the dense layout.
@@ -240,13 +241,13 @@ class RaggedBatch:
 
 
 def _find_restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Where the position of a real token is not above that of the real token before it in its row, `(B, L)`."""
+    """Where a real token begins another document of its row, `(B, L)`; see `RaggedBatch.build`."""
     places = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     if attention_mask is not None:
         places = places.where(attention_mask, -1)
     last = torch.nn.functional.pad(places.cummax(-1).values[:, :-1], (1, 0), value=-1)  # the real place before, or -1
     restarts = (last >= 0) & (position_ids <= position_ids.gather(1, last.clamp(min=0)))
-    return restarts if attention_mask is None else restarts & attention_mask
+    return restarts if attention_mask is None else restarts & attention_mask & (position_ids == 0)
 
 
 def _checked(
@@ -297,6 +298,8 @@ def _document_lengths(
     if position_ids is not None and len(token_index) > 1:
         positions, row = position_ids.flatten()[token_index], token_index // seq_len
         restarts = positions[1:] <= positions[:-1]
+        if attention_mask is not None:
+            restarts &= positions[1:] == 0
         same_row = row[1:] == row[:-1]
         if bool((restarts & same_row).any()):
             begins = torch.cat([restarts.new_ones(1), restarts | ~same_row]).nonzero().squeeze(-1).tolist()

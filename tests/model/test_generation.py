@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.model import input_layout
@@ -194,3 +194,29 @@ def test_the_source_is_laid_out_once(beams, backend, monkeypatch, ragged_input):
         steps.append(second.logits)
     torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)
     assert (steps[2] - steps[0]).abs().max() > 1e-3
+
+
+CACHES = {
+    "no cache": lambda config: {"use_cache": False},
+    "dynamic": lambda config: {"cache_implementation": "dynamic"},
+    "static": lambda config: {"cache_implementation": "static"},
+    "own dynamic": lambda config: {"past_key_values": DynamicCache(config=config)},
+    "own static": lambda config: {"past_key_values": StaticCache(config, max_cache_len=40)},
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"])
+@pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_prompts_padded_on_any_side(name, cache, mode):
+    """The same tokens from a prompt alone and padded on the left or the right, with every form of cache."""
+    model = build(RoFormerLiteForCausalLM, stack_config(name, eos_token_id=None))
+    options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
+    prompts = [torch.randint(5, VOCAB, (n,), generator=torch.Generator().manual_seed(n)) for n in (3, 7, 5)]
+    alone = [model.generate(prompt[None], **options)[0, -6:].tolist() for prompt in prompts]
+    assert len(set(map(tuple, alone))) > 1
+    for side in ("left", "right"):
+        ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
+        of_cache = CACHES[cache](model.config)
+        padded = model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
+        assert padded[:, -6:].tolist() == alone, side
