@@ -27,6 +27,7 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
+from .input_checks import check_ids, check_mask
 from .ragged import RaggedBatch
 
 # How transformers' DataCollatorWithFlattening describes packed documents.
@@ -82,7 +83,9 @@ def lay_out(
     Raises:
         ValueError: when inputs do not fit together.
     """
-    _check(config, input_ids, inputs_embeds, position_ids, encoder_hidden_states, past_key_values, options)
+    _check(
+        config, input_ids, inputs_embeds, attention_mask, position_ids, encoder_hidden_states, past_key_values, options
+    )
     given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
     is_paged = options.get("cache") is not None
     is_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
@@ -104,7 +107,7 @@ def lay_out(
         attention_options={
             name: value
             for name, value in options.items()
-            if name != "is_causal" and (is_paged or name not in PACKING_ARGUMENTS)
+            if name not in ("is_causal", "token_type_ids") and (is_paged or name not in PACKING_ARGUMENTS)
         },
     )
     if config.add_cross_attention:
@@ -118,14 +121,22 @@ def _check(
     config: RoFormerLiteConfig,
     input_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
     position_ids: torch.Tensor | None,
     encoder_hidden_states: torch.Tensor | None,
     past_key_values: Cache | None,
     options: dict[str, Any],
 ) -> None:
     """Refuse inputs that do not fit together."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    check_ids(input_ids, inputs_embeds)
+    for mask in attention_mask.values() if isinstance(attention_mask, dict) else [attention_mask]:
+        if mask is not None:
+            check_mask(mask)
+    if options.get("token_type_ids") is not None and not config.type_vocab_size:
+        raise ValueError(
+            "token_type_ids: this model has no segments (type_vocab_size=0); leave them out, in a tokenizer by "
+            "return_token_type_ids=False."
+        )
     if encoder_hidden_states is not None and not config.add_cross_attention:
         raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
     if encoder_hidden_states is None and config.add_cross_attention:

@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .embeddings import RoFormerLiteEmbeddings
+from .input_checks import refuse_misspelt
 from .input_layout import InputLayout, lay_out
 from .layers import RoFormerLiteBaseLayer, RoFormerLiteLayer, RoFormerLitePooler, make_norm
 from .parallel_heads import (
@@ -134,6 +135,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 encoder_attention_mask=encoder_attention_mask,
                 past_key_values=past_key_values,
                 use_cache=use_cache,
+                token_type_ids=token_type_ids,
                 **kwargs,
             )
         hidden_states = self.embeddings(layout.tokens, input_ids, inputs_embeds, token_type_ids)  # (N, hidden)
@@ -158,6 +160,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
 
     def lay_out(self, **inputs: Any) -> InputLayout:
         """The layout that `forward` will use for the same inputs, for callers that need it as well."""
+        refuse_misspelt(self.forward, inputs)
         return lay_out(self.config, next(self.parameters(), None), self.training, **inputs)
 
     def _rotary_tables(

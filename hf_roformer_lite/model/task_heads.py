@@ -60,9 +60,9 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions]:
         """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, and the stack's outputs."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False, **kwargs}
+        inputs |= {"inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids, "use_cache": False, **kwargs}
         layout = self.model.lay_out(**inputs)
-        outputs = self.model(**inputs, token_type_ids=token_type_ids, layout=layout, return_dict=True)
+        outputs = self.model(**inputs, layout=layout, return_dict=True)
         return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
 
 

@@ -1,0 +1,99 @@
+"""Refuses what a model was given when it does not fit: the argument, what it is, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from inspect import signature
+from typing import Any
+
+import torch
+from transformers.utils.generic import TransformersKwargs
+from transformers.utils.import_utils import is_tracing
+
+_CLOSE = 0.8  # similarity of names at which an unknown one is taken for a misspelling
+
+
+def refuse_misspelt(forward: Any, options: Iterable[str]) -> None:
+    """Refuse arguments that look like misspelt ones of `forward`; all others go on to the attention functions.
+
+    Raises:
+        TypeError: with the name that was probably meant.
+    """
+    known: dict[str, None] | None = None
+    for name in options:
+        if name in TransformersKwargs.__annotations__:
+            continue
+        if known is None:
+            known = dict.fromkeys([*signature(forward).parameters, *TransformersKwargs.__annotations__, "labels"])
+        if name not in known and (close := difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)):
+            raise TypeError(f"forward got an unexpected argument {name!r}; did you mean {close[0]!r}?")
+
+
+def check_ids(input_ids: Any, inputs_embeds: Any, name: str = "input_ids") -> None:
+    """Exactly one of ids `(B, L)` and vectors `(B, L, width)`.
+
+    Raises:
+        ValueError: for both, none, a wrong number of dimensions, and ids that are no whole numbers.
+        TypeError: for what is no tensor.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    if input_ids is None:
+        _check_tensor("inputs_embeds", inputs_embeds, 3, "(batch, length, embedding_size)")
+        return
+    _check_tensor(name, input_ids, 2, "(batch, length)")
+    if input_ids.is_floating_point() or input_ids.dtype in (torch.bool, torch.complex64):
+        raise ValueError(f"{name} has dtype {_dtype(input_ids)}; token ids are whole numbers, as torch.long.")
+
+
+def check_mask(attention_mask: Any) -> None:
+    """A mask of padding `(B, L)`, or one prepared for the attention function `(B, heads | 1, Lq, Lk)`.
+
+    Raises:
+        ValueError: for another number of dimensions; whole numbers in four; numbers other than 0 and 1 in two.
+        TypeError: for a list and the like.
+    """
+    if not isinstance(attention_mask, torch.Tensor):
+        if isinstance(attention_mask, list | tuple | int | float):
+            raise TypeError(f"attention_mask is a {type(attention_mask).__name__}; it must be a tensor.")
+        return  # a BlockMask
+    shape, dtype = tuple(attention_mask.shape), attention_mask.dtype
+    if attention_mask.ndim not in (2, 4):
+        raise ValueError(
+            f"attention_mask has shape {shape}; it must be (batch, length), 1 for real tokens, or (batch, 1 or heads, "
+            "queries, keys). For a mask (batch, queries, keys) give attention_mask.unsqueeze(1)."
+        )
+    if attention_mask.ndim == 4 and not (attention_mask.is_floating_point() or dtype == torch.bool):
+        raise ValueError(
+            f"attention_mask has shape {shape} and dtype {_dtype(attention_mask)}; with four dimensions it must be "
+            "boolean, True to see, or floating point, to be added to the scores. Give attention_mask.bool()."
+        )
+    if attention_mask.ndim == 2 and attention_mask.is_floating_point() and not is_tracing(attention_mask):
+        if not bool(((attention_mask == 0) | (attention_mask == 1)).all()):
+            raise ValueError(
+                f"attention_mask has shape {shape}, dtype {_dtype(attention_mask)} and numbers other than 0 and 1; with "
+                "two dimensions it is 1 for real tokens and 0 for padding, and nothing is added to the scores."
+            )
+
+
+def check_labels(labels: torch.Tensor, shape: torch.Size, name: str = "labels", of: str = "input_ids") -> None:
+    """Labels of every token, in the shape of the tokens.
+
+    Raises:
+        ValueError: for another shape.
+    """
+    if labels.shape != shape:
+        raise ValueError(f"{name} has shape {tuple(labels.shape)}; it must be that of {of}, {tuple(shape)}.")
+
+
+def _check_tensor(name: str, value: Any, ndim: int, shape: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor {shape}.")
+    if value.ndim != ndim:
+        hint = f" Give {name}.unsqueeze(0) for a single one." if value.ndim == ndim - 1 else ""
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be {shape}.{hint}")
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
