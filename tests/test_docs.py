@@ -34,6 +34,12 @@ def test_speed_picture_says_what_the_table_says():
         assert f"{times} {peer.removeprefix('modernbert, ')}" in table, bar
 
 
+def test_readme_shows_rows_of_the_table():
+    readme = (ROOT / "README.md").read_text("utf-8").partition("## Speed")[2].partition("## ")[0]
+    rows = [line for line in readme.splitlines() if line.startswith("| ")]
+    assert len(rows) > 3 and set(rows) <= set((ROOT / "docs" / "speed.md").read_text("utf-8").splitlines())
+
+
 def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
     pages = sorted((ROOT / "docs").glob("*.md"))
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
