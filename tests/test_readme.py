@@ -1,27 +1,19 @@
-"""Every block of the README runs, in order, in one directory."""
+"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what the page shows."""
 
-import os
 import re
-import subprocess
-import sys
-import sysconfig
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT
-from hub_server import ENVIRONMENT, running_hub
+from documentation import PAGES, README, Block, blocks_of, run_bash, run_python, write_examples
+from hub_server import running_hub
 from safetensors.torch import load_file
 
-README = ROOT / "README.md"
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 CONVERSION = ROOT / "conversion" / "README.md"
-
-
-def blocks_of(path: Path) -> list[tuple[str, str]]:
-    return re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-BLOCKS = blocks_of(README)
 
 
 @pytest.fixture(scope="module")
@@ -31,65 +23,73 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("readme")
-    rows = [("a house", "ein Haus"), ("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("two houses", "zwei Häuser")]
-    (folder / "train.tsv").write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8")
-    reviews = "".join(f"{text},{label}\n" for text, label in [("fine film", "good"), ("too long", "bad")] * 10)
-    (folder / "reviews.csv").write_text("text,label\n" + reviews, "utf-8")
-    (folder / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
-    return folder
+def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
+    """The directory of a page; in those of docs lies the model `dates`, which the README's example trains."""
+    directories: dict[Path, Path] = {}
+
+    def directory_of(page: Path) -> Path:
+        if page not in directories:
+            directories[page] = tmp_path_factory.mktemp(page.stem)
+            write_examples(directories[page])
+            if page != README and "dates" in page.read_text("utf-8"):
+                dates = directory_of(README) / "dates"
+                if not (dates / "config.json").exists():
+                    example = next(block for block in blocks_of(README) if block.language == "python")
+                    run_python(example, directory_of(README), "")
+                shutil.copytree(dates, directories[page] / "dates")
+        return directories[page]
+
+    return directory_of
 
 
-@pytest.mark.parametrize("number", [n for n, (language, _) in enumerate(BLOCKS) if language == "python"])
-def test_python_block(number, directory, hub):
-    code = BLOCKS[number][1]
-    environment, options, prelude = dict(os.environ), [], ""
-    if '"me/' in code:
-        environment |= {**ENVIRONMENT, "HF_ENDPOINT": hub.url, "HF_HOME": str(directory / "home")}
-    if "trust_remote_code" in code:  # shown to those who have not installed the package
-        options = ["-I", "-S"]
-        paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-        prelude = f"import sys; sys.path += {paths}; sys.modules['hf_roformer_lite'] = None\n"
-    command = [sys.executable, *options, "-c", prelude + code]
-    if "distributed_config" in code:
-        (directory / "shards.py").write_text(code, "utf-8")
-        launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        command = [sys.executable, *launcher, "shards.py"]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    if "generate(" in code:
-        assert len(done.stdout.split("', '")) == 2
-    if "distributed_config" in code:
-        before, after = (load_file(directory / name / "model.safetensors") for name in ("dates", "dates-again"))
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.runs_here], ids=str)
+def test_block(block: Block, directory_of, hub):
+    folder = directory_of(block.page)
+    out = run_python(block, folder, hub.url) if block.language == "python" else run_bash(block, folder)
+    if block.printed is not None:
+        assert out == block.printed
+    for name in re.findall(r"--output_dir (\S+)", block.code):
+        saved = {path.name for path in (folder / name).iterdir()}
+        assert {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"} <= saved
+    if "distributed_config" in block.code:
+        before, after = (load_file(folder / name / "model.safetensors") for name in ("dates", "dates-again"))
         assert all(torch.equal(after[name], weight) for name, weight in before.items())
-    for name in re.findall(r'push_to_hub\("([^"]*)"', code):
+    for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
         there = hub.files(name)
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
-        assert there["model.safetensors"].content == (directory / "dates" / "model.safetensors").read_bytes()
+        assert there["model.safetensors"].content == (folder / "dates" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("code", [code for language, code in blocks_of(CONVERSION) if language == "python"])
-def test_block_of_conversion(code):
-    exec(compile(code, str(CONVERSION), "exec"), {})
-
-
-def test_command_line_block(directory):
-    """The block of `roformer-lite` commands."""
-    (commands,) = [
-        code for language, code in BLOCKS if language == "bash" and "venv" not in code and "--machine_rank" not in code
+def test_what_is_printed_is_shown():
+    assert not [
+        str(block)
+        for block in BLOCKS
+        if block.language == "python" and ("print(" in block.code) != bool(block.printed)
     ]
-    script = commands.replace("roformer-lite ", f"{sys.executable} -m hf_roformer_lite.cli ")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=directory, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    for name in ("translator", "reviews", "masked-lm"):
-        saved = {path.name for path in (directory / name).iterdir()}
-        assert {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"} <= saved
+
+
+@pytest.mark.parametrize("block", [b for b in blocks_of(CONVERSION) if b.language == "python"], ids=str)
+def test_block_of_conversion(block: Block):
+    exec(compile(block.code, str(CONVERSION), "exec"), {})
 
 
 def test_set_up_commands_are_one_line_each():
-    commands = [code for language, code in BLOCKS if language == "bash" and "venv" in code]
+    commands = [block.code for block in blocks_of(README) if "venv" in block.code]
     assert len(commands) == 2 and all(code.count("\n") == 1 for code in commands)
-    assert all(path.exists() for path in (README.parent / "constraints.txt", README.parent / ".ci" / "run"))
+    assert all(path.exists() for path in (ROOT / "constraints.txt", ROOT / ".ci" / "run"))
+
+
+def test_readme_is_short_and_its_links_lead_somewhere():
+    text = README.read_text("utf-8")
+    assert text.count("\n") < 200
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    assert targets and not [target for target in targets if not (ROOT / target).exists()]
+    headings = {
+        re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.M)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
+    mapped = text.partition("## Where things are")[2]
+    names = re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", mapped)
+    assert len(names) > 9 and not [
+        name for name in names if not any((top / name).exists() for top in (ROOT, ROOT / "hf_roformer_lite"))
+    ]

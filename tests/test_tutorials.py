@@ -6,14 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import ROOT
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from hf_roformer_lite import RoFormerLiteTokenizer
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteSeq2SeqConfig,
+    RoFormerLiteTokenizer,
+)
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.demo_data import unique_examples
+from hf_roformer_lite.model.rope import sinusoidal_positions
 
 TUTORIALS = ROOT / "tutorials"
 ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "
@@ -28,7 +36,7 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [name, *options])
         capsys.readouterr()
-        runpy.run_path(str(TUTORIALS / name), run_name="__main__")
+        run.names = runpy.run_path(str(TUTORIALS / name), run_name="__main__")
         return capsys.readouterr().out
 
     return run
@@ -90,3 +98,34 @@ def test_translate_and_onnx(run, tmp_path):
         outputs = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=20, max_length=None)
     expected = tokenizer.batch_decode(outputs, skip_special_tokens=True)
     assert done.stdout.splitlines() == expected and len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("kind", ["pair", "encoder"])
+def test_look_inside(kind, run, tmp_path):
+    """A picture for each kind of attention that a model has, and one of the positions."""
+    tokenizer = RoFormerLiteTokenizer.train(["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280)
+    config_class, model_class = {
+        "pair": (RoFormerLiteSeq2SeqConfig, RoFormerLiteForConditionalGeneration),
+        "encoder": (RoFormerLiteConfig, RoFormerLiteForMaskedLM),
+    }[kind]
+    model_class(config_class.from_preset("tiny", vocab_size=len(tokenizer))).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
+    self_and_cross = ["self_attention_of_the_encoder", "self_attention_of_the_decoder", "cross_attention"]
+    names = [*(self_and_cross if kind == "pair" else ["self_attention"]), "positions"]
+    assert printed[-len(names) :] == [f"pictures/{name}.png" for name in names]
+    assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-len(names) :])
+
+
+def test_look_inside_draws_the_tables_of_the_package(run, tmp_path):
+    tokenizer = RoFormerLiteTokenizer.train(["two cats"] * 9, vocab_size=280)
+    model = RoFormerLiteForMaskedLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    run("look_inside.py", "model", "two cats")
+    cosines, sines, sinusoids = run.names["draw_positions"](12, 64).values()
+    angles = torch.arange(12)[:, None] * model.model.rotary_emb.inv_freq  # heads of `tiny` have 64 channels
+    np.testing.assert_allclose(cosines, angles.cos(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(sines, angles.sin(), rtol=0, atol=1e-6)
+    expected = sinusoidal_positions(torch.arange(12), 64, torch.float64)
+    np.testing.assert_allclose(sinusoids, expected, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""A pretrained BERT or RoFormer, converted with the same numbers, becomes a classifier.
+"""Convert a pretrained BERT or RoFormer, and fine-tune it as a classifier.
 
 python tutorials/finetune_converted.py bert-base reviews.csv classifier --source bert
 """
@@ -27,7 +27,7 @@ parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--learning_rate", type=float, default=3e-5)
 arguments = parser.parse_args()
 
-# Nothing is approximated here: `roformer-lite verify` prints how far apart the two sides are.
+# The converted model gives the same numbers; `roformer-lite verify` measures by how much they differ.
 encoder = f"{arguments.out}-encoder"
 convert_checkpoint(arguments.source, arguments.checkpoint, encoder)
 
@@ -62,7 +62,7 @@ trainer = Trainer(
     ),
     train_dataset=rows["train"],
     eval_dataset=rows["test"],
-    processing_class=tokenizer,  # brings the stock padding; what it adds is taken out again before the first layer
+    processing_class=tokenizer,  # pads the batches; the model removes the padding before its first layer
     compute_metrics=lambda outcome: {"accuracy": np.mean(outcome.predictions.argmax(-1) == outcome.label_ids)},
 )
 trainer.train()

@@ -1,10 +1,10 @@
-"""A masked language model that reads documents whole, thousands of tokens long.
+"""Train a masked language model on whole documents, thousands of tokens long.
 
     python tutorials/long_text.py books.txt model --longest 8192
 
-Two things make that cheap. In three of four layers a token sees `--window` neighbours to each side, so that their cost
-grows with the length and not with its square; every fourth layer sees everything. And documents of different lengths
-lie in a batch together, each as long as it is: padding is taken out before the first layer.
+Two things make that cheap. In three of four layers a token sees `--window` neighbours to each side: the cost of these
+layers grows with the length and not with its square, and every fourth layer sees everything. And documents of very
+different lengths can share a batch, because padding is removed before the first layer.
 """
 
 import argparse
@@ -22,7 +22,7 @@ parser.add_argument("out", help="where the model goes")
 parser.add_argument("--size", default="mini", help="tiny, mini, small or base")
 parser.add_argument("--vocab_size", type=int, default=8192)
 parser.add_argument("--window", type=int, default=128)
-parser.add_argument("--longest", type=int, default=4096, help="tokens; longer documents are cut")
+parser.add_argument("--longest", type=int, default=4096, help="truncate documents to this many tokens")
 parser.add_argument("--epochs", type=float, default=3)
 arguments = parser.parse_args()
 
@@ -33,7 +33,7 @@ print(
     f"{len(rows)} documents of {min(len(r.input_ids) for r in rows)} to {max(len(r.input_ids) for r in rows)} tokens"
 )
 
-# Rotary positions end nowhere: there is no table to outgrow, and `max_position_embeddings` limits nothing.
+# Rotary positions need no table of a fixed size: `max_position_embeddings` does not limit the length.
 config = RoFormerLiteConfig.from_preset(arguments.size, vocab_size=len(tokenizer), sliding_window=arguments.window)
 config.layer_types = [
     "full_attention" if (layer + 1) % 4 == 0 or layer + 1 == config.num_hidden_layers else "sliding_attention"
@@ -59,7 +59,7 @@ trainer = Trainer(
 trainer.train()
 trainer.save_model(arguments.out)
 
-# A long row and a short one, padded to the same length: the time is that of their real tokens.
+# Seven short rows padded to the length of a long one: only their real tokens take time.
 model = model.to("cpu").eval()
 longest, shortest = max(rows, key=lambda row: len(row.input_ids)), min(rows, key=lambda row: len(row.input_ids))
 for name, batch in (("long alone", [longest]), ("long, and seven short", [longest, *[shortest] * 7])):

@@ -1,4 +1,4 @@
-"""A causal language model from one text file, and what it makes of a beginning.
+"""Train a causal language model on one text file, and let it continue a prompt.
 
 python tutorials/train_from_scratch.py book.txt model --prompt "It was"
 """
@@ -24,7 +24,7 @@ tokenizer = RoFormerLiteTokenizer.train(lines["text"], vocab_size=arguments.voca
 
 
 def tokenize(rows: dict) -> dict:
-    """Line, then [SEP]: generation learns where to stop. [CLS] begins every line."""
+    """Each line becomes `[CLS] line [SEP]`; from [SEP] the model learns where to stop."""
     return {"input_ids": tokenizer(rows["text"], truncation=True, max_length=512)["input_ids"]}
 
 
@@ -48,14 +48,14 @@ trainer = Trainer(
     ),
     train_dataset=lines["train"],
     eval_dataset=lines["test"],
-    # All lines of a batch in one row, each with positions of its own: no padding at all, and none sees another.
+    # All lines of a batch go into one row, each with its own positions: no padding, and no attention between lines.
     data_collator=DataCollatorWithFlattening(return_flash_attn_kwargs=True),
     processing_class=tokenizer,
 )
 trainer.train()
 trainer.save_model(arguments.out)
 
-beginning = tokenizer(arguments.prompt, return_tensors="pt")
-beginning = {name: tensor[:, :-1] for name, tensor in beginning.items()}  # [SEP] would end it here
-text = model.to("cpu").eval().generate(**beginning, max_new_tokens=60, do_sample=True, top_p=0.9)
+prompt = tokenizer(arguments.prompt, return_tensors="pt")
+prompt = {name: tensor[:, :-1] for name, tensor in prompt.items()}  # without [SEP], which would end the text
+text = model.to("cpu").eval().generate(**prompt, max_new_tokens=60, do_sample=True, top_p=0.9)
 print(tokenizer.decode(text[0], skip_special_tokens=True))

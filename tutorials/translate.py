@@ -1,4 +1,4 @@
-"""An encoder–decoder from sentence pairs: train, measure, translate.
+"""Train an encoder–decoder on sentence pairs, measure BLEU, and translate.
 
 python tutorials/translate.py pairs.tsv translator --test "a house"
 """

@@ -3,8 +3,9 @@
     roformer-lite export translator translator-onnx
     echo "a house" | python tutorials/translate_onnx.py translator-onnx
 
-Three graphs: the encoder reads the source; `prefill` reads the start token; `decode` reads one token more. Keys and
-values of the tokens so far go out of one call and into the next, under the same names less `output.` and `input.`.
+There are three graphs: the encoder reads the source, `prefill` the start token, and `decode` one more token. Each call
+of the last two returns the keys and values of all tokens so far, and the next call takes them: the names of outputs
+and inputs differ only in their prefix, `output.` or `input.`.
 """
 
 import argparse
@@ -29,7 +30,7 @@ graphs = {name: InferenceSession(directory / f"{name}.onnx") for name in ("encod
 
 
 def run(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One call of a graph with those of `inputs` that it takes."""
+    """Call a graph with those of `inputs` that it takes."""
     wanted = [place.name for place in graphs[name].get_inputs()]
     named = {place: place.removeprefix("input.") for place in wanted}
     outputs = graphs[name].run(None, {place: inputs[key] for place, key in named.items()})
@@ -40,7 +41,7 @@ def run(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def translate(lines: list[str]) -> list[str]:
-    """Greedy: the likeliest token each time, until every line has come to its end."""
+    """Greedy decoding: take the likeliest token each time, until every line has ended."""
     encoded = tokenizer.encode_batch(lines)
     mask = np.array([line.attention_mask for line in encoded])
     source = run("encoder", {"input_ids": np.array([line.ids for line in encoded]), "attention_mask": mask})

@@ -106,14 +106,14 @@ def test_shards_equal_the_whole(way, name, two, out):
     torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
 
 
-def commands_of(readme: Path) -> list[str]:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", readme.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+def commands_of(page: Path) -> list[str]:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     return [command for block in blocks for command in block.replace("\\\n", " ").splitlines()]
 
 
-def test_readme_command_on_two_machines(tmp_path):
+def test_command_of_the_docs_on_two_machines(tmp_path):
     """Two launchers that know nothing of each other but an address, and share the output directory."""
-    (command,) = [c for c in commands_of(ROOT / "README.md") if "--machine_rank" in c]
+    (command,) = [c for c in commands_of(ROOT / "docs" / "devices.md") if "--machine_rank" in c]
     (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

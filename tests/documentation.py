@@ -1,0 +1,141 @@
+"""What README and docs show: their blocks of code, and how each is run."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from conftest import ROOT
+from hub_server import ENVIRONMENT
+from transformers import BertConfig, BertForMaskedLM
+
+from hf_roformer_lite import RoFormerLiteTokenizer
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+CLI = f"{sys.executable} -m hf_roformer_lite.cli "
+# What only prepares a machine, needs several of them, or is run by other tests: the demo, the built pages.
+RUN_ELSEWHERE = ("pip install", "--machine_rank")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code, and the output that the page shows below it."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    printed: str | None
+
+    @property
+    def runs_here(self) -> bool:
+        return self.language in ("python", "bash") and not any(mark in self.code for mark in RUN_ELSEWHERE)
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}-{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, *found.group(1, 2, 3)) for found in BLOCK.finditer(text)
+    ]
+
+
+def write_examples(folder: Path) -> None:
+    """The files that the commands name: someone's own text, and a pretrained checkpoint (here a tiny one)."""
+    rows = [("a house", "ein Haus"), ("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("two houses", "zwei Häuser")]
+    (folder / "train.tsv").write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8")
+    texts = [
+        ("a fine film", "good"),
+        ("fine from end to end", "good"),
+        ("far too long", "bad"),
+        ("a dull film", "bad"),
+    ]
+    reviews = "".join(f"{text},{label}\n" for text, label in texts * 8)
+    (folder / "reviews.csv").write_text("text,label\n" + reviews, "utf-8")
+    (folder / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
+    tokenizer = RoFormerLiteTokenizer.train(reviews.splitlines(), vocab_size=80, algorithm="wordpiece")
+    tokenizer.save_pretrained(folder / "my-bert")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder / "my-bert")
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What a command prints."""
+    environment = {**os.environ, "MPLBACKEND": "agg", **(environment or {})}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_python(block: Block, folder: Path, hub_url: str) -> str:
+    code, environment, options = block.code, {}, []
+    if '"me/' in code:
+        environment = {**ENVIRONMENT, "HF_ENDPOINT": hub_url, "HF_HOME": str(folder / "home")}
+    if "trust_remote_code" in code:  # shown to those who have not installed the package
+        options = ["-I", "-S"]
+        paths = [path for path in sys.path if path.endswith("-packages")]
+        code = f"import sys; sys.path += {paths}; sys.modules['hf_roformer_lite'] = None\n{code}"
+    if "distributed_config" in code:
+        (folder / "shards.py").write_text(code, "utf-8")
+        launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+        return run([sys.executable, *launcher, "shards.py"], folder, environment)
+    return run([sys.executable, *options, "-c", code], folder, environment)
+
+
+def run_bash(block: Block, folder: Path) -> str:
+    """The commands of a block. A server, always the last one, answers one request and is ended."""
+    code = block.code.replace("\\\n", " ")
+    if code.startswith("roformer-lite demo\n"):  # a minute and a half; tests of the command line run it
+        (folder / "dates").rename(folder / "roformer-lite-demo")
+        code = code.partition("\n")[2]
+    if code.startswith("curl"):  # sent to the server of the block before it
+        return ""
+    code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
+    script, serve, options = code.partition("roformer-lite serve ")
+    printed = run(["bash", "-euo", "pipefail", "-c", script.replace("roformer-lite ", CLI)], folder)
+    return printed + (answer_of_server(shlex.split(options), block, folder) if serve else "")
+
+
+def answer_of_server(options: list[str], block: Block, folder: Path) -> str:
+    """Start `roformer-lite serve` on a free port and send it the request that the page shows, or one like it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    options[options.index("--port") + 1] = port
+    request = json.dumps({"model": options[0], "prompt": "line 3 says", "max_tokens": 8})
+    shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
+    command = ["curl", "http://localhost:8000/v1/completions", "-H", "Content-Type: application/json", "-d", request]
+    command = shlex.split(shown[0].replace("\\\n", " ")) if shown else command
+    url, request = command[1].replace("8000", port), command[command.index("-d") + 1]
+    headers = dict([command[command.index("-H") + 1].split(": ")])
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    server = subprocess.Popen(
+        [*CLI.split(), "serve", *options], cwd=folder, env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(600):
+            try:
+                post = urllib.request.Request(url, request.encode(), headers)
+                with urllib.request.urlopen(post, timeout=120) as reply:
+                    return json.load(reply)["choices"][0]["text"]
+            except urllib.error.HTTPError as error:
+                raise AssertionError(error.read().decode()) from error
+            except urllib.error.URLError:
+                assert server.poll() is None, "the server ended by itself"
+                time.sleep(0.2)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    raise AssertionError("the server never listened")
