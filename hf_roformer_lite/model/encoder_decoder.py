@@ -14,6 +14,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .fast_linear import RoFormerLiteLinear
+from .input_checks import check_labels, refuse_misspelt
 from .lm_heads import LMHeadMixin, RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -103,6 +104,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source and run the decoder on the target; the class describes the arguments."""
+        refuse_misspelt(self.forward, kwargs)
         self._check(attention_mask, decoder_input_ids, decoder_inputs_embeds)
         for flag in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, flag):
@@ -223,6 +225,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             use_cache = bool(use_cache)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            given = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+            check_labels(labels, given.shape[:2], "token of the decoder")
         if self.is_sparse(labels) and decoder_attention_mask is None and decoder_position_ids is None:
             # No token of a causal row depends on those behind it: what follows the last label is not computed.
             decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)

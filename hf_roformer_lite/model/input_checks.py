@@ -30,7 +30,7 @@ def refuse_misspelt(forward: Any, options: Iterable[str]) -> None:
             raise TypeError(f"forward got an unexpected argument {name!r}; did you mean {close[0]!r}?")
 
 
-def check_ids(input_ids: Any, inputs_embeds: Any, name: str = "input_ids") -> None:
+def check_ids(input_ids: Any, inputs_embeds: Any) -> None:
     """Exactly one of ids `(B, L)` and vectors `(B, L, width)`.
 
     Raises:
@@ -42,9 +42,9 @@ def check_ids(input_ids: Any, inputs_embeds: Any, name: str = "input_ids") -> No
     if input_ids is None:
         _check_tensor("inputs_embeds", inputs_embeds, 3, "(batch, length, embedding_size)")
         return
-    _check_tensor(name, input_ids, 2, "(batch, length)")
+    _check_tensor("input_ids", input_ids, 2, "(batch, length)")
     if input_ids.is_floating_point() or input_ids.dtype in (torch.bool, torch.complex64):
-        raise ValueError(f"{name} has dtype {_dtype(input_ids)}; token ids are whole numbers, as torch.long.")
+        raise ValueError(f"input_ids has dtype {_dtype(input_ids)}; token ids are whole numbers, as torch.long.")
 
 
 def check_mask(attention_mask: Any) -> None:
@@ -72,19 +72,19 @@ def check_mask(attention_mask: Any) -> None:
     if attention_mask.ndim == 2 and attention_mask.is_floating_point() and not is_tracing(attention_mask):
         if not bool(((attention_mask == 0) | (attention_mask == 1)).all()):
             raise ValueError(
-                f"attention_mask has shape {shape}, dtype {_dtype(attention_mask)} and numbers other than 0 and 1; with "
-                "two dimensions it is 1 for real tokens and 0 for padding, and nothing is added to the scores."
+                f"attention_mask has shape {shape}, dtype {_dtype(attention_mask)} and numbers other than 0 and 1; "
+                "with two dimensions it is 1 for real tokens and 0 for padding, and nothing is added to the scores."
             )
 
 
-def check_labels(labels: torch.Tensor, shape: torch.Size, name: str = "labels", of: str = "input_ids") -> None:
-    """Labels of every token, in the shape of the tokens.
+def check_labels(labels: torch.Tensor, shape: tuple[int, ...], what: str) -> None:
+    """Labels in the `shape` of `what` they belong to.
 
     Raises:
         ValueError: for another shape.
     """
-    if labels.shape != shape:
-        raise ValueError(f"{name} has shape {tuple(labels.shape)}; it must be that of {of}, {tuple(shape)}.")
+    if tuple(labels.shape) != tuple(shape):
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(shape)}, one for each {what}.")
 
 
 def _check_tensor(name: str, value: Any, ndim: int, shape: str) -> None:

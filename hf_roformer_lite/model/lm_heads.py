@@ -14,6 +14,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
+from .input_checks import check_labels
 from .input_layout import is_padding_mask
 from .layers import make_norm
 from .losses import cross_entropy, labelled_lm_loss
@@ -80,6 +81,8 @@ class LMHeadMixin:
 
         Without labels the loss is None; where `is_sparse` the logits are.
         """
+        if labels is not None:
+            check_labels(labels, hidden_states.shape[:2], "token")
         if self.is_sparse(labels):
             head = self.lm_transform, self.lm_head
             return None, labelled_lm_loss(hidden_states, labels, *head, num_items_in_batch, smoothing)

@@ -15,6 +15,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
+from .input_checks import check_labels
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
@@ -94,6 +95,8 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         if labels is not None:
             if self.config.problem_type is None:
                 self.config.problem_type = infer_problem_type(self.num_labels, labels)
+            if self.config.problem_type == "single_label_classification":
+                check_labels(labels.squeeze(-1) if labels.ndim == 2 else labels, logits.shape[:1], "row")
             loss = sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -155,7 +158,9 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)`, -100 where ignored; `logits` `(B, L, num_labels)`."""
         inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
         outputs = self.model(*inputs, use_cache=False, return_dict=True, **kwargs)
-        logits = self.classifier(outputs.last_hidden_state)
+        logits = self.classifier(outputs.last_hidden_state)  # (B, L, num_labels)
+        if labels is not None:
+            check_labels(labels, logits.shape[:2], "token")
         return TokenClassifierOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
