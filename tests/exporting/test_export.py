@@ -17,7 +17,8 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting.graphs import export_model, sample_inputs
+from hf_roformer_lite.exporting import export_model
+from hf_roformer_lite.exporting.graphs import sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import check_output_dir, complete_directory
-from hf_roformer_lite.training.resume import claim, last_complete_checkpoint, training_dir
+from hf_roformer_lite.training.resume import last_complete_checkpoint, open_training_directory, training_directory
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -92,20 +92,20 @@ def test_what_may_be_overwritten(model, tmp_path):
 
 
 def test_an_unfinished_training_belongs_to_its_options(tmp_path):
-    folder = training_dir(tmp_path / "model")
-    claim(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
+    folder = training_directory(tmp_path / "model")
+    open_training_directory(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "trainer_state.json").write_text("{}")
-    claim(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
+    open_training_directory(folder, {"size": "tiny", "train_file": ["a.tsv"]}, overwrite=False)
     with pytest.raises(InputError, match="with other options .--size was tiny and is mini.; give the same command"):
-        claim(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=False)
+        open_training_directory(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=False)
     assert (folder / "checkpoint-5").exists()
-    claim(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=True)
+    open_training_directory(folder, {"size": "mini", "train_file": ["a.tsv"]}, overwrite=True)
     assert not (folder / "checkpoint-5").exists()
     (tmp_path / "photos.training").mkdir()
     (tmp_path / "photos.training" / "cat.png").write_text("")
     with pytest.raises(InputError, match="needed for the checkpoints, but holds other files"):
-        claim(tmp_path / "photos.training", {}, overwrite=True)
+        open_training_directory(tmp_path / "photos.training", {}, overwrite=True)
 
 
 def test_half_written_checkpoints_do_not_count(tmp_path):
@@ -118,5 +118,5 @@ def test_half_written_checkpoints_do_not_count(tmp_path):
     assert last_complete_checkpoint(tmp_path, averaged=True) is None
     (tmp_path / "checkpoint-9" / "averaged_weights.safetensors").write_text("")
     assert last_complete_checkpoint(tmp_path, averaged=True) == str(tmp_path / "checkpoint-9")
-    claim(tmp_path / "other", {}, overwrite=False)
+    open_training_directory(tmp_path / "other", {}, overwrite=False)
     assert last_complete_checkpoint(tmp_path / "other", averaged=False) is None
