@@ -107,8 +107,8 @@ def _data_directory(state_dir: Path, process_index: int) -> Iterator[Path]:
     except Exception as error:
         if not isinstance(error, InputError) and is_disk_full(error, state_dir):
             raise InputError(
-                f"{state_dir}: no space left on the disk for data and checkpoints; make room and give the same "
-                "command again, training then continues from the last complete one"
+                f"{state_dir}: no space left on the disk for data and checkpoints; free some space and give the same "
+                "command again, training then continues from the last complete checkpoint"
             ) from error
         raise
     finally:
