@@ -3,13 +3,17 @@
 import difflib
 from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows every option in one spelling, and no default that is None or empty."""
+    """Shows every option in one spelling, and its default unless that is None or empty.
+
+    These methods of argparse's formatters are not documented. Without them the help is longer, and no less right.
+    """
 
     def _format_action_invocation(self, action: Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -50,7 +54,7 @@ class CommandParser(HfArgumentParser):
             self.add_argument(name.lower(), metavar=name, help=text)
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
-        """Objects of the dataclasses, then a namespace of the positional arguments where there are any.
+        """Objects of the dataclasses, followed by a namespace of the positional arguments if the command has any.
 
         A mistake ends the process with a message and status 2, as in argparse.
 
@@ -63,11 +67,11 @@ class CommandParser(HfArgumentParser):
         return self.parse_args_into_dataclasses(list(argv), look_for_args_file=False)
 
     def error(self, message: str) -> NoReturn:
-        """End with `message`. The usage would stand before it with a hundred options: `--help` prints it instead."""
+        """End the process with `message`, without the usage that argparse would print before it."""
         self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` lists the options.\n")
 
     def _suggestion(self, unknown: list[str]) -> str:
-        known = [f"--{name}" for options in self.dataclass_types for name in options.__dataclass_fields__]
+        known = [f"--{field.name}" for options in self.dataclass_types for field in fields(options)]
         for argument in unknown:
             option = argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
             close = difflib.get_close_matches(option, known, n=2) if argument.startswith("--") else []

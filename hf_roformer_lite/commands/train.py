@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -37,20 +38,16 @@ def main(argv: list[str]) -> None:
 
 
 def check_options(task: str, argv: list[str]) -> None:
-    """Answer `--help` and mistakes in the options, before anything is imported that takes seconds.
+    """Answer `--help` and mistakes in the options, before anything that takes seconds is imported.
 
     Raises:
-        InputError: for options that parse, but cannot be meant.
+        InputError: for a value that is impossible, and for options that are missing or exclude each other.
     """
     task_arguments = TASK_ARGUMENTS[task]
     own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
-    known = {name for arguments in own for name in arguments.__dataclass_fields__}
-    parser = CommandParser(
-        f"train {task}",
-        f"Train a model for {task_arguments.summary}.",
-        [*own, stock_arguments(task_arguments.stock_training_arguments, leave_out=known)],
-    )
-    parser.parse(argv)
+    names = {field.name for arguments in own for field in fields(arguments)}
+    stock = stock_arguments(task_arguments.stock_training_arguments, leave_out=names)
+    CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock]).parse(argv)
 
 
 def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":

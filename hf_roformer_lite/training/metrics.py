@@ -93,8 +93,8 @@ def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities:
 
     Args:
         predicted, true: The tags of each sentence.
-        entities: Whether the tags mark entities, as in IOB2. F1, with precision and recall, is then over whole entities,
-            as conlleval computes it; otherwise it is the macro F1 of the tags.
+        entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count whole entities, as
+            conlleval does; otherwise F1 is the macro F1 of the tags.
     """
     flat_predicted = np.array([tag for row in predicted for tag in row])
     flat_true = np.array([tag for row in true for tag in row])

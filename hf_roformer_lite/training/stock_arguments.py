@@ -10,6 +10,7 @@ import builtins
 import dataclasses
 import typing
 from collections.abc import Container
+from copy import copy
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +38,8 @@ def stock_arguments(name: str, leave_out: Container[str]) -> type:
         import transformers
 
         hints = typing.get_type_hints(getattr(transformers, name))
-        fields = {field.name: (hints[field.name], field) for field in dataclasses.fields(getattr(transformers, name))}
+        real = dataclasses.fields(getattr(transformers, name))
+        fields = {field.name: (hints[field.name], copy(field)) for field in real}
     chosen = [(field, kind, default) for field, (kind, default) in fields.items() if field not in leave_out]
     return dataclasses.make_dataclass(name, chosen, namespace={"_argument_group_name": _GROUP})
 
@@ -50,7 +52,7 @@ def _class_fields(module: str, name: str) -> dict[str, tuple[Any, Any]]:
         fields |= _class_fields(source.imports[base.id], base.id)
     for statement in source.classes[name].body:
         if isinstance(statement, ast.AnnAssign):
-            fields[statement.target.id] = source.type(statement.annotation), _field(statement.value)
+            fields[statement.target.id] = source.type_of(statement.annotation), _field(statement.value)
     return fields
 
 
@@ -68,10 +70,10 @@ class _Source:
             for alias in node.names
         }
 
-    def type(self, node: ast.expr) -> Any:
+    def type_of(self, node: ast.expr) -> Any:
         """The type that an annotation means, with `str` for classes of transformers other than enumerations."""
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        known = {"Any": Any, "Literal": typing.Literal, **vars(builtins)}
+        known = {**vars(typing), **vars(builtins)}
         values = {name: known.get(name) or self._enumeration(name) for name in names}
         return eval(compile(ast.Expression(node), "<annotation>", "eval"), values)
 

@@ -16,6 +16,7 @@ from hf_roformer_lite.commands.convert import SOURCES
 from hf_roformer_lite.commands.train import check_options, parse_options
 from hf_roformer_lite.conversion import CONVERTERS
 from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training import stock_arguments as stock_module
 from hf_roformer_lite.training.stock_arguments import COMPUTED_DEFAULT, stock_arguments
 from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
 from hf_roformer_lite.training.tasks import TASKS
@@ -115,6 +116,13 @@ def test_fields_read_from_the_source_are_those_of_the_class(task):
         assert read[name].metadata.get("help") == field.metadata["help"]
     computed = {name for name, field in read.items() if field.default == COMPUTED_DEFAULT}
     assert computed == {"optim"}
+
+
+def test_a_source_that_cannot_be_read_gives_the_fields_of_the_class(monkeypatch):
+    monkeypatch.setattr(stock_module, "_class_fields", lambda module, name: 1 / 0)
+    read = {field.name: field.type for field in dataclasses.fields(stock_arguments("TrainingArguments", {"seed"}))}
+    assert read == {name: hint for name, hint in get_type_hints(TrainingArguments).items() if name in read}
+    assert set(read) | {"seed"} == {field.name for field in dataclasses.fields(TrainingArguments)}
 
 
 def accepts(parser: HfArgumentParser, arguments: list[str]) -> bool:
