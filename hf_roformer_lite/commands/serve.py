@@ -7,6 +7,7 @@ plugin, so it does not find the classes of this package. This command puts the c
 import sys
 
 from ..errors import InputError
+from ..model.lm_heads import RoFormerLiteForCausalLM
 
 
 def main(argv: list[str]) -> None:
@@ -22,9 +23,6 @@ def main(argv: list[str]) -> None:
         raise InputError(f"serving needs a transformers with `transformers serve`, such as 5.23: {error}") from error
     if not is_serve_available():
         raise InputError("serving needs its libraries: pip install 'hf_roformer_lite[serve]'")
-    if "--help" not in argv:
-        from ..model.lm_heads import RoFormerLiteForCausalLM
-
-        # In `sys.modules`, where the server looks too: transformers replaces its own module there while it loads.
-        setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
+    # In `sys.modules`, where the server looks too: transformers replaces its own module there while it loads.
+    setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
     app(["serve", *argv], prog_name="roformer-lite")

@@ -61,10 +61,11 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     from ..training.tasks import TASKS
 
     task_class = TASKS[task]
+    training_arguments, _ = task_class.training_classes()
     parser = CommandParser(
         f"train {task}",
         f"Train a model for {task_class.summary}.",
-        [task_class.arguments, ModelArguments, CardArguments, task_class.training_arguments],
+        [task_class.arguments, ModelArguments, CardArguments, training_arguments],
     )
     try:
         data, model, card, training = parser.parse(argv)

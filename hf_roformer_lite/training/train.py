@@ -179,7 +179,8 @@ def make_trainer(
     compute_metrics = None
     if "validation" in encoded and not task.measures_loss_only(args):
         compute_metrics = partial(_metrics, task, rows["validation"], tokenizer)
-    return task.trainer(
+    _, trainer_class = task.training_classes()
+    return trainer_class(
         model=model,
         args=args,
         data_collator=task.collator(tokenizer, model),

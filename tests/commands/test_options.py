@@ -90,6 +90,13 @@ def test_nothing_but_the_answer_is_printed():
     )
 
 
+def test_predicting_imports_nothing_that_only_training_needs():
+    code = "import sys, hf_roformer_lite.commands.predictor\n"
+    code += "print([name for name in ('peft', 'datasets', 'transformers.trainer') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_help_has_own_options_first_in_groups(capsys):
     with pytest.raises(SystemExit):
         main(["train", "classify", "--help"])
@@ -151,14 +158,14 @@ def text_for(field: dataclasses.Field, hint: object) -> list[str]:
 @pytest.mark.parametrize("task", STOCK)
 def test_every_stock_training_argument_is_an_option(task, monkeypatch, capsys):
     """Accepted at once and by the class, which gets the very value that the stock parser makes of the same text."""
-    for kind in (STOCK[task], TASKS[task].training_arguments):
+    for kind in (STOCK[task], TASKS[task].training_classes()[0]):
         monkeypatch.setattr(kind, "__post_init__", lambda self: None)
     fields = [field for field in dataclasses.fields(STOCK[task]) if field.name not in NOT_FROM_TEXT]
     hints = get_type_hints(STOCK[task])
     given = [text for field in fields for text in (f"--{field.name}", *text_for(field, hints[field.name]))]
     stock, ours = (
         HfArgumentParser([kind]).parse_args_into_dataclasses(given, look_for_args_file=False)[0]
-        for kind in (STOCK[task], TASKS[task].training_arguments)
+        for kind in (STOCK[task], TASKS[task].training_classes()[0])
     )
     for field in fields:
         value, expected = getattr(ours, field.name), getattr(stock, field.name)

@@ -1,14 +1,14 @@
 """The task classify: a text, or a pair of texts, gets a label, several labels, or a number."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -19,6 +19,10 @@ from ..metrics import Metrics, classification_metrics, multi_label_metrics, regr
 from ..task_arguments import ClassifyDataArguments
 from .base import SavedModel, encode_lines, quoted
 from .labels import LabelTask, label_names
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 

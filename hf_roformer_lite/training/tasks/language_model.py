@@ -1,17 +1,17 @@
 """The tasks mlm and causal: masked and causal language modelling, on documents split into blocks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,6 +21,10 @@ from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import SavedModel, Task, quoted
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction
 
 
 class LanguageModelTask(Task):
@@ -54,6 +58,8 @@ class LanguageModelTask(Task):
         return self.args.block_size
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        from datasets import Dataset
+
         options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
         return Dataset.from_generator(
             blocks,

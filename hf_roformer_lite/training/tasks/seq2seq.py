@@ -1,15 +1,15 @@
 """The task seq2seq: text in, text out."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -19,9 +19,13 @@ from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConf
 from ..data_files import Row, file_format, read_parallel, text_of
 from ..metrics import Metrics, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
-from ..trainer import RoFormerLiteSeq2SeqTrainer
-from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
 from .base import SavedModel, Task, encode_lines, quoted
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction, Trainer
+
+    from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
 
 
 class Seq2SeqTask(Task):
@@ -33,8 +37,13 @@ class Seq2SeqTask(Task):
     pipeline_tag = "translation"
     arguments = Seq2SeqDataArguments
     config_class = RoFormerLiteSeq2SeqConfig
-    training_arguments = RoFormerLiteSeq2SeqTrainingArguments
-    trainer = RoFormerLiteSeq2SeqTrainer
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        from ..trainer import RoFormerLiteSeq2SeqTrainer
+        from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
+
+        return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         plain = [path for path in files if file_format(path) == ".txt" or _is_parallel_part(path)]

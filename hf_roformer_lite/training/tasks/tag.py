@@ -1,16 +1,16 @@
 """The task tag: every token of a sentence gets a tag."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,6 +21,10 @@ from ..metrics import Metrics, tagging_metrics
 from ..task_arguments import TagDataArguments
 from .base import SavedModel, quoted
 from .labels import LabelTask
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction
 
 _IOB = re.compile(r"O|[BI]-.+")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
