@@ -1,4 +1,4 @@
-"""Directories that are complete or not there at all."""
+"""Directories that are either complete or not there at all."""
 
 import errno
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 from .errors import InputError
 
 RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
-_NO_ROOM = 2**16  # bytes
+_FULL_BELOW = 2**16  # free bytes
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
-    """Whether `error`, or what caused it, is that there was no room in `directory`.
+    """Whether `error`, or one of its causes, is that the disk of `directory` is full.
 
-    safetensors says so in its text only, and torch not at all: then the disk itself is asked.
+    safetensors tells it only in the text of the error, and torch not at all; therefore the free space is checked too.
     """
     full = (errno.ENOSPC, errno.EDQUOT)
     while error is not None:
         if getattr(error, "errno", None) in full or any(f"os error {code}" in str(error) for code in full):
             return True
-        if isinstance(error, (RuntimeError, OSError)) and _free_bytes(directory) < _NO_ROOM:
+        if isinstance(error, (RuntimeError, OSError)) and _free_bytes(directory) < _FULL_BELOW:
             return True
         error = error.__cause__
     return False
@@ -35,11 +35,11 @@ def _free_bytes(directory: Path) -> int:
 
 
 def check_output_dir(target: Path, overwrite: bool) -> None:
-    """Refuse to write a model to `target` when something else would be lost.
+    """Refuse to write a model to `target` when something would be lost.
 
     Raises:
-        InputError: when `target` is a file, a directory that no finished model lies in, or a finished model and
-            `overwrite` was not asked for.
+        InputError: when `target` is a file, a directory with anything but a finished model, or a finished model that
+            `overwrite` does not allow to replace.
     """
     previous = _previous(target)
     if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
@@ -57,9 +57,9 @@ def check_output_dir(target: Path, overwrite: bool) -> None:
 
 @contextmanager
 def complete_directory(target: Path) -> Iterator[Path]:
-    """A new directory beside `target`, to be filled inside the `with`; it takes `target`'s place when all went well.
+    """A new directory beside `target`, to be filled inside the `with`; it then replaces `target`.
 
-    When anything fails, it is removed, and what was at `target` before stays as it was.
+    If anything fails, the new directory is removed, and `target` stays as it was.
 
     Raises:
         InputError: when the disk is full.
@@ -81,13 +81,13 @@ def complete_directory(target: Path) -> Iterator[Path]:
             raise
         shutil.rmtree(previous, ignore_errors=True)
     except BaseException as error:
-        disk_full = is_disk_full(error, target.parent)  # asked before room is made
+        disk_full = is_disk_full(error, target.parent)  # checked before space is freed
         shutil.rmtree(unfinished, ignore_errors=True)
         if disk_full:
             name = getattr(error, "filename", None)
             raise InputError(
                 f"{name or target}: no space left on the disk while saving the model; nothing was changed in {target}."
-                " Make room and give the same command again"
+                " Free some space and give the same command again"
             ) from error
         raise
 

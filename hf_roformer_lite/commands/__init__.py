@@ -1,1 +1,1 @@
-"""The commands of `roformer-lite` besides training, conversion and export."""
+"""The commands of `roformer-lite`: a module each, with a function `main`."""

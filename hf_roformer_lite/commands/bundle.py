@@ -1,25 +1,20 @@
-"""`roformer-lite bundle`: a saved directory gets the code that it needs where this package is not installed."""
+"""`roformer-lite bundle`: put the package's code beside a saved model, for places where it is not installed."""
 
 import json
 import os
 import shutil
-from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer
-
 from ..errors import InputError
-from ..model.remote_code import RemoteCodeMixin
-
-_LOADERS: dict[str, type] = {"config.json": AutoConfig, "tokenizer_config.json": AutoTokenizer}
+from .command_parser import CommandParser
 
 
 def bundle(directory: Path) -> list[str]:
-    """Write code and `auto_map` into `directory`, for its config and its tokenizer where they are of this package.
+    """Write the code of a saved model and tokenizer into their directory, where they are of this package.
 
-    Nothing else changes there: `auto_map` is all that config.json and tokenizer_config.json gain.
+    config.json and tokenizer_config.json gain an `auto_map`; nothing else changes there.
 
     Returns:
         The names of the code files written.
@@ -27,16 +22,20 @@ def bundle(directory: Path) -> list[str]:
     Raises:
         InputError: when the directory holds neither a model nor a tokenizer of this package.
     """
+    from transformers import AutoConfig, AutoTokenizer
+
+    from ..model.remote_code import RemoteCodeMixin
+
     maps: dict[str, Any] = {}
     with TemporaryDirectory(prefix="roformer-lite-bundle-") as folder:
-        for name, auto_class in _LOADERS.items():
+        for name, auto_class in {"config.json": AutoConfig, "tokenizer_config.json": AutoTokenizer}.items():
             if not (directory / name).is_file():
                 continue
             try:
                 part = auto_class.from_pretrained(directory)
             except (OSError, ValueError) as error:
                 raise InputError(f"{directory / name} cannot be read: {error}") from error
-            if isinstance(part, RemoteCodeMixin):  # a model of this package may have another's tokenizer
+            if isinstance(part, RemoteCodeMixin):  # the tokenizer may be another library's
                 part.save_pretrained(folder, remote_code=True)
                 maps[name] = json.loads((Path(folder) / name).read_text("utf-8"))["auto_map"]
         if not maps:
@@ -44,7 +43,7 @@ def bundle(directory: Path) -> list[str]:
         code = sorted(Path(folder).glob("*.py"))
         for path in code:
             shutil.copyfile(path, directory / path.name)
-    for name, auto_map in maps.items():  # after the code that they speak of
+    for name, auto_map in maps.items():  # after the code that they name
         fields = {**json.loads((directory / name).read_text("utf-8")), "auto_map": auto_map}
         unfinished = directory / f".{name}.unfinished"
         unfinished.write_text(json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
@@ -54,13 +53,13 @@ def bundle(directory: Path) -> list[str]:
 
 def main(argv: list[str]) -> None:
     """Run `roformer-lite bundle DIR`."""
-    parser = ArgumentParser(
-        prog="roformer-lite bundle",
-        description="Put the code of the package beside the weights of a saved model, so that it opens where the "
+    parser = CommandParser(
+        "bundle",
+        "Put the code of the package beside the weights of a saved model. The directory can then be loaded where the "
         "package is not installed: AutoModel.from_pretrained(DIR, trust_remote_code=True).",
-        allow_abbrev=False,
+        DIR="a directory with a saved model, tokenizer, or both",
     )
-    parser.add_argument("directory", metavar="DIR", help="a directory with a saved model, tokenizer, or both")
-    directory = Path(parser.parse_args(argv).directory)
+    (paths,) = parser.parse(argv)
+    directory = Path(paths.dir)
     names = bundle(directory)
-    print(f"{directory}: {len(names)} files of code; it opens anywhere with trust_remote_code=True")
+    print(f"{directory}: {len(names)} files of code written; load it anywhere with trust_remote_code=True")

@@ -6,18 +6,18 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from transformers import HfArgumentParser
-
-from ..training.train import parse_options, train
+from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
-from .predict import Predictor
+from .train import parse_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TRAIN_SIZE, VALIDATION_SIZE, TEST_SIZE = 60_000, 500, 2_000
 
-# Sizes and rates at which two cores reach their best within two minutes, found by trying.
+# The best result that two cores reached within two minutes when sizes and rates were tried.
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 --max_target_length 16 "
     "--max_tokens_per_batch 1200 --max_steps 1200 --learning_rate 1e-3 --ema_decay 0.99 "
@@ -37,14 +37,17 @@ class DemoArguments:
 
 def main(argv: list[str]) -> None:
     """Run `roformer-lite demo`."""
-    parser = HfArgumentParser(
-        [DemoArguments],
-        prog="roformer-lite demo",
-        description="Make data (dates and numbers, written out in English and Chinese, and their standard form), "
+    parser = CommandParser(
+        "demo",
+        "Make data (dates and numbers, written out in English and Chinese, and their standard form), "
         "train tokenizer and model from scratch, measure on unseen dates and numbers, save, load again and predict.",
-        allow_abbrev=False,
+        [DemoArguments],
     )
-    (arguments,) = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+    (arguments,) = parser.parse(argv)
+    from rich.console import Console
+
+    from ..training.train import train
+
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
     test = held_out[VALIDATION_SIZE:]
     splits = {
@@ -69,7 +72,7 @@ def _training_options(arguments: DemoArguments) -> list[str]:
         *("--output_dir", arguments.output_dir, "--seed", str(arguments.seed)),
         *("--overwrite_output_dir", str(arguments.overwrite_output_dir)),
         *("--title", "Dates and numbers in one form"),
-        *("--dataset_title", "dates and numbers made by hf_roformer_lite.demo_data"),
+        *("--dataset_title", "dates and numbers made by roformer-lite demo"),
         *(
             "--limitations",
             "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more.",
@@ -83,12 +86,16 @@ def write_tsv(examples: list[Example], path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def show(directory: Path, test: list[Example], console: Console) -> float:
-    """Load the saved model, as a user would, and print what it makes of the unseen examples.
+def show(directory: Path, test: list[Example], console: "Console") -> float:
+    """Load the saved model, as a user would, and print its answers to unseen examples.
 
     Returns:
         The share of `test` that it gets exactly right.
     """
+    from rich.table import Table
+
+    from .predictor import Predictor
+
     predictor = Predictor.load(str(directory))
     answers = predictor.answer([example.written for example in test], batch_size=250, generation={})
     right = Counter(example.kind for example, answer in zip(test, answers, strict=True) if answer == example.standard)

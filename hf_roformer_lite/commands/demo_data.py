@@ -3,8 +3,8 @@
     March 5th, 2024 · the fifth of March, twenty twenty-four · 二〇二四年三月五日 · 03/05/2024   →  2024-03-05
     three hundred and twelve thousand and five · 三十一万二千零五 · 叁拾壹万贰仟零伍            →  312005
 
-With slashes the month comes first unless the year does, with dots the day does. A hash decides which dates and which
-numbers are held out: training never sees them in any way of writing.
+With slashes the month comes first unless the year does; with dots the day comes first. A hash decides which dates and
+numbers are held out: training never sees them in any form.
 """
 
 import hashlib

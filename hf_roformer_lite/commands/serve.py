@@ -1,7 +1,7 @@
 """`roformer-lite serve`: transformers' own OpenAI-compatible server, with the models of this package in it.
 
-`transformers serve` takes a model's class from transformers' own namespace, remote code or not, and imports no plugin,
-so that alone it knows no class of ours. It is put where the server looks, and the server does the rest.
+`transformers serve` looks for a model's class in transformers' own namespace, even for remote code, and imports no
+plugin, so it does not find the classes of this package. This command puts the class there and starts the server.
 """
 
 import sys
@@ -23,6 +23,6 @@ def main(argv: list[str]) -> None:
         raise InputError(f"serving needs a transformers with `transformers serve`, such as 5.23: {error}") from error
     if not is_serve_available():
         raise InputError("serving needs its libraries: pip install 'hf_roformer_lite[serve]'")
-    # Where the server will look by now: transformers puts a second module in its place while it loads.
+    # In `sys.modules`, where the server looks too: transformers replaces its own module there while it loads.
     setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
     app(["serve", *argv], prog_name="roformer-lite")

@@ -1,4 +1,4 @@
-"""Time: how long a training took over all its interruptions, and a learning rate that follows the clock."""
+"""How long a training has taken, interruptions left out, and a learning rate that follows the time limit."""
 
 import time
 from typing import Any
@@ -13,20 +13,20 @@ from ..errors import InputError
 
 
 class TrainingClock(TrainerCallback, ExportableState):
-    """Counts the seconds of a training, saves them with every checkpoint, and ends it when a limit is reached.
+    """Counts the seconds of a training, saves them with every checkpoint, and stops the training at a time limit.
 
     Args:
-        limit: Seconds, or None. The training stops after the first step that ends later.
+        limit: Seconds, or None for no limit. The training stops after the first step that ends later.
     """
 
     def __init__(self, limit: float | None = None):
         self.limit = limit
         self.elapsed = 0.0
-        self.warmup_elapsed = 0.0  # of which in the warm-up, kept for `follow_the_clock`
+        self.warmup_elapsed = 0.0  # how much of it was warm-up, for `follow_the_clock`
         self._last_tick = time.monotonic()
 
     def state(self) -> dict[str, Any]:
-        """What `trainer_state.json` holds of the clock."""
+        """What `trainer_state.json` keeps of the clock."""
         return {"args": {}, "attributes": {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed}}
 
     @property
@@ -48,7 +48,7 @@ class TrainingClock(TrainerCallback, ExportableState):
         self._tick(args)
         if self.is_over:
             control.should_training_stop = True
-            control.should_save = True  # a kill during the final evaluation then costs no training
+            control.should_save = True  # so that a kill during the final evaluation loses no training
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -58,19 +58,20 @@ class TrainingClock(TrainerCallback, ExportableState):
     def _tick(self, args: TrainingArguments) -> None:
         now = time.monotonic()
         self.elapsed, self._last_tick = self.elapsed + now - self._last_tick, now
-        if args.world_size > 1:  # everybody follows the first process: all must stop at the same step
+        if args.world_size > 1:  # the clock of the first process counts: all must stop at the same step
             self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
 
 
 def follow_the_clock(scheduler: LambdaLR, clock: TrainingClock, args: TrainingArguments, total_steps: int) -> None:
-    """Make a stock scheduler end when `clock.limit` is reached, if that is before the last step.
+    """Make a stock scheduler reach its end when `clock.limit` is reached, if that is before the last step.
 
-    The stock curve is a function of the step. It is read further on whenever more of the time than of the steps is
-    gone, so that it ends with whichever ends first. A warm-up given in steps keeps its steps; one given as a share of
-    the training is stretched with it.
+    A stock schedule is a function of the step. When the fraction of the time that has passed is larger than the
+    fraction of the steps, the function is evaluated at a correspondingly later step. The schedule therefore ends with
+    the time or with the steps, whichever ends first. A warm-up given as a number of steps keeps that number; one given
+    as a fraction of the training becomes a fraction of the time.
 
     Raises:
-        InputError: for a schedule that is no function of the step (reduce_lr_on_plateau, greedy).
+        InputError: for a schedule that is not a function of the step (reduce_lr_on_plateau, greedy).
     """
     if not isinstance(scheduler, LambdaLR):
         raise InputError(
@@ -82,7 +83,7 @@ def follow_the_clock(scheduler: LambdaLR, clock: TrainingClock, args: TrainingAr
         if step <= warmup_steps:
             clock.warmup_elapsed = clock.elapsed
             return curve(step)
-        gone = (clock.elapsed - clock.warmup_elapsed) / max(clock.limit - clock.warmup_elapsed, 1e-9)
-        return curve(max(step, warmup_steps + min(gone, 1.0) * (total_steps - warmup_steps)))
+        passed = (clock.elapsed - clock.warmup_elapsed) / max(clock.limit - clock.warmup_elapsed, 1e-9)
+        return curve(max(step, warmup_steps + min(passed, 1.0) * (total_steps - warmup_steps)))
 
     scheduler.lr_lambdas = [clocked] * len(scheduler.lr_lambdas)

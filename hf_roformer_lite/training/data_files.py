@@ -1,7 +1,7 @@
-"""Reading text files as rows, so that every complaint about the data can name the file and the line.
+"""Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns plus `origin`, the place it came from as `file:line`. All files are UTF-8,
-plain or compressed (`.gz`).
+A row is a dictionary of the file's columns, and of `origin`: the place it came from, as `file:line`. All files are
+UTF-8, plain or compressed (`.gz`).
 """
 
 import codecs
@@ -23,7 +23,7 @@ _LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless
 
 
 def file_format(path: str | Path) -> str:
-    """The suffix that tells how to read `path`, in lower case and without `.gz`: `train.TSV.gz` gives `.tsv`."""
+    """The suffix that determines how `path` is read, in lower case and without `.gz`: `.tsv` for `train.TSV.gz`."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -31,7 +31,7 @@ def file_format(path: str | Path) -> str:
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, counted from 1, without line ends and without a byte order mark.
+    """The lines of a file with their numbers from 1, without line ends and without a byte order mark.
 
     Raises:
         InputError: when the file cannot be opened or decompressed, is empty, or has a line that is not UTF-8.
@@ -52,7 +52,7 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def decode_line(raw: bytes, origin: str) -> str:
-    """One line of UTF-8 without its line end; `InputError` names `origin` and the first byte that does not fit."""
+    """One line of UTF-8 without its line end; an `InputError` names `origin` and the first invalid byte."""
     try:
         return raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -68,7 +68,7 @@ def read_lines(path: str | Path) -> Iterator[Row]:
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
-    """Rows `{"source", "target", "origin"}` from two files whose lines belong together.
+    """Rows `{"source", "target", "origin"}` from two files, line by line.
 
     Raises:
         InputError: when one of the files has more lines than the other.
@@ -80,7 +80,9 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
         if left is not ended and right is not ended:
             yield {"source": left[1], "target": right[1], "origin": f"{source}:{left[0]}"}
     if counts[0] != counts[1]:
-        raise InputError(f"{source} has {counts[0]} lines, but {target} has {counts[1]}; they must belong together")
+        raise InputError(
+            f"{source} has {counts[0]} lines, but {target} has {counts[1]}; they must correspond line by line"
+        )
 
 
 def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
@@ -88,12 +90,13 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
 
     Args:
         path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line breaks). In a .tsv file
-            every character but tab and line end is text, quotes too. A .jsonl file has one object a line.
+            every character except tab and line end is text, quotes too. A .jsonl file has one object on each line.
         column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default: the first line
             names them.
 
     Raises:
-        InputError: for any other format, and for a line that does not fit the header or is not a JSON object.
+        InputError: for any other format, for a line whose columns do not match the header, and for a line of a .jsonl
+            file that is not a JSON object.
     """
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
@@ -152,10 +155,10 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
 
 
 def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
-    """Rows `{"tokens", "tags", "origin"}` from a column file: a token a line, a blank line after each sentence.
+    """Rows `{"tokens", "tags", "origin"}` from a column file: one token a line, a blank line after each sentence.
 
-    Columns are separated by tabs, or else by spaces. Lines that start with `# ` before the first token of a sentence
-    are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
+    Columns are separated by tabs, or by spaces if a line has no tab. Lines that start with `# ` before the first token
+    of a sentence are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
 
     Args:
         path: The file.
@@ -198,7 +201,7 @@ def value_of(row: Row, column: str) -> Any:
     """The value of `column`, which may be a path into nested objects, such as `translation.en`.
 
     Raises:
-        InputError: when the row has no such column; it lists those that there are.
+        InputError: when the row has no such column; it lists the existing ones.
     """
     if column in row:
         return row[column]
@@ -215,7 +218,7 @@ def value_of(row: Row, column: str) -> Any:
 
 
 def text_of(row: Row, column: str) -> str:
-    """The value of `column`, which must be text, without spaces around it."""
+    """The value of `column`, which must be text, without surrounding spaces."""
     value = value_of(row, column)
     if not isinstance(value, str):
         raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")

@@ -1,10 +1,10 @@
-"""A picture of how the loss went down."""
+"""A plot of the loss over the training."""
 
 from pathlib import Path
 
 
 def draw_loss_curve(history: list[dict[str, float]], path: Path) -> None:
-    """Draw training and validation loss against the step.
+    """Plot training and validation loss against the step.
 
     Args:
         history: `log_history` of a `TrainerState`.

@@ -1,6 +1,7 @@
 """Metrics, each from the library that defines it: sacrebleu, scikit-learn, scipy and seqeval.
 
-All values are fractions from 0 to 1 except BLEU and chrF, which sacrebleu gives from 0 to 100.
+Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu gives from 0 to 100, and losses, perplexity,
+correlations and the mean squared error.
 """
 
 import math
@@ -14,7 +15,7 @@ Metrics = dict[str, float]
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a") -> Metrics:
-    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the share of lines exactly right."""
+    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of lines exactly right."""
     from sacrebleu.metrics import BLEU, CHRF
 
     exact = np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
@@ -26,14 +27,14 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bl
 
 
 def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """What a perplexity needs of each row, so that whole logits need not be kept.
+    """What a perplexity needs from each row, so that the logits need not be kept.
 
     Args:
         logits: `(B, L, vocab)`.
-        labels: `(B, L)`, -100 where nothing is to be predicted.
+        labels: `(B, L)`, -100 at positions without a label.
 
     Returns:
-        `(B, 3)`: summed negative log-likelihood in nats, number of labels, number of labels with the highest logit.
+        `(B, 3)`: summed negative log-likelihood in nats, number of labels, how many of them have the highest logit.
     """
     labelled = labels != -100  # (B, L)
     losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, L), 0 without label
@@ -42,7 +43,11 @@ def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def perplexity_metrics(scores: np.ndarray) -> Metrics:
-    """Loss and perplexity over all labelled tokens, and the share predicted right, from `token_scores` of each row."""
+    """Loss and perplexity over all labelled tokens, and the fraction of them predicted correctly.
+
+    Args:
+        scores: The `token_scores` of all rows.
+    """
     loss, labels, right = scores.astype(np.float64).sum(0)
     if labels == 0:
         raise ValueError("there is no labelled token to measure a perplexity on")
@@ -61,7 +66,7 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
 
 def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """For `(rows, labels)` of 0 and 1: share of rows that are wholly right, macro and micro F1."""
+    """For `(rows, labels)` of 0 and 1: fraction of rows that are exactly right, macro and micro F1."""
     from sklearn.metrics import accuracy_score, f1_score
 
     return {
@@ -72,7 +77,7 @@ def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
 
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Pearson and Spearman correlation (0 when one side is constant) and mean squared error."""
+    """Pearson and Spearman correlation (0 when either side is constant) and mean squared error."""
     from scipy.stats import pearsonr, spearmanr
 
     constant = np.ptp(predicted) == 0 or np.ptp(true) == 0 or len(true) < 2
@@ -84,7 +89,13 @@ def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
 
 def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:
-    """Accuracy over tokens, and precision, recall and F1 of whole entities (as conlleval) or else macro F1 of tags."""
+    """Accuracy over tokens, and F1.
+
+    Args:
+        predicted, true: The tags of each sentence.
+        entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count whole entities, as
+            conlleval does; otherwise F1 is the macro F1 of the tags.
+    """
     flat_predicted = np.array([tag for row in predicted for tag in row])
     flat_true = np.array([tag for row in true for tag in row])
     scores = classification_metrics(flat_predicted, flat_true)

@@ -1,4 +1,4 @@
-"""The state of an unfinished training: where it lies, whether it belongs to the command given, where to go on."""
+"""The directory of an unfinished training: where it is, whether it fits the command given, where to continue."""
 
 import json
 import shutil
@@ -12,22 +12,23 @@ from .weight_average import AVERAGED_WEIGHTS
 RUN_FILE = "run.json"
 
 
-def training_dir(output_dir: Path) -> Path:
-    """Where checkpoints lie while the model of `output_dir` is being trained: beside it, as it does not exist yet."""
+def training_directory(output_dir: Path) -> Path:
+    """Where the checkpoints are while the model of `output_dir` is being trained: beside it, as a finished model must
+    be complete or not there at all."""
     return output_dir.with_name(f"{output_dir.name}.training")
 
 
-def claim(directory: Path, options: dict[str, Any], overwrite: bool) -> None:
-    """Make `directory` the place of a run with `options`.
+def open_training_directory(directory: Path, options: dict[str, Any], overwrite: bool) -> None:
+    """Make `directory` ready for a training with `options`, new or continued.
 
     Args:
-        directory: New, or left by an earlier run.
-        options: What must be the same for an earlier run to be continued.
-        overwrite: Whether to forget an earlier run that had others. One that came to no checkpoint, such as one
-            that stopped at a mistake in the data, is forgotten anyway.
+        directory: New, or left by an earlier training.
+        options: What must be the same for an earlier training to be continued.
+        overwrite: Whether to delete an earlier training that had other options. One without a checkpoint, such as one
+            that stopped at a mistake in the data, is deleted anyway.
 
     Raises:
-        InputError: when an unfinished run with other options lies there; it names them.
+        InputError: when an unfinished training with other options is there; it names them. Also when other files are.
     """
     path = directory / RUN_FILE
     options = json.loads(json.dumps(options, default=str))
@@ -38,7 +39,7 @@ def claim(directory: Path, options: dict[str, Any], overwrite: bool) -> None:
             details = ", ".join(f"--{name} was {before.get(name)} and is {options.get(name)}" for name in changed)
             raise InputError(
                 f"{directory} holds an unfinished training with other options ({details}); give the same command to "
-                "go on, or --overwrite_output_dir to start anew"
+                "continue it, or --overwrite_output_dir to start again"
             )
         if changed:
             shutil.rmtree(directory)
@@ -52,10 +53,10 @@ def claim(directory: Path, options: dict[str, Any], overwrite: bool) -> None:
 
 
 def last_complete_checkpoint(directory: Path, averaged: bool) -> str | None:
-    """The newest checkpoint that was written to its end, or None.
+    """The newest checkpoint that was written completely, or None.
 
-    The Trainer writes `trainer_state.json` last, and the averaged weights come after that; a checkpoint without them
-    was cut off by a kill or a full disk.
+    The Trainer writes `trainer_state.json` last, and the averaged weights are written after it; a checkpoint without
+    them was interrupted by a kill or a full disk.
     """
     needed = [AVERAGED_WEIGHTS] if averaged else []
     found = [folder for folder in directory.glob("checkpoint-*") if _is_complete(folder, needed)]

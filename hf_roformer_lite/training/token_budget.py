@@ -1,4 +1,4 @@
-"""Batches with a cap on their tokens, not on their rows."""
+"""Batches with a limit on their tokens, not on their rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,29 +7,30 @@ from torch.utils.data import Sampler
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
-    """Deals examples into batches of at most `max_tokens` real tokens, short and long ones evenly to all.
+    """Distributes examples over batches of at most `max_tokens` real tokens, each with short and long examples.
 
-    The model computes real tokens alone, so there is no padding to be saved by putting like to like; and batches of
-    a single length make a poor gradient (trained that way for 600 steps, the demo gets nothing right; with mixed
-    batches of the same size 96 %).
+    The model computes real tokens only, so grouping examples of similar length would save nothing. It would also harm
+    the gradient: trained for 600 steps on batches of a single length, the demo gets nothing right; on mixed batches of
+    the same size it gets 96 % right.
 
-    Each epoch, the examples are sorted by length, equal ones in random order, and dealt in rounds: a round holds as
-    many consecutive examples as there are batches, and gives every batch one of them at random. A batch can at most
-    get the longest example of every round, so the smallest number of batches for which those together are within the
-    budget is always enough. This number does not depend on the epoch, which is what a step count fixed in advance and
-    resuming in the middle of an epoch need. The budget should be several times the longest example.
+    In each epoch the examples are sorted by length, in random order among equals, and dealt in rounds. A round takes
+    as many consecutive examples as there are batches, and gives one of them to each batch at random. A batch is
+    largest when it gets the longest example of every round, so the number of batches is the smallest for which even
+    such a batch is within the budget. The number does not depend on the epoch, because the Trainer fixes the
+    number of steps in advance and may resume in the middle of an epoch. The budget should be several times the longest
+    example.
 
-    Every process computes the same batches and takes its own share, as many as every other one: batches from the
-    beginning are repeated when the number of processes does not divide theirs.
+    Every process computes the same batches and takes an equal share of them. When the number of processes does not
+    divide the number of batches, the first batches are repeated at the end.
 
     Args:
-        lengths: Tokens of each example (source and target together, where there are two).
+        lengths: Number of tokens of each example (source and target together, where there are two).
         max_tokens: The budget of one batch.
-        seed: With the epoch, determines everything.
-        rank, world_size: This process and how many there are.
+        seed: Determines the batches, together with the epoch.
+        rank, world_size: Number of this process, and of all processes.
 
     Raises:
-        ValueError: when there is no example, or one alone is over the budget.
+        ValueError: when there is no example, or one example alone exceeds the budget.
     """
 
     def __init__(self, lengths: Sequence[int], max_tokens: int, seed: int = 0, rank: int = 0, world_size: int = 1):
@@ -40,7 +41,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         if longest_first[0] > max_tokens:
             raise ValueError(
                 f"max_tokens={max_tokens} is below the longest example, which has {longest_first[0]} tokens; raise "
-                "it, or cut the examples shorter"
+                "it, or truncate the examples to fewer tokens"
             )
         self.num_batches = max(1, -(-int(longest_first.sum()) // max_tokens))
         while longest_first[:: self.num_batches].sum() > max_tokens:

@@ -1,4 +1,4 @@
-"""The stock trainers with a few things exchanged: batches by tokens, a clocked learning rate, averaged weights.
+"""The stock trainers with a token budget for batches, a time limit, averaged weights and label smoothing in the model.
 
 Everything else, the training loop above all, is transformers' own.
 """
@@ -19,12 +19,12 @@ from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
 
-class LiteTrainerMixin:
-    """To be put before `Trainer` or `Seq2SeqTrainer`; `args` is a `LiteTrainingArguments`.
+class RoFormerLiteTrainerMixin:
+    """What the package adds to `Trainer` and `Seq2SeqTrainer`; `args` must be `RoFormerLiteTrainingArguments`.
 
     Args:
-        lengths: Tokens of each training example, for batches by tokens.
-        averaging_from: Checkpoint to take the averaged weights from, when training is resumed.
+        lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
+        averaging_from: Checkpoint to load the averaged weights from, when training is resumed.
     """
 
     def __init__(self, *args: Any, lengths: Sequence[int] = (), averaging_from: str | None = None, **kwargs: Any):
@@ -35,7 +35,7 @@ class LiteTrainerMixin:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise InputError("--ema_decay needs the whole weights in every process: not with FSDP or DeepSpeed")
             self.add_callback(self.averaging)
-        # Our LM heads smooth labels themselves, on the labelled positions alone. The Trainer's way needs all logits.
+        # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
         self.label_smoothing = 0.0
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
@@ -66,7 +66,7 @@ class LiteTrainerMixin:
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # One process, as far as accelerate is concerned: the sampler has already taken this process' share.
+        # accelerate must see a single process: the sampler has already taken the share of this one.
         return prepare_data_loader(
             loader, device=self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
@@ -92,15 +92,15 @@ class LiteTrainerMixin:
             return super().evaluate(*args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Weights tied to others are saved once: the Trainer would call the others missing.
+        # Tied weights are saved under one name only, and the Trainer would report the other names as missing.
         tied = set(getattr(self.model, "all_tied_weights_keys", {}))
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
 
-class LiteTrainer(LiteTrainerMixin, Trainer):
-    """`Trainer` with the options of `LiteTrainingArguments`."""
+class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
+    """`Trainer` with the options of `RoFormerLiteTrainingArguments`."""
 
 
-class LiteSeq2SeqTrainer(LiteTrainerMixin, Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with the options of `LiteTrainingArguments`."""
+class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with the options of `RoFormerLiteTrainingArguments`."""

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, kept beside the training and saved with its checkpoints."""
+"""An exponential moving average of the weights, updated during training and saved with the checkpoints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ AVERAGED_WEIGHTS = "averaged_weights.safetensors"
 class WeightAveraging(TrainerCallback):
     """Averages the weights after every step (Polyak averaging with exponential weights, Tarvainen & Valpola 2017).
 
-    The average evens out the noise of the last steps, so the learning rate may stay high for longer. In the first
-    steps the decay is `(1 + n) / (10 + n)`, for the random start to be forgotten soon. When training ends, the
-    average becomes the model, that of the best checkpoint if that is what was asked for.
+    The average smooths the noise of the last steps, so the learning rate may stay high for longer. In step `n` the
+    decay is at most `(1 + n) / (10 + n)`, so that the random initial weights are soon forgotten. When training ends,
+    the model gets the averaged weights, those of the best checkpoint with `load_best_model_at_end`.
 
     Args:
-        decay: Weight of the average against that of the new weights.
-        resume_from: Checkpoint directory to take the average from.
+        decay: Weight of the previous average; the new weights have the rest.
+        resume_from: Checkpoint directory to load the average from.
     """
 
     def __init__(self, decay: float, resume_from: str | None = None):
@@ -75,11 +75,11 @@ class WeightAveraging(TrainerCallback):
             for name, averaged in self.average.module.named_parameters():
                 averaged.copy_(tensors[name])
         steps = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step
-        self.average.n_averaged.fill_(steps)  # one update a step
+        self.average.n_averaged.fill_(steps)  # one update in each step
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:
-        """Inside, `model` has the averaged weights (its own again afterwards), if averaging is under way."""
+        """Inside the `with`, `model` has the averaged weights, if there are any yet; afterwards, its own again."""
         if self.average is None or int(self.average.n_averaged) == 0:
             yield
             return

@@ -279,12 +279,12 @@ def test_predict_errors(seq2seq_model, tmp_path, capsys):
 def test_disk_full_while_saving(tmp_path, capsys, monkeypatch):
     import errno
 
-    from hf_roformer_lite.training import results as finishing
+    from hf_roformer_lite.training import finished_model
 
     def full(history, path):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(finishing, "draw_loss_curve", full)
+    monkeypatch.setattr(finished_model, "draw_loss_curve", full)
     data = write_jsonl(tmp_path / "a.jsonl", [{"source": "x", "target": "y"}] * 8)
     command = ["train", "seq2seq", "--train_file", str(data), "--output_dir", str(tmp_path / "m"), *TINY]
     assert main([*command, "--max_steps", "2"]) == 2

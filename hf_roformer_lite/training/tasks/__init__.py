@@ -1,4 +1,4 @@
-"""The list of tasks: everything that the command line can train and predict."""
+"""The tasks that can be trained: reading, encoding, measuring and predicting of each."""
 
 from .base import Task
 from .classify import ClassifyTask

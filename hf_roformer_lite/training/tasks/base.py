@@ -1,34 +1,50 @@
 """What a task is: how its rows are read and encoded, which model learns it, how it is measured, what it predicts.
 
-`Task` is the common mechanism. The five tasks fill in their own parts (`task_seq2seq.py`, `task_language_model.py`,
-`task_classify.py`, `task_tag.py`), and `task_registry.py` lists them.
+`Task` is the common part, and each module beside this one holds one or two tasks. The libraries that only training
+needs, such as datasets, are imported when a training begins, because `predict` starts seconds sooner without them.
 """
+
+from __future__ import annotations
 
 import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from datasets import Dataset
-from transformers import BatchEncoding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
-from ..arguments import DataArguments, LiteTrainingArguments
 from ..data_files import Row, read_table
 from ..metrics import Metrics
-from ..trainer import LiteTrainer
+from ..task_arguments import TaskArguments
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction, Trainer
+
+    from ..trainer_arguments import RoFormerLiteTrainingArguments
 
 logger = logging.getLogger(__name__)
 
 
-class Task(ABC):
-    """One kind of training. An instance serves one run: it holds the options and what was learnt about the data.
+@dataclass
+class SavedModel:
+    """What a task predicts with: a model and a tokenizer, as saved, and the task's `prediction_settings`."""
 
-    Raw rows have the task's own columns (`source` and `target`, `text` and `label`, …) and `origin`.
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    settings: dict[str, Any]
+
+
+class Task(ABC):
+    """One kind of training. An instance serves one training: it holds the options and what was found in the data.
+
+    A row has the task's own columns (`source` and `target`, `text` and `label`, …) and `origin`, its file and line.
     """
 
     name: ClassVar[str]
@@ -36,38 +52,36 @@ class Task(ABC):
     architecture: ClassVar[str]  # how the model's class name ends
     auto_model: ClassVar[type]
     pipeline_tag: ClassVar[str]  # the Hub's name of the task
-    arguments: ClassVar[type[DataArguments]]
+    arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
-    training_arguments: ClassVar[type[LiteTrainingArguments]] = LiteTrainingArguments
-    trainer: ClassVar[type[Trainer]] = LiteTrainer
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
 
-    def __init__(self, args: DataArguments):
+    def __init__(self, args: TaskArguments):
         self.args = args
 
     # reading
 
-    def rows(self, files: Sequence[str]) -> Iterator[Row]:
-        """Raw rows of the user's files, every one checked."""
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        """The rows of the user's files, every one checked."""
         for path in files:
             for row in read_table(path, self.args.column_names):
-                yield self.raw_row(row)
+                yield self.select_columns(row)
 
     @abstractmethod
-    def raw_row(self, row: Row) -> Row:
-        """A row of a table, or of a Hub dataset, with the task's own columns; `InputError` where one is missing."""
+    def select_columns(self, row: Row) -> Row:
+        """The task's own columns of a row of a table or of a Hub dataset; `InputError` where one is missing."""
 
     def is_empty(self, row: Row) -> bool:
-        """Whether there is nothing to learn from a raw row; such rows are left out, and counted."""
+        """Whether there is nothing to learn from a row; such rows are left out, and counted."""
         return False
 
-    def learn(self, train: Dataset) -> None:
-        """Find out what only the whole training data tell, such as the set of labels."""
+    def inspect_training_data(self, rows: Dataset) -> None:
+        """Find what depends on all of the training data, such as the set of labels."""
         return None
 
     @abstractmethod
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        """The text of raw rows, to train a tokenizer on."""
+        """The text of the rows, to train a tokenizer on."""
 
     # model
 
@@ -81,26 +95,34 @@ class Task(ABC):
         return {}
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Set how the tokenizer, saved beside the model, shall encode by default."""
+        """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
         return None
 
-    def prepare_generation(self, model: PreTrainedModel, args: LiteTrainingArguments) -> None:
-        """Set what `generate` shall do by default, for measuring and later for users."""
+    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteTrainingArguments) -> None:
+        """Set the defaults of `generate`, for evaluation and for users."""
         return None
 
-    def settings(self) -> dict[str, Any]:
-        """What `predict` must know later and the configuration does not hold."""
+    def prediction_settings(self) -> dict[str, Any]:
+        """What `predict` must know later and the configuration of the model does not hold."""
         return {}
 
     # training
 
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        """The classes of the training arguments and of the trainer."""
+        from ..trainer import RoFormerLiteTrainer
+        from ..trainer_arguments import RoFormerLiteTrainingArguments
+
+        return RoFormerLiteTrainingArguments, RoFormerLiteTrainer
+
     @abstractmethod
-    def encode(self, raw: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
-        """Model inputs with labels. Without `training`, one example for each raw row, in the same order, where the
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the
         metrics compare row by row."""
 
     def lengths(self, encoded: Dataset) -> list[int]:
-        """Real tokens of each example."""
+        """Number of real tokens of each example."""
         return [len(ids) for ids in encoded["input_ids"]]
 
     @abstractmethod
@@ -110,27 +132,27 @@ class Task(ABC):
     # measuring
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        """What of the logits is kept for the metrics (`preprocess_logits_for_metrics` of the Trainer)."""
+        """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
         return logits
 
-    def measures_loss_only(self, args: LiteTrainingArguments) -> bool:
-        """Whether evaluations in the course of the training look at the loss alone."""
+    def measures_loss_only(self, args: RoFormerLiteTrainingArguments) -> bool:
+        """Whether evaluations during the training compute the loss only."""
         return False
 
     @abstractmethod
-    def metrics(self, prediction: EvalPrediction, raw: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        """Figures for predictions on the encoded `raw`. There may be more predictions than rows when several processes
-        had to be given equally many: the surplus at the end is to be ignored."""
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
+        rows, because each process gets equally many: those beyond the last row must be ignored."""
 
     # the card
 
     @abstractmethod
     def example_line(self, row: Row) -> str:
-        """A line of input for `predict`, made of a raw row."""
+        """A line of input for `predict`, made of a row."""
 
     @abstractmethod
     def snippet(self, model_id: str, row: Row) -> str:
-        """Python code that uses the saved model on a raw row."""
+        """Python code that uses the saved model on a row."""
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
         """What a reader of the figures must know about how they were measured."""
@@ -140,21 +162,13 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def predict(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        lines: list[str],
-        settings: dict[str, Any],
-        generation: dict[str, Any],
-    ) -> list[str]:
+    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
         """One line of output for each line of input, as one batch.
 
         Args:
-            model, tokenizer: As saved by the task.
-            lines: Not empty.
-            settings: What `settings` gave when the model was trained.
-            generation: Options for `generate`, where the task has use for them.
+            saved: A model that the task has trained, with its tokenizer and settings.
+            lines: None of them empty.
+            generation: Options for `generate`, used by tasks whose model generates.
         """
 
     def loading_code(self, model_id: str) -> str:
@@ -167,23 +181,23 @@ class Task(ABC):
             f"model = {auto}.from_pretrained({quoted(model_id)})\n"
         )
 
-    def check(self, value: bool, row: Row, message: str) -> None:
-        """Raise `InputError` about `row` unless `value` holds."""
-        if not value:
+    def require(self, condition: bool, row: Row, message: str) -> None:
+        """Raise `InputError` about `row` unless `condition` is true."""
+        if not condition:
             raise InputError(f"{row['origin']}: {message}")
 
 
 def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> BatchEncoding:
-    """Tensors of whole lines, or of pairs of them, with a warning when some are too long for the model and are cut."""
+    """Tensors of lines, or of pairs of lines, with a warning when some are truncated to what the model takes."""
     encoded = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
     if encoded["input_ids"].shape[1] >= tokenizer.model_max_length:
         whole = tokenizer(*columns, truncation=False, verbose=False)["input_ids"]
-        cut = sum(len(ids) > tokenizer.model_max_length for ids in whole)
-        if cut:
-            logger.warning("%d lines are cut: they have more than %d tokens", cut, tokenizer.model_max_length)
+        truncated = sum(len(ids) > tokenizer.model_max_length for ids in whole)
+        if truncated:
+            logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
     return encoded
 
 
 def quoted(value: str | list[str]) -> str:
-    """Text as a Python literal in double quotes, with its letters as they are."""
+    """Text as a Python literal in double quotes, with characters beyond ASCII kept readable."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,57 +1,42 @@
-"""The tasks mlm and causal: masked and causal language modelling, on documents cut into blocks."""
+"""The tasks mlm and causal: masked and causal language modelling, on documents split into blocks."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from ...errors import InputError
 from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
-from ..arguments import DataArguments
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
-from .base import Task, quoted
+from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from .base import SavedModel, Task, quoted
 
-
-@dataclass
-class LanguageModelDataArguments(DataArguments):
-    """Text of language models. A .txt file is one document, or with --line_by_line each of its lines is; other files
-    have a document a row."""
-
-    text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
-    block_size: int = field(default=256, metadata={"help": "Longest piece of a document in tokens."})
-    line_by_line: bool = field(default=False, metadata={"help": "Every line of a .txt file is a document."})
-
-
-@dataclass
-class MaskedLMDataArguments(LanguageModelDataArguments):
-    """The same, with the masking."""
-
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to be predicted."})
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction
 
 
 class LanguageModelTask(Task):
-    """What masked and causal language modelling have in common: documents, cut into blocks."""
+    """What masked and causal language modelling have in common: documents, split into blocks."""
 
     is_causal: bool
     rows_are_independent = False  # they are the lines of documents
 
-    def rows(self, files: Sequence[str]) -> Iterator[Row]:
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
             if file_format(path) != ".txt":
-                yield from super().rows([path])
+                yield from super().read_rows([path])
                 continue
             for row in read_lines(path):
                 if self.args.line_by_line:
@@ -59,7 +44,7 @@ class LanguageModelTask(Task):
                 else:
                     yield {**row, "text": row["text"] + "\n", "document": str(path)}
 
-    def raw_row(self, row: Row) -> Row:
+    def select_columns(self, row: Row) -> Row:
         return {"text": text_of(row, self.args.text_column), "document": row["origin"], "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
@@ -72,30 +57,30 @@ class LanguageModelTask(Task):
     def max_length(self) -> int:
         return self.args.block_size
 
-    def encode(self, raw: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
-        if self.args.block_size < 8:
-            raise InputError(f"--block_size {self.args.block_size} must be at least 8 tokens")
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        from datasets import Dataset
+
         options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
-        rows = Path(raw.cache_files[0]["filename"])
         return Dataset.from_generator(
             blocks,
-            gen_kwargs={"raw": raw, **options},
-            cache_dir=str(rows.parent),
-            fingerprint=f"{raw._fingerprint}-blocks",
+            gen_kwargs={"rows": rows, **options},
+            cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+            fingerprint=f"{rows._fingerprint}-blocks",
         )
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForLanguageModeling:
         return DataCollatorForLanguageModeling(tokenizer, mlm=False)
 
-    def metrics(self, prediction: EvalPrediction, raw: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return perplexity_metrics(prediction.predictions)
 
 
-def blocks(raw: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
-    """Cut documents into examples of at most `block_size` tokens; no block spans two documents.
+def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
+    """Split documents into examples of at most `block_size` tokens; no block spans two documents.
 
-    A causal document is `[CLS] … [SEP]` as a whole, a masked one has both in every block, as its users will. The last
-    two blocks share what is left evenly, so that no block is a stump.
+    In causal language modelling `[CLS]` and `[SEP]` stand around the whole document; in masked language modelling they
+    stand around every block, as they will around the user's texts. The last two blocks of a document share the rest
+    evenly, so that no block is very short.
     """
     frame = 0 if is_causal else 2
     capacity = block_size - frame
@@ -112,7 +97,7 @@ def blocks(raw: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is
             yield example(piece.tolist())
 
     document, buffer = None, []
-    for batch in raw.iter(batch_size=1000):
+    for batch in rows.iter(batch_size=1000):
         encoded = tokenizer(batch["text"], add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
         for name, ids in zip(batch["document"], encoded, strict=True):
             if name != document:
@@ -128,8 +113,7 @@ def blocks(raw: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is
 class MaskedLMTask(LanguageModelTask):
     """Filling in masked tokens."""
 
-    name = "mlm"
-    summary = "masked language model: an encoder learns a language from plain text"
+    name, summary = MaskedLMDataArguments.task, MaskedLMDataArguments.summary
     architecture = "ForMaskedLM"
     auto_model = AutoModelForMaskedLM
     pipeline_tag = "fill-mask"
@@ -157,27 +141,19 @@ class MaskedLMTask(LanguageModelTask):
         return [f"Perplexity and accuracy are those of the masked tokens, {self.args.mlm_probability:.0%} of all."]
 
     @classmethod
-    def predict(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        lines: list[str],
-        settings: dict[str, Any],
-        generation: dict[str, Any],
-    ) -> list[str]:
-        inputs = tokenizer(lines, padding=True, return_tensors="pt", verbose=False).to(model.device)
-        logits = model(**inputs).logits  # (B, L, vocab)
-        logits[..., tokenizer.all_special_ids] = -torch.inf  # a mask hides text
-        masked = inputs["input_ids"] == tokenizer.mask_token_id
+    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
+        inputs = saved.tokenizer(lines, padding=True, return_tensors="pt", verbose=False).to(saved.model.device)
+        logits = saved.model(**inputs).logits  # (B, L, vocab)
+        logits[..., saved.tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
+        masked = inputs["input_ids"] == saved.tokenizer.mask_token_id
         filled = torch.where(masked, logits.argmax(-1), inputs["input_ids"])
-        return tokenizer.batch_decode(filled, skip_special_tokens=True)
+        return saved.tokenizer.batch_decode(filled, skip_special_tokens=True)
 
 
 class CausalLMTask(LanguageModelTask):
     """Continuing text."""
 
-    name = "causal"
-    summary = "causal language model: a decoder learns to continue text"
+    name, summary = LanguageModelDataArguments.task, LanguageModelDataArguments.summary
     architecture = "ForCausalLM"
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
@@ -189,7 +165,7 @@ class CausalLMTask(LanguageModelTask):
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if isinstance(tokenizer, RoFormerLiteTokenizer):
-            tokenizer.add_bos_token = True  # a prompt is [CLS] x: behind a [SEP] another text would begin
+            tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
@@ -205,17 +181,10 @@ class CausalLMTask(LanguageModelTask):
         )
 
     @classmethod
-    def predict(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        lines: list[str],
-        settings: dict[str, Any],
-        generation: dict[str, Any],
-    ) -> list[str]:
-        prompts = [tokenizer.cls_token + line for line in lines]  # no [SEP]: it would be the end
-        inputs = tokenizer(
+    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
+        prompts = [saved.tokenizer.cls_token + line for line in lines]  # no [SEP], which would end the text
+        inputs = saved.tokenizer(
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
-        ).to(model.device)
-        generated = model.generate(**inputs, **{"max_new_tokens": 50, **generation})
-        return tokenizer.batch_decode(generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        ).to(saved.model.device)
+        generated = saved.model.generate(**inputs, **{"max_new_tokens": 50, **generation})
+        return saved.tokenizer.batch_decode(generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -1,59 +1,54 @@
 """The task seq2seq: text in, text out."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from ...errors import InputError
 from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-from ..arguments import DataArguments, LiteSeq2SeqTrainingArguments
 from ..data_files import Row, file_format, read_parallel, text_of
 from ..metrics import Metrics, translation_metrics
-from ..trainer import LiteSeq2SeqTrainer
-from .base import Task, encode_lines, quoted
+from ..task_arguments import Seq2SeqDataArguments
+from .base import SavedModel, Task, encode_lines, quoted
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction, Trainer
 
-@dataclass
-class Seq2SeqDataArguments(DataArguments):
-    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
-
-    source_column: str = field(default="source", metadata={"help": "Column of the input text."})
-    target_column: str = field(default="target", metadata={"help": "Column of the output text."})
-    max_source_length: int = field(default=128, metadata={"help": "Cut sources to so many tokens."})
-    max_target_length: int = field(default=128, metadata={"help": "Cut targets to so many tokens in training."})
-    bleu_tokenizer: str = field(
-        default="13a", metadata={"help": "Tokenizer of sacrebleu: 13a, zh for Chinese, char, intl or none."}
-    )
+    from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
 
 
 class Seq2SeqTask(Task):
     """Text in, text out."""
 
-    name = "seq2seq"
-    summary = "text to text: translation, normalisation, spelling …"
+    name, summary = Seq2SeqDataArguments.task, Seq2SeqDataArguments.summary
     architecture = "ForConditionalGeneration"
     auto_model = AutoModelForSeq2SeqLM
     pipeline_tag = "translation"
     arguments = Seq2SeqDataArguments
     config_class = RoFormerLiteSeq2SeqConfig
-    training_arguments = LiteSeq2SeqTrainingArguments
-    trainer = LiteSeq2SeqTrainer
 
-    def rows(self, files: Sequence[str]) -> Iterator[Row]:
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        from ..trainer import RoFormerLiteSeq2SeqTrainer
+        from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
+
+        return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         plain = [path for path in files if file_format(path) == ".txt" or _is_parallel_part(path)]
         if not plain:
-            yield from super().rows(files)
+            yield from super().read_rows(files)
             return
         if len(plain) != len(files) or len(files) % 2:
             raise InputError(
@@ -63,7 +58,7 @@ class Seq2SeqTask(Task):
             for row in read_parallel(source, target):
                 yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
 
-    def raw_row(self, row: Row) -> Row:
+    def select_columns(self, row: Row) -> Row:
         source, target = text_of(row, self.args.source_column), text_of(row, self.args.target_column)
         return {"source": source, "target": target, "origin": row["origin"]}
 
@@ -79,19 +74,19 @@ class Seq2SeqTask(Task):
     def max_length(self) -> int:
         return self.args.max_source_length
 
-    def prepare_generation(self, model: PreTrainedModel, args: LiteSeq2SeqTrainingArguments) -> None:
+    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteSeq2SeqTrainingArguments) -> None:
         longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
         model.generation_config.max_length = longest
         model.generation_config.num_beams = args.generation_num_beams or 1
-        model.generation_config._from_model_config = False  # it is our own now, and must not be derived again
+        model.generation_config._from_model_config = False  # or it would be derived from the model's again
 
-    def encode(self, raw: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
             inputs = tokenizer(batch["source"], truncation=True, max_length=self.args.max_source_length)
             targets = tokenizer(text_target=batch["target"], truncation=True, max_length=self.args.max_target_length)
             return {**inputs, "labels": targets["input_ids"]}
 
-        return raw.map(tokenize, batched=True, remove_columns=raw.column_names, desc="Encoding")
+        return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
     def lengths(self, encoded: Dataset) -> list[int]:
         pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
@@ -100,12 +95,12 @@ class Seq2SeqTask(Task):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
         return DataCollatorForSeq2Seq(tokenizer, model=model)  # the model makes decoder_input_ids, for label smoothing
 
-    def measures_loss_only(self, args: LiteSeq2SeqTrainingArguments) -> bool:
+    def measures_loss_only(self, args: RoFormerLiteSeq2SeqTrainingArguments) -> bool:
         return not args.predict_with_generate
 
-    def metrics(self, prediction: EvalPrediction, raw: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        hypotheses = self.decode(prediction.predictions[: len(raw)], tokenizer)
-        return translation_metrics(hypotheses, raw["target"], self.args.bleu_tokenizer)
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        hypotheses = self.decode(prediction.predictions[: len(rows)], tokenizer)
+        return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
 
     def decode(self, token_ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
@@ -129,16 +124,9 @@ class Seq2SeqTask(Task):
         ]
 
     @classmethod
-    def predict(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        lines: list[str],
-        settings: dict[str, Any],
-        generation: dict[str, Any],
-    ) -> list[str]:
-        inputs = encode_lines(tokenizer, lines).to(model.device)
-        return tokenizer.batch_decode(model.generate(**inputs, **generation), skip_special_tokens=True)
+    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
+        inputs = encode_lines(saved.tokenizer, lines).to(saved.model.device)
+        return saved.tokenizer.batch_decode(saved.model.generate(**inputs, **generation), skip_special_tokens=True)
 
 
 def _is_parallel_part(path: str) -> bool:

@@ -1,75 +1,54 @@
 """The task tag: every token of a sentence gets a tag."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from ...errors import InputError
-from ..arguments import DataArguments
 from ..data_files import Row, file_format, read_tagged, value_of
 from ..metrics import Metrics, tagging_metrics
-from .base import Task, quoted
+from ..task_arguments import TagDataArguments
+from .base import SavedModel, quoted
+from .labels import LabelTask
 
-
-@dataclass
-class TagDataArguments(DataArguments):
-    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file has a token a line,
-    its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
-
-    token_column: str | None = field(
-        default=None,
-        metadata={"help": "Column of the tokens: a name (.jsonl, tokens), or a number from 1 (files, 1)."},
-    )
-    tag_column: str | None = field(
-        default=None,
-        metadata={"help": "Column of the tags: a name (.jsonl, tags), or a number, -1 for the last (files, -1)."},
-    )
-    unit: Literal["auto", "words", "characters"] = field(
-        default="auto",
-        metadata={
-            "help": "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
-            "does so where most of the training text is Chinese characters and the tags are IOB."
-        },
-    )
-    max_length: int = field(default=512, metadata={"help": "Cut training sentences to so many tokens."})
-
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction
 
 _IOB = re.compile(r"O|[BI]-.+")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
 
-class TagTask(Task):
+class TagTask(LabelTask):
     """Every token of a sentence gets a tag."""
 
-    name = "tag"
-    summary = "tagging: entities, parts of speech; a tag for every token"
+    name, summary = TagDataArguments.task, TagDataArguments.summary
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
     pipeline_tag = "token-classification"
+    label_word = "tag"
     arguments = TagDataArguments
 
     def __init__(self, args: TagDataArguments):
         super().__init__(args)
-        self.labels: list[str] = []
         self.unit = args.unit
         self.has_entities = False
 
-    def rows(self, files: Sequence[str]) -> Iterator[Row]:
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
             if file_format(path) == ".jsonl":
-                yield from super().rows([path])
+                yield from super().read_rows([path])
                 continue
             columns = (self.args.token_column or "1", self.args.tag_column or "-1")
             if not all(re.fullmatch(r"-?\d+", column) for column in columns):
@@ -78,34 +57,32 @@ class TagTask(Task):
                 )
             yield from read_tagged(path, int(columns[0]), int(columns[1]))
 
-    def raw_row(self, row: Row) -> Row:
+    def select_columns(self, row: Row) -> Row:
         names = {"tokens": self.args.token_column or "tokens", "tags": self.args.tag_column or "tags"}
         raw = {role: value_of(row, column) for role, column in names.items()}
         for role, value in raw.items():
             is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
-            self.check(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
+            self.require(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
         tokens, tags = raw["tokens"], raw["tags"]
-        self.check(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
+        self.require(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
         return {**raw, "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
         return not row["tokens"]
 
-    def learn(self, train: Dataset) -> None:
-        tags = set(chain.from_iterable(train["tags"]))
+    def inspect_training_data(self, rows: Dataset) -> None:
+        tags = set(chain.from_iterable(rows["tags"]))
         self.has_entities = all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
         if self.unit == "auto":
-            characters = "".join(chain.from_iterable(train[: min(len(train), 1000)]["tokens"]))
+            characters = "".join(chain.from_iterable(rows[: min(len(rows), 1000)]["tokens"]))
             mostly_han = len(_HAN.findall(characters)) > len(characters) / 2
             self.unit = "characters" if mostly_han and self.has_entities else "words"
         if self.unit == "characters":
             tags |= {"I" + tag[1:] for tag in tags if _IOB.fullmatch(tag) and tag != "O"}
-        self.labels = sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag))
-        if len(self.labels) < 2:
-            raise InputError(f"the training data have a single tag, {', '.join(self.labels)}: nothing to tell apart")
+        self.set_labels(sorted(tags, key=lambda tag: (tag != "O", tag[1:], tag)))
 
     def units(self, tokens: list[str], tags: list[str]) -> tuple[list[str], list[str]]:
-        """The tokens and tags of a sentence in the unit that the model tags: as they are, or by characters."""
+        """The units of a sentence that the model tags, and their tags: its tokens, or the characters of its tokens."""
         if self.unit == "words":
             return tokens, tags
         pairs = [
@@ -119,40 +96,22 @@ class TagTask(Task):
         joiner = "" if self.unit == "characters" else " "
         return (joiner.join(row["tokens"]) for row in rows)
 
-    @property
-    def max_length(self) -> int:
-        return self.args.max_length
-
-    def config_fields(self) -> dict[str, Any]:
-        return {
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {name: index for index, name in enumerate(self.labels)},
-        }
-
-    def settings(self) -> dict[str, Any]:
+    def prediction_settings(self) -> dict[str, Any]:
         return {"unit": self.unit}
 
-    def encode(self, raw: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
-        index = {name: number for number, name in enumerate(self.labels)}
-        limit = self.args.max_length if training else None  # measuring leaves no token out
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        limit = self.args.max_length if training else None  # evaluation counts every token
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             sentences = [self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)]
             inputs = encode_words(tokenizer, [tokens for tokens, _ in sentences], limit)
             labels = []
             for i, (_, tags) in enumerate(sentences):
-                for tag in tags:
-                    if tag not in index:
-                        known = ", ".join(self.labels)
-                        raise InputError(
-                            f"{batch['origin'][i]}: tag {tag!r} is not in the training data, which have: {known}"
-                        )
-                labels.append(
-                    [-100 if word is None else index[tags[word]] for word in first_pieces(inputs.word_ids(i))]
-                )
+                numbers = [self.label_number(tag, batch["origin"][i]) for tag in tags]
+                labels.append([-100 if word is None else numbers[word] for word in first_pieces(inputs.word_ids(i))])
             return {**inputs, "labels": labels}
 
-        return raw.map(tokenize, batched=True, remove_columns=raw.column_names, desc="Encoding")
+        return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
     def collator(
         self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
@@ -162,11 +121,11 @@ class TagTask(Task):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1)
 
-    def metrics(self, prediction: EvalPrediction, raw: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        predicted, true = [], []
-        for ids, labels in zip(prediction.predictions[: len(raw)], prediction.label_ids[: len(raw)], strict=True):
-            predicted.append([self.labels[i] for i in ids[labels != -100]])
-            true.append([self.labels[i] for i in labels[labels != -100]])
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        names, predicted, true = list(self.labels), [], []
+        for ids, labels in zip(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)], strict=True):
+            predicted.append([names[i] for i in ids[labels != -100]])
+            true.append([names[i] for i in labels[labels != -100]])
         return tagging_metrics(predicted, true, self.has_entities)
 
     def example_line(self, row: Row) -> str:
@@ -185,30 +144,23 @@ class TagTask(Task):
         return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
 
     @classmethod
-    def predict(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        lines: list[str],
-        settings: dict[str, Any],
-        generation: dict[str, Any],
-    ) -> list[str]:
-        """`token/TAG token/TAG …`; tokens are words between spaces, or characters if the model was trained on them."""
-        by_character = settings.get("unit") == "characters"
+    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
+        """`token/TAG token/TAG …`; tokens are separated by spaces, or are characters if the model was trained so."""
+        by_character = saved.settings.get("unit") == "characters"
         sentences = [list("".join(line.split())) if by_character else line.split() for line in lines]
-        encoded = encode_words(tokenizer, sentences)
-        padded = tokenizer.pad(encoded, return_tensors="pt").to(model.device)
-        best = model(**padded).logits.argmax(-1).tolist()  # (B, L)
+        encoded = encode_words(saved.tokenizer, sentences)
+        padded = saved.tokenizer.pad(encoded, return_tensors="pt").to(saved.model.device)
+        best = saved.model(**padded).logits.argmax(-1).tolist()  # (B, L)
         results = []
         for i, tokens in enumerate(sentences):
             first = {word: place for place, word in enumerate(first_pieces(encoded.word_ids(i))) if word is not None}
-            tags = [model.config.id2label[best[i][first[word]]] for word in range(len(tokens))]
+            tags = [saved.model.config.id2label[best[i][first[word]]] for word in range(len(tokens))]
             results.append(" ".join(f"{token}/{tag}" for token, tag in zip(tokens, tags, strict=True)))
         return results
 
 
 def encode_words(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_length: int | None = None) -> Any:
-    """Encode lists of words. A word of which the tokenizer would leave nothing (a lone control character) is [UNK]."""
+    """Encode lists of words. A word without any token, such as a lone control character, is encoded as [UNK]."""
     options = {"is_split_into_words": True, "truncation": max_length is not None, "max_length": max_length}
     encoded = tokenizer(sentences, verbose=False, **options)
     whole = tokenizer(sentences, verbose=False, is_split_into_words=True) if max_length else encoded
@@ -223,7 +175,7 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]],
 
 
 def first_pieces(word_ids: list[int | None]) -> list[int | None]:
-    """The number of the word at its first token, None at all others."""
+    """The number of each word at its first token, None at all other tokens."""
     return [
         word if position == 0 or word != word_ids[position - 1] else None for position, word in enumerate(word_ids)
     ]

@@ -1,4 +1,4 @@
-"""The three splits of a run as `datasets.Dataset`, from files or from the Hub, with every row checked."""
+"""The splits train, validation and test as `datasets.Dataset`, from files or from the Hub, with every row checked."""
 
 import logging
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from .tasks.base import Task
 logger = logging.getLogger(__name__)
 
 
-def load_raw_datasets(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> DatasetDict:
-    """Raw rows of `task` in the splits `train`, `validation` and `test`, the last two where there are any.
+def load_splits(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> DatasetDict:
+    """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
     Args:
-        task: Says what a row is.
+        task: Defines what a row is.
         args: Where the rows come from.
-        cache_dir: Where the rows are kept; memory holds only those in use.
-        seed: Chooses the rows that `validation_fraction` holds back.
+        cache_dir: Where the rows are stored; memory holds only those in use.
+        seed: Determines which rows `validation_fraction` holds out.
 
     Raises:
         InputError: about a file, a line or a column that cannot be used.
@@ -32,7 +32,7 @@ def load_raw_datasets(task: Task, args: DataArguments, cache_dir: Path, seed: in
     sources = _hub_splits(args) if args.dataset_name else _file_splits(args)
     splits = DatasetDict()
     for split, source in sources.items():
-        rows = _hub_rows(task, args, source) if args.dataset_name else task.rows(source)
+        rows = _hub_rows(task, args, source) if args.dataset_name else task.read_rows(source)
         name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
         splits[split] = _collect(rows, task, cache_dir / split, name)
     if args.validation_fraction and "validation" not in splits:
@@ -63,7 +63,7 @@ def _hub_splits(args: DataArguments) -> dict[str, Dataset]:
 
 def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
     def named(value: Any, feature: Any) -> Any:
-        """A class number as its name, in lists too; -1 stands for no label there."""
+        """The name of a class number, in lists too; -1 means no label."""
         if isinstance(feature, ClassLabel):
             return feature.int2str(value) if value is not None and value >= 0 else ""
         inner = getattr(feature, "feature", None)
@@ -71,7 +71,7 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.raw_row({**row, "origin": f"{args.dataset_name} [{dataset.split}] row {number}"})
+        yield task.select_columns({**row, "origin": f"{args.dataset_name} [{dataset.split}] row {number}"})
 
 
 def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
@@ -89,7 +89,7 @@ def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dat
     if first is None:
         raise InputError(f"{name}: there is no row with text")
     try:
-        # With a fingerprint of its own: the library's would hash the generator, and this one cannot be pickled.
+        # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
             lambda: chain([first], kept), cache_dir=str(cache_dir), fingerprint=cache_dir.name
         )

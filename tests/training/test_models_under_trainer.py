@@ -1,4 +1,4 @@
-"""Training with the stock Trainer: accumulation, two processes, checkpointing, sparse heads, compilation, export."""
+"""Models under the stock Trainer: accumulation, two processes, checkpointing, sparse heads, compilation, export."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the stock Trainer offers beside plain training, each option with models of the kinds it fits."""
+"""Options of the stock Trainer that change how it trains, each with the models that it applies to."""
 
 import pytest
 import torch

@@ -1,0 +1,72 @@
+"""`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the other way round."""
+
+from dataclasses import dataclass, field
+
+from ..errors import InputError
+from .command_parser import CommandParser
+
+# The names in `conversion.CONVERTERS`, which cannot be imported without torch.
+SOURCES = (
+    "deeplotx",
+    "prenorm-encoder-layer",
+    "prenorm-decoder-layer",
+    "bert-like",
+    "walkthrough",
+    "scratch-seq2seq",
+    "torch-encoder",
+    "torch-decoder",
+    "torch-transformer",
+    "roformer",
+    "bert",
+)
+
+
+def check_source(name: str | None) -> None:
+    """Refuse the name of a system that no converter knows. None, an option that was not given, is right.
+
+    Raises:
+        InputError: naming those there are.
+    """
+    if name is not None and name not in SOURCES:
+        raise InputError(f"there is no source {name!r}; choose one of {', '.join(SOURCES)}")
+
+
+@dataclass
+class ConvertArguments:
+    """Options of `roformer-lite convert`."""
+
+    source: str | None = field(
+        default=None,
+        metadata={"help": f"The system that CHECKPOINT comes from: {', '.join(SOURCES)}.", "aliases": ["--from"]},
+    )
+    target: str | None = field(
+        default=None,
+        metadata={"help": "The system to convert a model of this package to: roformer.", "aliases": ["--to"]},
+    )
+
+    def __post_init__(self):
+        if (self.source is None) == (self.target is None):
+            raise InputError("give exactly one of --from and --to")
+        check_source(self.source)
+        check_source(self.target)
+
+
+def main(argv: list[str]) -> None:
+    """Run `roformer-lite convert CHECKPOINT OUT`."""
+    parser = CommandParser(
+        "convert",
+        "Convert a checkpoint of another system into a model of this package (--from), or a model of this package "
+        "into a checkpoint of another system (--to). OUT must not exist yet.",
+        [ConvertArguments],
+        CHECKPOINT="a directory with config.json and weights",
+        OUT="the directory to write",
+    )
+    options, paths = parser.parse(argv)
+    from ..conversion import convert_checkpoint, export_checkpoint
+
+    if options.source is not None:
+        model = convert_checkpoint(options.source, paths.checkpoint, paths.out)
+        print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {paths.out}")
+    else:
+        export_checkpoint(options.target, paths.checkpoint, paths.out)
+        print(f"A checkpoint of {options.target}: {paths.out}")

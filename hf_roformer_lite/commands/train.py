@@ -1,0 +1,87 @@
+"""`roformer-lite train TASK`: train a model on a person's own data."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..training.arguments import CardArguments, HubArguments, ModelArguments, OwnTrainingArguments
+from ..training.stock_arguments import stock_arguments
+from ..training.task_arguments import TASK_ARGUMENTS
+from .command_parser import CommandParser
+
+if TYPE_CHECKING:
+    from ..training.options import TrainOptions
+
+_SECRETS = ("--hub_token", "--hub-token")
+
+
+def main(argv: list[str]) -> None:
+    """Run `roformer-lite train TASK`."""
+    width = max(map(len, TASK_ARGUMENTS))
+    tasks = "\n".join(f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items())
+    parser = argparse.ArgumentParser(
+        prog="roformer-lite train",
+        description="Train a model on your own data.",
+        usage="roformer-lite train TASK [--OPTION VALUE ...]",
+        epilog=f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="TASK")
+    task = parser.parse_args(argv[:1]).task
+    check_options(task, argv[1:])
+    from ..training.train import train
+
+    train(parse_options(task, argv[1:]))
+
+
+def check_options(task: str, argv: list[str]) -> None:
+    """Answer `--help` and mistakes in the options, before anything that takes seconds is imported.
+
+    Raises:
+        InputError: for a value that is impossible, and for options that are missing or exclude each other.
+    """
+    task_arguments = TASK_ARGUMENTS[task]
+    own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
+    names = {field.name for arguments in own for field in fields(arguments)}
+    stock = stock_arguments(task_arguments.stock_training_arguments, leave_out=names)
+    CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock]).parse(argv)
+
+
+def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
+    """Parse the options of `roformer-lite train TASK` into the real training arguments.
+
+    Raises:
+        InputError: for options that transformers refuses or that do not fit together.
+    """
+    from ..training.model_and_tokenizer import parse_overrides
+    from ..training.options import TrainOptions
+    from ..training.tasks import TASKS
+
+    task_class = TASKS[task]
+    training_arguments, _ = task_class.training_classes()
+    parser = CommandParser(
+        f"train {task}",
+        f"Train a model for {task_class.summary}.",
+        [task_class.arguments, ModelArguments, CardArguments, training_arguments],
+    )
+    try:
+        data, model, card, training = parser.parse(argv)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
+    command = shlex.join(["roformer-lite", "train", task, *_without_secrets(argv)])
+    return TrainOptions(task_class(data), data, model, card, training, command)
+
+
+def _without_secrets(argv: Sequence[str]) -> list[str]:
+    """The arguments as the card may show them: without the token of the Hub."""
+    shown, is_secret = [], False
+    for argument in argv:
+        name, equals, _ = argument.partition("=")
+        if not is_secret:
+            shown.append(name if name in _SECRETS else argument)
+        is_secret = name in _SECRETS and not equals
+    return shown

@@ -1,0 +1,46 @@
+"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..model.remote_code import RemoteCodeMixin
+from ..output_directory import RESULTS_FILE, complete_directory
+from .hub_upload import upload
+from .loss_curve import draw_loss_curve
+from .model_card import write_model_card
+from .results import Run, print_summary, summarise
+
+CURVE_FILE = "loss_curve.png"
+
+
+def save_finished_model(run: Run, started: float) -> None:
+    """Save everything at once, remove the checkpoints, upload if asked for, and print a summary.
+
+    Args:
+        run: The finished training.
+        started: When the command began, by `time.monotonic`.
+    """
+    options, args = run.options, run.options.training
+    run.model.config.use_cache = True  # the Trainer turns it off for training
+    with complete_directory(options.output_dir) as folder:
+        for part in (run.model, run.tokenizer):
+            _save(part, folder, with_code=args.remote_code)
+        draw_loss_curve(run.history, folder / CURVE_FILE)
+        results = summarise(run, time.monotonic() - started)
+        write_model_card(results, run, folder)
+        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if not args.keep_checkpoints:
+        shutil.rmtree(args.output_dir, ignore_errors=True)
+    if options.push_to_hub:
+        upload(options)
+    print_summary(results, options.output_dir)
+
+
+def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_code: bool) -> None:
+    if with_code and isinstance(part, RemoteCodeMixin):  # a stock tokenizer needs no code
+        part.remote_code = True
+    part.save_pretrained(folder)

@@ -1,0 +1,149 @@
+"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels.
+
+`TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from ..errors import check_number
+from .arguments import DataArguments
+
+
+@dataclass
+class TaskArguments(DataArguments):
+    """Data options of a task, and what the command line must know of the task itself."""
+
+    task: ClassVar[str]
+    summary: ClassVar[str]
+    stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
+
+
+@dataclass
+class Seq2SeqDataArguments(TaskArguments):
+    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
+
+    task = "seq2seq"
+    summary = "text to text: translation, normalisation, spelling …"
+    stock_training_arguments = "Seq2SeqTrainingArguments"
+
+    source_column: str = field(default="source", metadata={"help": "Column of the input text."})
+    target_column: str = field(default="target", metadata={"help": "Column of the output text."})
+    max_source_length: int = field(default=128, metadata={"help": "Truncate inputs to this many tokens."})
+    max_target_length: int = field(
+        default=128, metadata={"help": "Truncate outputs to this many tokens, in training only."}
+    )
+    bleu_tokenizer: str = field(
+        default="13a", metadata={"help": "Tokenizer of sacrebleu: 13a, zh for Chinese, char, intl or none."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_source_length", self.max_source_length, at_least=1)
+        check_number("max_target_length", self.max_target_length, at_least=1)
+
+
+@dataclass
+class LanguageModelDataArguments(TaskArguments):
+    """Text of language models. A .txt file is one document, or with --line_by_line each of its lines is; other files
+    have one document in each row."""
+
+    task = "causal"
+    summary = "causal language model: a decoder learns to continue text"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
+    block_size: int = field(default=256, metadata={"help": "Split documents into blocks of at most this many tokens."})
+    line_by_line: bool = field(default=False, metadata={"help": "Every line of a .txt file is a document."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("block_size", self.block_size, at_least=8)
+
+
+@dataclass
+class MaskedLMDataArguments(LanguageModelDataArguments):
+    """The same, with the masking."""
+
+    task = "mlm"
+    summary = "masked language model: an encoder learns a language from plain text"
+
+    mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of the tokens to mask and predict."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("mlm_probability", self.mlm_probability, above=0, at_most=1)
+
+
+@dataclass
+class ClassifyDataArguments(TaskArguments):
+    """Columns and labels of classification."""
+
+    task = "classify"
+    summary = "text classification: one label, several, or a number"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text."})
+    text_pair_column: str | None = field(default=None, metadata={"help": "Column of a second text, for pairs."})
+    label_column: str = field(default="label", metadata={"help": "Column of the label, any text or number."})
+    max_length: int = field(default=256, metadata={"help": "Truncate texts (a pair together) to this many tokens."})
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = field(
+        default=None,
+        metadata={
+            "help": "single_label_classification, multi_label_classification or regression. Default: multi_label "
+            "with lists of labels or --label_separator, otherwise single_label."
+        },
+    )
+    label_separator: str | None = field(
+        default=None, metadata={"help": "Text between several labels of one row. Default: a row has one label."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, at_least=1)
+
+
+@dataclass
+class TagDataArguments(TaskArguments):
+    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file has one token on
+    each line, its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
+
+    task = "tag"
+    summary = "tagging: entities, parts of speech; a tag for every token"
+
+    token_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 in others "
+            "(default: 1)."
+        },
+    )
+    tag_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of the tags: a name in .jsonl files (default: tags), a number in others (default: -1, the "
+            "last)."
+        },
+    )
+    unit: Literal["auto", "words", "characters"] = field(
+        default="auto",
+        metadata={
+            "help": "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
+            "does so if most of the training text is Chinese characters and the tags are IOB."
+        },
+    )
+    max_length: int = field(default=512, metadata={"help": "Truncate training sentences to this many tokens."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, at_least=1)
+
+
+TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
+    arguments.task: arguments
+    for arguments in (
+        Seq2SeqDataArguments,
+        MaskedLMDataArguments,
+        LanguageModelDataArguments,
+        ClassifyDataArguments,
+        TagDataArguments,
+    )
+}

@@ -1,0 +1,55 @@
+"""What tasks with a fixed set of labels have in common."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from ...errors import InputError
+from ..task_arguments import TaskArguments
+from .base import Task
+
+_SHOWN = 20  # labels in a message
+
+
+class LabelTask(Task):
+    """A task whose labels are those of the training data, in an order that the model's configuration keeps."""
+
+    label_word: ClassVar[str]  # what messages call a label
+
+    def __init__(self, args: TaskArguments):
+        super().__init__(args)
+        self.labels: dict[str, int] = {}  # and their numbers
+
+    @property
+    def max_length(self) -> int:
+        return self.args.max_length
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Take the labels of the training data, in the order of their numbers.
+
+        Raises:
+            InputError: when there are fewer than two.
+        """
+        self.labels = {label: number for number, label in enumerate(labels)}
+        if len(self.labels) < 2:
+            only = ", ".join(self.labels)
+            raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
+
+    def label_number(self, label: str, origin: str) -> int:
+        """The number of a label in a row that came from `origin`.
+
+        Raises:
+            InputError: when the training data do not have it.
+        """
+        if label not in self.labels:
+            known = ", ".join(list(self.labels)[:_SHOWN]) + (" …" if len(self.labels) > _SHOWN else "")
+            raise InputError(f"{origin}: {self.label_word} {label!r} is not in the training data, which have: {known}")
+        return self.labels[label]
+
+    def config_fields(self) -> dict[str, Any]:
+        return label_names(self.labels)
+
+
+def label_names(labels: Iterable[str]) -> dict[str, dict]:
+    """The fields of a configuration that name its labels."""
+    id2label = dict(enumerate(labels))
+    return {"id2label": id2label, "label2id": {label: number for number, label in id2label.items()}}

@@ -1,0 +1,30 @@
+"""transformers' training arguments with the fields and defaults of this package."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+from .arguments import HubArguments, OwnTrainingArguments
+
+
+@dataclass
+class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, TrainingArguments):
+    """transformers' `TrainingArguments` with a few more fields, and defaults for small models trained from scratch."""
+
+    def __post_init__(self):
+        OwnTrainingArguments.__post_init__(self)
+        if not torch.cuda.is_available():
+            self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
+        TrainingArguments.__post_init__(self)
+
+
+@dataclass
+class RoFormerLiteSeq2SeqTrainingArguments(RoFormerLiteTrainingArguments, Seq2SeqTrainingArguments):
+    """The same for seq2seq. `predict_with_generate` asks for generated text at every evaluation; the final evaluation
+    always generates."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.metric_for_best_model and not self.metric_for_best_model.endswith("loss"):
+            self.predict_with_generate = True  # BLEU, chrF and exact match need the generated text
