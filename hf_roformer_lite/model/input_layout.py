@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -32,6 +33,10 @@ from .ragged import RaggedBatch
 
 # How transformers' DataCollatorWithFlattening describes packed documents.
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
+# The encoder's mask, shapes, and what `_lay_out_cross_attention` returned for them. Not an attribute of the cache: exporters
+# take caches apart.
+_cross_attention_of_cache: WeakKeyDictionary[Cache, tuple] = WeakKeyDictionary()
 
 
 @dataclass
@@ -248,7 +253,7 @@ def _lay_out_cross_attention(
     remembers = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
     shapes = tokens.seq_len, encoder_hidden_states.shape[:2]
     if remembers:
-        mask, shapes_then, result = getattr(cache, "cross_attention_layout", (None, None, None))
+        mask, shapes_then, result = _cross_attention_of_cache.get(cache, (None, None, None))
         if mask is encoder_attention_mask and shapes_then == shapes:
             return result
     is_by_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache are
@@ -262,7 +267,7 @@ def _lay_out_cross_attention(
         )
     result = encoder_tokens, plan_cross_attention(tokens, encoder_tokens, config._attn_implementation)
     if remembers:
-        cache.cross_attention_layout = encoder_attention_mask, shapes, result
+        _cross_attention_of_cache[cache] = encoder_attention_mask, shapes, result
     return result
 
 
