@@ -34,8 +34,8 @@ from .ragged import RaggedBatch
 # How transformers' DataCollatorWithFlattening describes packed documents.
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
-# The encoder's mask, shapes, and what `_lay_out_cross_attention` returned for them. Not an attribute of the cache: exporters
-# take caches apart.
+# The encoder's mask, the shapes, and what `_lay_out_cross_attention` returned for them. These are no attributes of the
+# cache, since exporters take caches apart.
 _cross_attention_of_cache: WeakKeyDictionary[Cache, tuple] = WeakKeyDictionary()
 
 
