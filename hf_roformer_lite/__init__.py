@@ -8,6 +8,7 @@ first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .former_modules import know_former_modules
 from .registration import finish_registration, register_all
 from .version import __version__
 
@@ -57,6 +58,7 @@ def __dir__() -> list[str]:
 
 
 register_all()
+know_former_modules()
 
 __all__ = [
     "__version__",

@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, str]] = {
 
 # The private tables of transformers that hold its models by name.
 _TABLES = ("_config_mapping", "_reverse_config_mapping", "_model_mapping", "_modules")
-unfinished: list[Callable[[], None]] = []
+_postponed: list[Callable[[], None]] = []
 
 
 def register_configs() -> None:
@@ -78,17 +78,22 @@ def _register_model_names(mappings: dict[str, Any]) -> None:
             mapping._modules[model_type] = package
 
 
-def _register_model_classes(auto: ModuleType) -> None:
+def _register_model_classes(auto: ModuleType, may_postpone: bool = True) -> None:
     """By transformers' public method, which takes classes and so imports every model at once.
 
     The import of one of our own models may be what made transformers load its Auto classes. The rest then cannot be
-    imported before that one is; `unfinished` keeps the registration for the first use of the package.
+    imported before that one is, and the registration is postponed to the first use of the package.
+
+    Raises:
+        ImportError: when a model cannot be imported then either.
     """
     package = sys.modules[__package__]
     try:
         classes = {name: getattr(package, name) for name in {*MODEL_TYPES, *_names_of_models()}}
     except (ImportError, AttributeError):
-        unfinished.append(lambda: _register_model_classes(auto))
+        if not may_postpone:
+            raise
+        _postponed.append(lambda: _register_model_classes(auto, may_postpone=False))
         return
     for auto_class, models in MODELS.items():
         for config, model in models.items():
@@ -100,9 +105,10 @@ def _names_of_models() -> set[str]:
 
 
 def finish_registration() -> None:
-    """Do what an import in progress had prevented."""
-    while unfinished:
-        unfinished.pop()()
+    """Run the registrations that a circular import postponed."""
+    postponed, _postponed[:] = _postponed[:], []
+    for register in postponed:
+        register()
 
 
 def register_pipelines() -> None:

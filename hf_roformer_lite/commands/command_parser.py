@@ -19,7 +19,8 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter):
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         values = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{action.option_strings[0]} {values}"
+        spellings = [option for option in action.option_strings if "-" not in option[2:]]
+        return f"{spellings[-1]} {values}"  # an alias, such as --from, is the better name
 
     def _get_default_metavar_for_optional(self, action: Action) -> str:
         name = getattr(action.type, "__name__", "value")

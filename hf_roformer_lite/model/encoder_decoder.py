@@ -104,7 +104,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source and run the decoder on the target; the class describes the arguments."""
-        refuse_misspelt(self.forward, kwargs)
+        refuse_misspelt(type(self), kwargs)
         self._check(attention_mask, decoder_input_ids, decoder_inputs_embeds)
         for flag in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, flag):
@@ -170,7 +170,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
 
     Returns of `forward`:
         `logits` `(B, Lt, vocab)`, and `loss` with labels. While training with labels `logits` is None (see
-        `sparse_prediction` of the decoder's config), and ends of targets without labels are not computed at all.
+        `sparse_prediction` of the decoder's config), and the part of a target after its last label is not computed.
     """
 
     loss_type = "ForMaskedLM"  # labels are aligned with the decoder's outputs; nothing shifts them again
@@ -221,6 +221,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Run both stacks and the LM head; the class describes the arguments."""
+        refuse_misspelt(type(self), kwargs)
         if labels is not None:
             use_cache = bool(use_cache)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -246,8 +247,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             **kwargs,
         )
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
-        of_the_stacks = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **of_the_stacks)
+        stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **stack_outputs)
 
 
 __all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqModel"]

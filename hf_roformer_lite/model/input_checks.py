@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -11,23 +11,30 @@ import torch
 from transformers.utils.generic import TransformersKwargs
 from transformers.utils.import_utils import is_tracing
 
-_CLOSE = 0.8  # similarity of names at which an unknown one is taken for a misspelling
+_CLOSE = 0.92  # similarity at which an unknown name is taken for a misspelt one: a letter too many, too few or wrong
 
 
-def refuse_misspelt(forward: Any, options: Iterable[str]) -> None:
+def refuse_misspelt(model_class: type, options: dict[str, Any]) -> None:
     """Refuse arguments that look like misspelt ones of `forward`; all others go on to the attention functions.
 
     Raises:
         TypeError: with the name that was probably meant.
     """
-    known: dict[str, None] | None = None
-    for name in options:
-        if name in TransformersKwargs.__annotations__:
-            continue
-        if known is None:
-            known = dict.fromkeys([*signature(forward).parameters, *TransformersKwargs.__annotations__, "labels"])
-        if name not in known and (close := difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)):
-            raise TypeError(f"forward got an unexpected argument {name!r}; did you mean {close[0]!r}?")
+    if torch.compiler.is_compiling():
+        return
+    for name, value in options.items():
+        if value is not None and (meant := _meant(model_class, name)):
+            raise TypeError(f"forward got an unexpected argument {name!r}; did you mean {meant!r}?")
+
+
+@lru_cache(maxsize=1000)
+def _meant(model_class: type, name: str) -> str | None:
+    """The argument that an unknown `name` is a misspelling of, if it looks like one."""
+    if name in TransformersKwargs.__annotations__:
+        return None
+    known = [*signature(model_class.forward).parameters, "labels"]
+    swapped = [other for other in known if sorted(other) == sorted(name)]
+    return next(iter(swapped or difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)), None)
 
 
 def check_ids(input_ids: Any, inputs_embeds: Any) -> None:
@@ -85,6 +92,19 @@ def check_labels(labels: torch.Tensor, shape: tuple[int, ...], what: str) -> Non
     """
     if tuple(labels.shape) != tuple(shape):
         raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(shape)}, one for each {what}.")
+
+
+def check_no_segments(token_type_ids: torch.Tensor | None) -> None:
+    """For a model without segments; zeros, which many tokenizers give for every text, mean nothing and go through.
+
+    Raises:
+        ValueError: for other numbers.
+    """
+    if token_type_ids is not None and not is_tracing(token_type_ids) and bool(token_type_ids.any()):
+        raise ValueError(
+            "token_type_ids: this model has no segments (type_vocab_size=0), so that a pair of texts cannot be told "
+            "apart by them; leave them out, in a tokenizer by return_token_type_ids=False."
+        )
 
 
 def _check_tensor(name: str, value: Any, ndim: int, shape: str) -> None:

@@ -28,8 +28,9 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
-from .input_checks import check_ids, check_mask
+from .input_checks import check_ids, check_mask, check_no_segments
 from .ragged import RaggedBatch
+from .torch_internals import version_of
 
 # How transformers' DataCollatorWithFlattening describes packed documents.
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
@@ -73,7 +74,7 @@ def lay_out(
     encoder_attention_mask: torch.Tensor | None = None,
     encoder_tokens: RaggedBatch | None = None,
     past_key_values: Cache | None = None,
-    use_cache: bool | None = False,
+    use_cache: bool | None = None,
     **options: Any,
 ) -> InputLayout:
     """Lay out an input of the stack that `config` describes.
@@ -83,7 +84,8 @@ def lay_out(
         is_training: Whether the stack is in training mode, where no cache is made.
         input_ids … past_key_values, options: As for `RoFormerLiteModel.forward`.
         encoder_tokens: The layout of the encoder's own tokens, if it ran in the same call.
-        use_cache: Whether to make a cache where none is given; packed documents have none.
+        use_cache: Whether to make a cache where none is given (default: `config.use_cache`); packed documents have
+            none.
 
     Raises:
         ValueError: when inputs do not fit together.
@@ -94,6 +96,7 @@ def lay_out(
     given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
     is_paged = options.get("cache") is not None
     is_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
+    use_cache = config.use_cache if use_cache is None else use_cache
     wants_cache = use_cache and past_key_values is None and config.is_decoder and not is_training and not is_paged
     may_be_packed = position_ids is not None or options.get("cu_seq_lens_q") is not None
     tokens, choose_rows = None, _row_chooser(config, weight)
@@ -109,11 +112,7 @@ def lay_out(
         tokens,
         _plan_layer_types(config, tokens, given, attention_mask, past_key_values, is_paged, dtype),
         past_key_values=past_key_values,
-        attention_options={
-            name: value
-            for name, value in options.items()
-            if name not in ("is_causal", "token_type_ids") and (is_paged or name not in PACKING_ARGUMENTS)
-        },
+        attention_options=_attention_options(options, is_paged),
     )
     if config.add_cross_attention:
         layout.encoder_tokens, layout.cross_attention = _lay_out_cross_attention(
@@ -137,11 +136,8 @@ def _check(
     for mask in attention_mask.values() if isinstance(attention_mask, dict) else [attention_mask]:
         if mask is not None:
             check_mask(mask)
-    if options.get("token_type_ids") is not None and not config.type_vocab_size:
-        raise ValueError(
-            "token_type_ids: this model has no segments (type_vocab_size=0); leave them out, in a tokenizer by "
-            "return_token_type_ids=False."
-        )
+    if not config.type_vocab_size:
+        check_no_segments(options.get("token_type_ids"))
     if encoder_hidden_states is not None and not config.add_cross_attention:
         raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
     if encoder_hidden_states is None and config.add_cross_attention:
@@ -235,6 +231,12 @@ def _plan_layer_types(
     return plans
 
 
+def _attention_options(options: dict[str, Any], is_paged: bool) -> dict[str, Any]:
+    """What is left for the attention functions when the plans speak for the rest."""
+    settled = {"is_causal", "token_type_ids", *(() if is_paged else PACKING_ARGUMENTS)}
+    return {name: value for name, value in options.items() if name not in settled}
+
+
 def _lay_out_cross_attention(
     config: RoFormerLiteConfig,
     layout: InputLayout,
@@ -250,24 +252,25 @@ def _lay_out_cross_attention(
     tokens, cache = layout.tokens, layout.past_key_values
     if isinstance(cache, EncoderDecoderCache):
         _keep_whole_encoder(cache)
-    remembers = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
-    shapes = tokens.seq_len, encoder_hidden_states.shape[:2]
-    if remembers:
-        mask, shapes_then, result = _cross_attention_of_cache.get(cache, (None, None, None))
-        if mask is encoder_attention_mask and shapes_then == shapes:
+    can_reuse = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
+    backend, states = config._attn_implementation, encoder_hidden_states
+    key = backend, tokens.seq_len, states.shape[:2], states.device, version_of(encoder_attention_mask)
+    if can_reuse:
+        mask, key_then, result = _cross_attention_of_cache.get(cache, (None, None, None))
+        if mask is encoder_attention_mask and key_then == key:
             return result
-    is_by_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache are
-    if encoder_tokens is None or (is_by_rows and not encoder_tokens.is_dense):
+    keeps_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache do
+    if encoder_tokens is None or (keeps_rows and not encoder_tokens.is_dense):
         encoder_tokens = RaggedBatch.build(
             *encoder_hidden_states.shape[:2],
             device=encoder_hidden_states.device,
             attention_mask=encoder_attention_mask,
-            dense=is_by_rows,
+            dense=keeps_rows,
             choose_num_rows=choose_rows,
         )
-    result = encoder_tokens, plan_cross_attention(tokens, encoder_tokens, config._attn_implementation)
-    if remembers:
-        _cross_attention_of_cache[cache] = encoder_attention_mask, shapes, result
+    result = encoder_tokens, plan_cross_attention(tokens, encoder_tokens, backend)
+    if can_reuse:
+        _cross_attention_of_cache[cache] = encoder_attention_mask, key, result
     return result
 
 

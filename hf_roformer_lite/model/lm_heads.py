@@ -54,7 +54,8 @@ class LMHeadMixin:
         logits_to_keep: int | torch.Tensor,
     ) -> torch.Tensor:
         """The states `(B, L, hidden)` whose logits `logits_to_keep` asks for: of the last positions (0: of all), or
-        of the given indices. With padding on the right, the last position of a row is that of its last real token.
+        of the given indices. For 1 and padding on the right, the last position of a row is that of its last real token
+        (of the part of the prompt at hand, where `generate` reads it in parts).
         """
         if not isinstance(logits_to_keep, int):
             return hidden_states[:, logits_to_keep]
@@ -174,11 +175,19 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
 
     def prepare_inputs_for_generation(
-        self, input_ids: torch.Tensor, *args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: torch.Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
-        """As in every model of transformers, except that a prompt keeps its mask of two dimensions, where a cache of
-        fixed size would have one of four: the mask says where the prompt ends."""
-        inputs = super().prepare_inputs_for_generation(input_ids, *args, attention_mask=attention_mask, **kwargs)
+        """As in every model of transformers, except that a prompt keeps its `(B, L)` mask. For a static cache
+        transformers would replace it by a mask of four dimensions, which does not tell where the prompt ends."""
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, next_sequence_length, past_key_values, attention_mask, inputs_embeds, **kwargs
+        )
         given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
         if attention_mask is not None and given.shape[1] > 1:
             inputs["attention_mask"] = attention_mask

@@ -83,7 +83,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         encoder_attention_mask: `(B, Ls)`, 1 for real tokens.
         past_key_values: Cache of a decoder; made here when `use_cache` (default: `config.use_cache`) asks for one.
             In training only when given; packed documents have none.
-        layout: What `lay_out` returned for this input, from a caller that needs it as well.
+        layout: What `lay_out` returned for these arguments. It then stands for all that describe the batch: masks,
+            positions, cache and `use_cache` are not looked at again.
         kwargs: `output_hidden_states`, `output_attentions`, `cu_seq_lens_q` (packed input), and what attention
             functions take.
 
@@ -125,6 +126,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run the stack; the class describes the arguments and what comes back."""
+        refuse_misspelt(type(self), kwargs)
         if layout is None:
             layout = self.lay_out(
                 input_ids=input_ids,
@@ -159,8 +161,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         )
 
     def lay_out(self, **inputs: Any) -> InputLayout:
-        """The layout that `forward` will use for the same inputs, for callers that need it as well."""
-        refuse_misspelt(self.forward, inputs)
+        """The layout that `forward` uses for the same arguments. Heads that pool by document, and encoder–decoders,
+        call this first and pass the layout to `forward`."""
         return lay_out(self.config, next(self.parameters(), None), self.training, **inputs)
 
     def _rotary_tables(

@@ -41,3 +41,10 @@ def has_forward_hooks(module: nn.Module) -> bool:
 def is_transformed() -> bool:
     """Whether `torch.func` or forward-mode differentiation is at work."""
     return _are_function_transforms_active() or getattr(forward_ad, "_current_level", 0) >= 0
+
+
+def version_of(tensor: torch.Tensor | None) -> int:
+    """A number that grows whenever `tensor` is changed in place; 0 where torch does not count."""
+    if tensor is None or tensor.is_inference():
+        return 0
+    return getattr(tensor, "_version", 0)

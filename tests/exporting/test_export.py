@@ -1,7 +1,5 @@
 """Exported graphs: the same numbers as the model at sizes they were not traced with, the same tokens as `generate`."""
 
-import sys
-
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -165,10 +163,3 @@ def test_what_cannot_be_exported():
     sliding = build(RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
     with pytest.raises(InputError, match="format='onnx'"):
         export_model(sliding, "torch")
-
-
-def test_former_home_of_the_function():
-    sys.modules.pop("hf_roformer_lite.export", None)
-    with pytest.warns(DeprecationWarning, match="from hf_roformer_lite.exporting import export_model"):
-        from hf_roformer_lite.export import export_model as former
-    assert former is export_model

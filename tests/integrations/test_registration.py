@@ -83,6 +83,17 @@ print(type(AutoModelForMaskedLM.from_config(config)).__name__, type(AutoModelFor
 """
 
 
+def test_a_model_that_cannot_be_imported_is_an_error():
+    """Not an endless wait for an import that never ends."""
+    broken = "import sys; sys.modules['hf_roformer_lite.model.parallel_heads'] = None\n"
+    code = HIDE.format(table="_modules", first=broken)
+    code = code.replace(
+        "config = ", "hf_roformer_lite.RoFormerLiteConfig\nconfig = ", 1
+    )  # the Auto classes are loaded
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "parallel_heads" in done.stderr.splitlines()[-1], done.stderr
+
+
 @pytest.mark.parametrize("table", ["_config_mapping", "_reverse_config_mapping", "_model_mapping", "_modules"])
 @pytest.mark.parametrize("first", ["import hf_roformer_lite", "import hf_roformer_lite.model.layers"])
 def test_without_the_private_tables_of_transformers(table, first):

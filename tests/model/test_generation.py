@@ -195,6 +195,14 @@ def test_the_source_is_laid_out_once(beams, backend, monkeypatch, ragged_input):
     torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)
     assert (steps[2] - steps[0]).abs().max() > 1e-3
 
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with torch.no_grad():
+        first = model(**source, decoder_input_ids=start, past_key_values=cache)
+        mask.fill_(1)  # in place
+        memory = {"encoder_outputs": (first.encoder_last_hidden_state,), "decoder_input_ids": start}
+        changed = model(**memory, attention_mask=mask, past_key_values=cache).logits
+    torch.testing.assert_close(changed, steps[2], rtol=0, atol=0)
+
 
 CACHES = {
     "no cache": lambda config: {"use_cache": False},
@@ -220,3 +228,14 @@ def test_prompts_padded_on_any_side(name, cache, mode):
         of_cache = CACHES[cache](model.config)
         padded = model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
         assert padded[:, -6:].tolist() == alone, side
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_from_vectors(cache):
+    """`inputs_embeds` in place of the prompt's ids: the same tokens."""
+    model = build(RoFormerLiteForCausalLM, stack_config(eos_token_id=None))
+    ids = torch.randint(5, VOCAB, (3, 6), generator=torch.Generator().manual_seed(0))
+    expected = model.generate(ids, max_new_tokens=5, do_sample=False)[:, 6:]
+    vectors = model.get_input_embeddings()(ids)
+    of_cache = CACHES[cache](model.config)
+    assert model.generate(inputs_embeds=vectors, max_new_tokens=5, do_sample=False, **of_cache).equal(expected)

@@ -96,11 +96,16 @@ def test_misspelt_arguments(model_class, wrong, right):
 
 def test_options_of_attention_functions_go_through():
     model = build(RoFormerLiteModel, stack_config())
-    torch.testing.assert_close(model(IDS, softcap=None, output_attentions=False)[0], model(IDS)[0])
+    options = {"softcap": None, "output_attentions": False, "max_length": 9, "past_key_value": None}
+    options["position_bias"] = torch.zeros(1, 1, 1, 1)
+    torch.testing.assert_close(model(IDS, **options)[0], model(IDS)[0])
 
 
 def test_segments_where_there_are_none():
     segments = torch.zeros_like(IDS)
+    model = build(RoFormerLiteForSequenceClassification, stack_config())
+    torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)  # of BERT's tokenizers
+    segments[0, 3:] = 1
     with pytest.raises(ValueError, match="token_type_ids: this model has no segments.*return_token_type_ids=False"):
         build(RoFormerLiteModel, stack_config())(IDS, token_type_ids=segments)
     assert build(RoFormerLiteModel, stack_config("learned-typed"))(IDS, token_type_ids=segments)[0].isfinite().all()
