@@ -77,6 +77,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
         hidden_dropout (`float`, defaults to 0.1): Dropout on the embeddings and on every branch before it is added.
         attention_dropout (`float`, defaults to 0.0): Dropout on the attention probabilities.
+        mlp_dropout (`float`, defaults to 0.0): Dropout between the two maps of a feed-forward (torch's own layers have
+            it); only in standard layers.
         attention_bias (`bool`, defaults to `True`): Biases in the attention's projections.
         mlp_bias (`bool`, defaults to `True`): Biases in the feed-forward.
         norm_type (`str`, defaults to `"layernorm"`): `layernorm` or `rmsnorm` (Zhang & Sennrich 2019,
@@ -151,6 +153,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     qkv_dropout: float | int | None = None
     hidden_dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
+    mlp_dropout: float | int = 0.0
     attention_bias: bool = True
     mlp_bias: bool = True
     norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -279,7 +282,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self._require(getattr(self, field) >= 0, field, "zero or more")
         if self.embedding_norm_eps is not None:
             self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
-        for field in ("hidden_dropout", "attention_dropout", "classifier_dropout", "qkv_dropout"):
+        for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
                 self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
         from transformers.activations import ACT2FN  # imports torch: late, as Auto classes read configs without it
@@ -321,7 +324,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         """Refuse options that the layers of the other styles do not have."""
         fixed: dict[str, Any] = {}
         if self.layer_style != "standard":
-            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False}
+            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False, "mlp_dropout": 0.0}
         if self.layer_style != "parallel_heads":
             fixed |= {"num_mlp_layers": 1, "qkv_mlp_layers": 1, "qkv_intermediate_size": None, "qkv_dropout": None}
         if self.layer_style == "parallel_heads":
