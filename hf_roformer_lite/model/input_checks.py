@@ -16,10 +16,13 @@ _CLOSE = 0.8  # similarity of names at which an unknown one is taken for a missp
 
 def refuse_misspelt(forward: Any, options: Iterable[str]) -> None:
     """Refuse arguments that look like misspelt ones of `forward`; all others go on to the attention functions.
+    Compiled models do not ask.
 
     Raises:
         TypeError: with the name that was probably meant.
     """
+    if torch.compiler.is_compiling():  # what compares the names cannot be traced
+        return
     known: dict[str, None] | None = None
     for name in options:
         if name in TransformersKwargs.__annotations__:
