@@ -10,6 +10,7 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
+from .configuration_fields import check_field_names
 from .rope_parameters import check_rope_parameters
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -127,6 +128,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             [PAD] 0, [CLS] 2, [SEP] 3.
 
     Raises:
+        TypeError: for a field that there is not.
         StrictDataclassError: for a value or combination of which no model can be built; the message names the field,
             its value and what would be right.
     """
@@ -233,6 +235,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         return cls(**{**preset_fields(name), **fields})
 
     def __post_init__(self, **kwargs: Any):
+        check_field_names(self, kwargs)
         if self.position_embedding_type != "rope" and (
             self.rope_parameters or kwargs.get("rope_scaling") or kwargs.get("rope_theta")
         ):
