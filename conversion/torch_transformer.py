@@ -63,6 +63,7 @@ def stack_config(
     """Our config for a stack of torch's layers."""
     width, heads = require_fields(source_config, "torch", "d_model", "nhead")
     activation, bias = source_config.get("activation", "relu"), source_config.get("bias", True)
+    dropout = source_config.get("dropout", 0.1)
     if activation not in ACTIVATIONS:
         raise InputError(f"activation={activation!r}: must be one of {', '.join(ACTIVATIONS)}")
     return RoFormerLiteConfig(
@@ -73,8 +74,9 @@ def stack_config(
         num_attention_heads=heads,
         intermediate_size=source_config.get("dim_feedforward", 2048),
         hidden_act=activation,
-        hidden_dropout=source_config.get("dropout", 0.1),
-        attention_dropout=source_config.get("dropout", 0.1),
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+        mlp_dropout=dropout,
         attention_bias=bias,
         mlp_bias=bias,
         norm_bias=bias,

@@ -64,6 +64,7 @@ class RoFormerLiteAttention(nn.Module):
         plan: AttentionPlan | None = None,
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         key_position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        value_position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -75,6 +76,8 @@ class RoFormerLiteAttention(nn.Module):
             plan: Which keys each query attends to.
             position_embeddings: Cosines and sines, each `(..., 1, rotary_dim)`; None does not rotate.
             key_position_embeddings: The same for the keys of cross-attention.
+            value_position_embeddings: The same for values that are rotated, where theirs are others than those of
+                queries and keys.
             past_key_values: Cache to extend and read; only with `(B, L, hidden)`.
 
         Returns:
@@ -93,7 +96,7 @@ class RoFormerLiteAttention(nn.Module):
             if position_embeddings is not None:
                 key = rotate(key, *position_embeddings)
                 if self.rotary_value:
-                    value = rotate(value, *position_embeddings)
+                    value = rotate(value, *(value_position_embeddings or position_embeddings))
             if past_key_values is not None:
                 if isinstance(past_key_values, EncoderDecoderCache):
                     past_key_values = past_key_values.self_attention_cache

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers.utils import is_torch_flex_attn_available
 
-from .attention_rows import AttentionFunction, RowsPlan, Span, window_blocks, within_window
+from .attention_rows import AttentionFunction, RowsPlan, Span, nothing_attended, window_blocks, within_window
 from .ragged import RaggedBatch
 
 if is_torch_flex_attn_available():
@@ -113,6 +113,8 @@ class DensePlan(_MaskedPlan):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`(B, Lq, heads, head_dim)` and `(B, Lk, key_value_heads, head_dim)` to `(B, Lq, heads * head_dim)`."""
+        if function is not eager_attention_forward and _is_empty(query, key):
+            return nothing_attended(query, key, value), None
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         output, weights = function(
             module, query, key, value, self.mask, is_causal=self.is_causal, **self.options, **kwargs
@@ -137,6 +139,11 @@ class FlatPlan(_MaskedPlan):
         flat = [states.reshape(1, -1, *states.shape[-2:]).transpose(1, 2) for states in (query, key, value)]
         output, _ = function(module, *flat, self.mask, is_causal=self.is_causal, **self.options, **kwargs)
         return output.reshape(*query.shape[:-2], -1), None
+
+
+def _is_empty(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether there is nothing to attend, as in a batch of no rows, which transformers' functions cannot take."""
+    return not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and not (query.numel() and key.numel())
 
 
 AttentionPlan = DensePlan | FlatPlan | RowsPlan

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .torch_internals import is_transformed
+
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 # A row shorter than this share of the longest row in its group begins a new group. Padding adds to the cost of
@@ -55,6 +57,15 @@ class _MoveRows(torch.autograd.Function):
         return _MoveRows.apply(grad, inverse, index, zeroed_grad, zeroed), None, None, None, None
 
 
+def _move_rows(
+    states: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor, zeroed: torch.Tensor, zeroed_grad: torch.Tensor
+) -> torch.Tensor:
+    """`_MoveRows`, or torch's own operations where functions are transformed (`torch.func`)."""
+    if not torch.compiler.is_compiling() and is_transformed():
+        return states.index_select(0, index).index_fill(0, zeroed, 0.0)
+    return _MoveRows.apply(states, index, inverse, zeroed, zeroed_grad)
+
+
 @dataclass
 class RowSide:
     """Where the tokens of one side, queries or keys, stand among the padded rows of all groups."""
@@ -80,13 +91,13 @@ class RowSide:
             rows = states.index_select(0, self.token_of_row)
         else:
             no_row = self.padding[:0]
-            rows = _MoveRows.apply(states, self.token_of_row, self.row_of_token, no_row, self.absent)
+            rows = _move_rows(states, self.token_of_row, self.row_of_token, no_row, self.absent)
         pieces = rows.split([b * length for b, length in self.shapes])
         return [piece.unflatten(0, shape).transpose(1, 2) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def to_tokens(self, rows: torch.Tensor) -> torch.Tensor:
         """`(M, width)` to `(N, width)`, zeros for absent tokens."""
-        return _MoveRows.apply(rows, self.row_of_token, self.token_of_row, self.absent, self.padding)
+        return _move_rows(rows, self.row_of_token, self.token_of_row, self.absent, self.padding)
 
 
 def _row_side(groups: list[list[tuple[int, int]]], tokens: int, device: torch.device, is_repeated: bool) -> RowSide:
@@ -152,7 +163,7 @@ class RowsPlan:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
         leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
         if self.is_empty:
-            return query.reshape(*leading, width) * 0 + (key.sum() + value.sum()) * 0, None  # all get their gradient
+            return nothing_attended(query, key, value), None
         query, key, value = (states.reshape(-1, *states.shape[-2:]) for states in (query, key, value))  # (N, heads, d)
         keys, values = self.keys.to_rows(key), self.keys.to_rows(value)
         rows = zip(self.queries.to_rows(query), keys, values, self.masks, strict=True)
@@ -161,6 +172,11 @@ class RowsPlan:
             for *states, mask in rows
         ]  # each (b * lq, heads * head_dim)
         return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width), None
+
+
+def nothing_attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """What queries `(..., heads, head_dim)` without keys get: zeros `(..., heads * head_dim)`; all get a gradient."""
+    return query.flatten(-2) * 0 + (key.sum() + value.sum()) * 0
 
 
 def _span_mask(spans: list[Span], device: torch.device, is_causal: bool, window: int | None) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
+from .configuration_fields import check_field_names
 from .rope_parameters import check_rope_parameters
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -77,6 +78,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
         hidden_dropout (`float`, defaults to 0.1): Dropout on the embeddings and on every branch before it is added.
         attention_dropout (`float`, defaults to 0.0): Dropout on the attention probabilities.
+        mlp_dropout (`float`, defaults to 0.0): Dropout between the two maps of a feed-forward (torch's own layers have
+            it); only in standard layers.
         attention_bias (`bool`, defaults to `True`): Biases in the attention's projections.
         mlp_bias (`bool`, defaults to `True`): Biases in the feed-forward.
         norm_type (`str`, defaults to `"layernorm"`): `layernorm` or `rmsnorm` (Zhang & Sennrich 2019,
@@ -125,6 +128,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             [PAD] 0, [CLS] 2, [SEP] 3.
 
     Raises:
+        TypeError: for a field that there is not.
         StrictDataclassError: for a value or combination of which no model can be built; the message names the field,
             its value and what would be right.
     """
@@ -151,6 +155,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     qkv_dropout: float | int | None = None
     hidden_dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
+    mlp_dropout: float | int = 0.0
     attention_bias: bool = True
     mlp_bias: bool = True
     norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -230,6 +235,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         return cls(**{**preset_fields(name), **fields})
 
     def __post_init__(self, **kwargs: Any):
+        check_field_names(self, kwargs)
         if self.position_embedding_type != "rope" and (
             self.rope_parameters or kwargs.get("rope_scaling") or kwargs.get("rope_theta")
         ):
@@ -279,7 +285,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self._require(getattr(self, field) >= 0, field, "zero or more")
         if self.embedding_norm_eps is not None:
             self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
-        for field in ("hidden_dropout", "attention_dropout", "classifier_dropout", "qkv_dropout"):
+        for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
                 self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
         from transformers.activations import ACT2FN  # imports torch: late, as Auto classes read configs without it
@@ -321,7 +327,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         """Refuse options that the layers of the other styles do not have."""
         fixed: dict[str, Any] = {}
         if self.layer_style != "standard":
-            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False}
+            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False, "mlp_dropout": 0.0}
         if self.layer_style != "parallel_heads":
             fixed |= {"num_mlp_layers": 1, "qkv_mlp_layers": 1, "qkv_intermediate_size": None, "qkv_dropout": None}
         if self.layer_style == "parallel_heads":

@@ -10,6 +10,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
+from .configuration_fields import check_field_names
 from .configuration_roformer_lite import RoFormerLiteConfig, preset_fields
 
 logger = logging.get_logger(__name__)
@@ -31,6 +32,7 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
             them: [PAD] 0, start [CLS] 2, end [SEP] 3. The decoder takes the first three over.
 
     Raises:
+        TypeError: for a field that there is not, of the pair or of a stack.
         StrictDataclassError: when the two stacks or the token ids do not fit together.
     """
 
@@ -87,6 +89,7 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
                 f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: nothing reads this of the pair; "
                 "give it to encoder= and decoder=, or to from_preset, which hands it to both."
             )
+        check_field_names(self, {name: value for name, value in kwargs.items() if name not in misplaced})
         for side in ("encoder", "decoder"):  # transformers 5.17 makes no configs of dictionaries, 5.23 does
             given = copy.deepcopy(getattr(self, side))
             setattr(self, side, given if isinstance(given, PreTrainedConfig) else RoFormerLiteConfig(**(given or {})))

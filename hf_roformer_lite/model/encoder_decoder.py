@@ -165,6 +165,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
     Args of `forward`, besides those of `RoFormerLiteSeq2SeqModel`:
         labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads them shifted by one. With
             labels no cache is made unless asked for.
+        logits_to_keep: Without labels, compute the logits of the last target positions alone (0: of all), or of the
+            given indices.
         num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided by.
         smoothing: Label smoothing of the loss.
 
@@ -216,6 +218,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         past_key_values: Cache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
         **kwargs: Unpack[TransformersKwargs],
@@ -246,7 +249,10 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             return_dict=True,
             **kwargs,
         )
-        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
+        hidden_states = outputs.last_hidden_state
+        if labels is None:
+            hidden_states = self.keep_positions(hidden_states, decoder_attention_mask, logits_to_keep)
+        logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing)
         stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **stack_outputs)
 

@@ -16,11 +16,12 @@ _CLOSE = 0.92  # similarity at which an unknown name is taken for a misspelt one
 
 def refuse_misspelt(model_class: type, options: dict[str, Any]) -> None:
     """Refuse arguments that look like misspelt ones of `forward`; all others go on to the attention functions.
+    Compiled models do not ask.
 
     Raises:
         TypeError: with the name that was probably meant.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # what compares the names cannot be traced
         return
     for name, value in options.items():
         if value is not None and (meant := _meant(model_class, name)):

@@ -40,7 +40,10 @@ class RoFormerLiteDropout(nn.Dropout):
 
 
 class RoFormerLiteMLP(nn.Module):
-    """Feed-forward: `down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`. `(..., hidden)` to `(..., hidden)`."""
+    """Feed-forward: `down(drop(act(up(x))))`, or gated `down(drop(act(gate(x)) * up(x)))`.
+
+    `(..., hidden)` to `(..., hidden)`.
+    """
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
@@ -49,12 +52,13 @@ class RoFormerLiteMLP(nn.Module):
         self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
         self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
         self.act_fn = ACT2FN[config.hidden_act]
+        self.dropout = RoFormerLiteDropout(config.mlp_dropout)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         up = self.up_proj(hidden_states)  # (..., intermediate)
         if self.gate_proj is None:
-            return self.down_proj(self.act_fn(up))
-        return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * up)
+            return self.down_proj(self.dropout(self.act_fn(up)))
+        return self.down_proj(self.dropout(self.act_fn(self.gate_proj(hidden_states)) * up))
 
 
 class RoFormerLiteBaseLayer(GradientCheckpointingLayer):

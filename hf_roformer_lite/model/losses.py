@@ -64,10 +64,11 @@ def labelled_lm_loss(
         lm_head: From there to `(n, vocab)`.
     """
     labels = labels.to(hidden_states.device).flatten()
-    labelled = (labels != IGNORE_INDEX).nonzero().squeeze(-1)  # (n,)
+    is_labelled = labels != IGNORE_INDEX
+    labelled = is_labelled.nonzero().squeeze(-1)  # (n,)
     states = transform(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, embedding_size)
     total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
-    return _mean(total, len(labelled), num_items_in_batch)
+    return _mean(total, is_labelled.sum(), num_items_in_batch)  # a tensor, as torch.compile does not know the number
 
 
 def sequence_loss(

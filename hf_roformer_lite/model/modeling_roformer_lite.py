@@ -175,6 +175,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if not position_ids.numel():  # a batch of padding alone: RoPE scalings ask for the largest position
             position_ids = position_ids.new_zeros(1)
         tables = {"position_embeddings": self.rotary_emb(hidden_states, position_ids)}
+        scaling = self.rotary_emb.attention_scaling  # sharpens the scores (yarn, longrope); values have none
+        if self.config.rotary_value and scaling != 1:
+            cos, sin = tables["position_embeddings"]
+            tables["value_position_embeddings"] = cos / scaling, sin / scaling
         if layout.encoder_tokens is not None and self.config.layer_style == "parallel_heads":  # no other rotates them
             tables["encoder_position_embeddings"] = self.rotary_emb(hidden_states, layout.encoder_tokens.position_ids)
         return tables

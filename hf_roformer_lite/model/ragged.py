@@ -231,6 +231,8 @@ class RaggedBatch:
                 return sums.index_add(0, batch.document_of_token(), tokens)[:-1] / lengths[:, None]
             ends = lengths.cumsum(0)
             return tokens[ends - lengths if how == "cls" else ends - 1]
+        if not padded.shape[1]:
+            return padded.sum(1)
         if self.attention_mask is None:
             return padded.mean(1) if how == "mean" else padded[:, 0 if how == "cls" else -1]
         if how == "mean":

@@ -4,8 +4,10 @@ from .remote_code import RemoteCodeTokenizer
 
 # isort: split
 import gzip
+import json
 import os
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -17,7 +19,7 @@ from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
-from .tokenization_unigram import train_unigram
+from .tokenization_unigram import train_unigram, with_whole_words
 
 logger = logging.get_logger(__name__)
 
@@ -43,6 +45,8 @@ _SPLIT_PATTERN = (
 _SPACE_BEFORE_WORD = normalizers.Sequence(
     [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{_SPACED_LETTER})"), "")]
 )
+# Cuts the spaces that pieces begin with from their offsets.
+_TRIM_OFFSETS = processors.ByteLevel(trim_offsets=True)
 
 
 class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
@@ -53,7 +57,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Template.** `[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs (token types 0 and 1). `bos_token` is `[CLS]`
     and `eos_token` is `[SEP]`, so an encoder–decoder starts with `[CLS]` and ends with `[SEP]`. Prompts of a causal
     language model must not end with `[SEP]`: with `tokenizer.add_bos_token = True` the template is `[CLS] x`, also
-    when saved.
+    when saved; `add_eos_token = True` alone gives `x [SEP]`, and with both off, as they are at first, the template is
+    the one above. Both are read from the template in `tokenizer.json`.
 
     **Labels.** `tokenizer(text_target=y)`, and the `labels` of `tokenizer(x, text_target=y)`, are `y [SEP]`: exactly
     what a decoder that starts with `[CLS]` has to predict. `decoder_input_ids` are therefore the labels moved to the
@@ -66,7 +71,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Text split into words** (`is_split_into_words=True`). With BPE and Unigram, a word that begins with a letter of a
     script written with spaces is encoded as within a sentence, with the space before it; Chinese, digits and
     punctuation get none. Offsets count from the start of each word. For Chinese labelled character by character
-    take WordPiece, the only one whose tokens never span two Chinese characters.
+    take WordPiece, the only one whose tokens never span two Chinese characters. `word_ids()` of running text number
+    the same words for BPE and Unigram; a `PreTrainedTokenizerFast` on a Unigram file counts each character without a
+    piece as a word.
 
     `token_type_ids` are not among `model_input_names` (`generate` of an encoder–decoder refuses them); ask with
     `return_token_type_ids=True`. Encoding labels or split words replaces parts of the backend during the call: as with
@@ -86,6 +93,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         # tokenizer.json holds the added tokens; a second list would bring back the names that retraining has changed.
         kwargs.pop("added_tokens_decoder", None)
         super().__init__(model_max_length=model_max_length, **{**_ROLES, **kwargs})
+        flags = [self.init_kwargs.pop(flag, None) for flag in ("add_bos_token", "add_eos_token")]
+        if flags == [None, None]:  # else the base class has made the template that they ask for
+            self._add_bos_token, self._add_eos_token = self._flags_of_template()
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
@@ -185,7 +195,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         else:
             kwargs |= {"min_frequency": min_frequency, **names}
             new = super().train_new_from_iterator(texts, vocab_size, length, **kwargs)
-        new._tokenizer.post_processor = new._template()
+        new._add_bos_token, new._add_eos_token = self.add_bos_token, self.add_eos_token
+        new._tokenizer.post_processor = new._template()  # with the new ids
+        new.update_post_processor()
         return new
 
     def __call__(
@@ -202,10 +214,25 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         inputs["labels"] = target["input_ids"]
         return inputs
 
-    def _encode_plus(self, *args: Any, is_split_into_words: bool = False, **kwargs: Any) -> BatchEncoding:
+    def _encode_plus(
+        self, text: Any, text_pair: Any = None, *args: Any, is_split_into_words: bool = False, **kwargs: Any
+    ) -> BatchEncoding:
         spaced = is_split_into_words and not isinstance(self._tokenizer.model, models.WordPiece)
         with self._replaced(**({"normalizer": _SPACE_BEFORE_WORD} if spaced else {})):
-            return super()._encode_plus(*args, is_split_into_words=is_split_into_words, **kwargs)
+            encoded = super()._encode_plus(text, text_pair, *args, is_split_into_words=is_split_into_words, **kwargs)
+        if encoded.encodings and not is_split_into_words and isinstance(self._tokenizer.model, models.Unigram):
+            self._number_whole_words(encoded, text, text_pair)
+        return encoded
+
+    def _number_whole_words(self, encoded: BatchEncoding, text: Any, text_pair: Any) -> None:
+        """Gives the encodings of a batch, or of a single text, the numbers of whole words."""
+        texts, pairs = (text, text_pair) if isinstance(text, list | tuple) else ([text], text_pair and [text_pair])
+        samples = zip(texts, pairs, strict=True) if pairs else [[x] if isinstance(x, str) else x for x in texts]
+        rows = encoded.get("overflow_to_sample_mapping")
+        rows = range(len(encoded.encodings)) if rows is None else [int(row) for row in rows]
+        for number, sample in enumerate(samples):
+            places = slice(bisect_left(rows, number), bisect_right(rows, number))
+            encoded.encodings[places] = with_whole_words(self._tokenizer, list(sample), encoded.encodings[places])
 
     @contextmanager
     def _replaced(self, **parts: Any) -> Iterator[None]:
@@ -219,17 +246,43 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             for name, part in before.items():
                 setattr(self._tokenizer, name, part)
 
+    def update_post_processor(self) -> None:
+        """Called when `add_bos_token` or `add_eos_token` is set; see the class, "Template"."""
+        if self.add_bos_token or self.add_eos_token:
+            super().update_post_processor()
+            if not isinstance(self._tokenizer.model, models.WordPiece):
+                self._tokenizer.post_processor = processors.Sequence([_TRIM_OFFSETS, self._tokenizer.post_processor])
+        elif self._tokenizer.post_processor is None:
+            super().update_post_processor()  # a `tokenizer.json` of others, without a template, is taken as it is
+        else:
+            self._tokenizer.post_processor = self._template()
+
+    def _flags_of_template(self) -> tuple[bool, bool]:
+        """`add_bos_token` and `add_eos_token` of the template in `tokenizer.json`."""
+        if self._tokenizer.post_processor is None:
+            return False, False
+        state = json.loads(self._tokenizer.post_processor.__getstate__())
+        for part in state.get("processors", [state]):
+            single, pair = (
+                [next(iter(item.values()))["id"] for item in part.get(name, [])] for name in ("single", "pair")
+            )
+            if single:
+                flags = single[0] == self.bos_token, single[-1] == self.eos_token
+                is_set = not all(flags) or pair.count(self.bos_token) == 2  # else the template of the class
+                return flags if is_set else (False, False)
+        return False, False
+
     def _template(self, start: bool = True) -> processors.Sequence:
         return _template(self._tokenizer, self.cls_token if start else None, self.sep_token)
 
 
 def _template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:
-    """The special tokens around a text or a pair. Spaces that pieces begin with are cut from their offsets."""
+    """The special tokens around a text or a pair."""
     single = f"{start}:0 $A:0 {end}:0" if start is not None else f"$A:0 {end}:0"
     ids = [(token, backend.token_to_id(token)) for token in (start, end) if token is not None]
     template = processors.TemplateProcessing(single=single, pair=f"{single} $B:1 {end}:1", special_tokens=ids)
     has_spaces = not isinstance(backend.model, models.WordPiece)
-    return processors.Sequence([processors.ByteLevel(trim_offsets=True)] * has_spaces + [template])
+    return processors.Sequence([_TRIM_OFFSETS] * has_spaces + [template])
 
 
 def _untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:

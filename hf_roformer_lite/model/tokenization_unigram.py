@@ -1,11 +1,13 @@
-"""Training of Unigram with byte fallback, which the trainer of `tokenizers` does not support."""
+"""Unigram with byte fallback: its training, which the trainer of `tokenizers` does not support, and its words."""
 
 import json
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import UnigramTrainer
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -62,7 +64,8 @@ def train_unigram(
 
     pieces = [(token, 0.0) for token in special_tokens] + [(f"<0x{byte:02X}>", 0.0) for byte in range(256)] + learned
     backend.model = models.Unigram(pieces, unk_id=special_tokens.index(tokenizer.unk_token), byte_fallback=True)
-    # Neighbours without a piece would fall back as one and share their offsets: each is set apart.
+    # Neighbours without a piece would fall back as one and share their offsets: each is set apart. `with_whole_words`
+    # makes one word of them again.
     unknown = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
     backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(Regex(f"[^{unknown}]"), "isolated")])
 
@@ -80,3 +83,71 @@ def _alphabet(words: Counter[str], min_frequency: int) -> set[str]:
         alphabet.add(character)
         covered += count
     return alphabet - {_DELIMITER, _MARK}
+
+
+def with_whole_words(backend: Tokenizer, texts: list[str], pieces: list[Encoding]) -> list[Encoding]:
+    """
+    The encodings with word numbers that count the words of the first pre-tokenizer alone; the second one, which sets
+    characters without a piece apart, gives each of these a number of its own.
+
+    Args:
+        backend: a tokenizer that `train_unigram` has made.
+        texts: the text that was encoded, or the two of a pair.
+        pieces: its encoding, or all parts of it when it was too long.
+    """
+    first_byte = backend.token_to_id("<0x00>")
+    if first_byte is None or not isinstance(backend.pre_tokenizer, pre_tokenizers.Sequence):
+        return pieces
+    byte_ids = set(range(first_byte, first_byte + 256))
+    if all(byte_ids.isdisjoint(piece.ids) for piece in pieces):
+        return pieces
+    cuts = [_cuts_within_words(backend, text) for text in texts]
+    if not any(cuts):
+        return pieces
+    renumbered = []
+    for piece in pieces:
+        state = json.loads(piece.__getstate__())
+        for part in (state, *state["overflowing"]):
+            _renumber(part, cuts)
+        renumbered.append(Encoding())
+        renumbered[-1].__setstate__(json.dumps(state).encode())
+    return renumbered
+
+
+def _cuts_within_words(backend: Tokenizer, text: str) -> list[int]:
+    """The characters before which all pre-tokenizers together cut the text and the first alone does not, rising."""
+    added = sorted(
+        (
+            token.content
+            for token in backend.get_added_tokens_decoder().values()
+            if not (token.special and backend.encode_special_tokens)
+        ),
+        key=len,
+        reverse=True,
+    )
+    cuts: list[int] = []
+    start = 0
+    for found in [*re.finditer("|".join(map(re.escape, added)), text)] if added else []:
+        cuts += _cuts_between(backend, text, start, found.start())
+        start = found.end()
+    return cuts + _cuts_between(backend, text, start, len(text))
+
+
+def _cuts_between(backend: Tokenizer, text: str, start: int, end: int) -> list[int]:
+    """The same, for a part of the text without added tokens."""
+    words, parts = (
+        {begin for _, (begin, _) in splitter.pre_tokenize_str(text[start:end])}
+        for splitter in (backend.pre_tokenizer[0], backend.pre_tokenizer)
+    )
+    return sorted(start + begin for begin in parts - words)
+
+
+def _renumber(encoding: dict[str, Any], cuts: list[list[int]]) -> None:
+    """Subtract from each word's number the cuts before it; `encoding` is the state of an `Encoding`."""
+    for sequence, places in encoding["sequence_ranges"].items():
+        for token in range(places["start"], places["end"]):
+            start, end = encoding["offsets"][token]
+            # The offsets of a space are empty, as those of spaces that pieces begin with: it stands before them.
+            inside = start if start < end else end - 1
+            if encoding["words"][token] is not None:
+                encoding["words"][token] -= bisect_right(cuts[int(sequence)], inside)

@@ -162,6 +162,29 @@ def test_logits_to_keep(generator):
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]])
 
 
+def test_logits_to_keep_in_the_pair(generator):
+    """The same positions as of all logits, the last real one of a padded target, all with labels; `generate` computes
+    one position a step."""
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    source, target = torch.randint(5, VOCAB, (2, 2, 9), generator=generator)
+    target[:, 0] = model.config.decoder_start_token_id  # else `generate` puts it in front
+    mask = torch.ones_like(target)
+    mask[0, 6:] = 0
+    inputs = {"input_ids": source, "decoder_input_ids": target, "use_cache": False}
+    full = model(**inputs).logits
+    for keep, expected in ((1, full[:, -1:]), (2, full[:, -2:]), (torch.tensor([1, 4]), full[:, [1, 4]])):
+        torch.testing.assert_close(model(**inputs, logits_to_keep=keep).logits, expected, **TOLERANCE)
+    padded = model(**inputs, decoder_attention_mask=mask, logits_to_keep=1).logits
+    torch.testing.assert_close(padded[:, 0], full[[0, 1], [5, 8]], **TOLERANCE)
+    with_labels = model(**inputs, labels=target, logits_to_keep=1)
+    torch.testing.assert_close(with_labels.logits, full, **TOLERANCE)
+    lengths = []
+    model.lm_head.register_forward_hook(lambda module, args, logits: lengths.append(logits.shape[1]))
+    tokens = model.generate(source, decoder_input_ids=target, max_new_tokens=3)
+    assert lengths[0] == 1 and set(lengths) == {1}
+    assert tokens[:, 9].tolist() == full[:, -1].argmax(-1).tolist()
+
+
 def test_decoder_input_is_required():
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     with pytest.raises(ValueError, match="decoder_input_ids"):

@@ -1,0 +1,130 @@
+"""Batches without rows, functions of torch that transform a model, and compiled training steps: the same numbers."""
+
+import pytest
+import torch
+from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
+from torch.func import functional_call, grad, jvp
+
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForMultipleChoice,
+    RoFormerLiteForQuestionAnswering,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
+)
+
+IDS = torch.randint(5, VOCAB, (3, 8), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(IDS).index_put((torch.tensor([0, 0, 1]), torch.tensor([6, 7, 0])), torch.tensor(0))
+LABELS = IDS.masked_fill(MASK == 0, -100)
+CLASSES = torch.tensor([0, 1, 2])
+HEADS = {
+    RoFormerLiteForMaskedLM: {"labels": LABELS},
+    RoFormerLiteForCausalLM: {"labels": LABELS},
+    RoFormerLiteForTokenClassification: {"labels": LABELS},
+    RoFormerLiteForSequenceClassification: {"labels": CLASSES},
+    RoFormerLiteForQuestionAnswering: {"start_positions": CLASSES, "end_positions": CLASSES},
+    RoFormerLiteForConditionalGeneration: {"labels": LABELS},
+}
+
+
+def head(model_class, **fields):
+    if model_class is RoFormerLiteForConditionalGeneration:
+        return build(model_class, seq2seq_config())
+    is_tagger = model_class is RoFormerLiteForTokenClassification
+    return build(model_class, stack_config(num_labels=VOCAB if is_tagger else 3, **fields))
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
+def test_no_rows(name, backend):
+    for is_decoder in (False, True):
+        model, none = build(RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder)), IDS[:0]
+        for more in ({}, {"attention_mask": none}, {"position_ids": none}, {"use_cache": False}):
+            assert model(none, **more).last_hidden_state.shape == (0, 8, 32)
+        assert model(IDS[:, :0], use_cache=False).last_hidden_state.shape == (3, 0, 32)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("model_class", HEADS)
+def test_no_rows_with_a_head(model_class, training):
+    model = head(model_class).train(training)
+    targets = {name: value[:0] for name, value in HEADS[model_class].items()}
+    model(IDS[:0], attention_mask=MASK[:0], **targets).loss.backward()
+    found = gradients(model)
+    assert found and all((gradient == 0).all() for gradient in found.values())
+
+
+def test_no_rows_to_pool():
+    for pooling in ("mean", "cls", "last"):
+        model = head(RoFormerLiteForSequenceClassification, classifier_pooling=pooling)
+        assert model(IDS[:0]).logits.shape == (0, 3) and model(IDS[:, :0]).logits.isfinite().all()
+    choices = build(RoFormerLiteForMultipleChoice, stack_config())
+    assert choices(IDS[:0].view(0, 3, 8), labels=CLASSES[:0]).loss == 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("model_class", HEADS)
+def test_functional_gradients_of_padded_input(model_class, training):
+    model = head(model_class).train(training)
+    inputs = {"input_ids": IDS, "attention_mask": MASK, **HEADS[model_class]}
+    weights = dict(model.named_parameters())
+    found = grad(lambda weights: functional_call(model, weights, (), inputs).loss)(weights)
+    model(**inputs).loss.backward()
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5, msg=name)
+
+
+def test_forward_mode_of_padded_input():
+    model = build(RoFormerLiteModel, stack_config(backend="eager")).double()
+    vectors = torch.randn(3, 8, 32, dtype=torch.double)
+    direction = torch.randn_like(vectors)
+
+    def states(vectors: torch.Tensor) -> torch.Tensor:
+        return model(inputs_embeds=vectors, attention_mask=MASK).last_hidden_state
+
+    step = 1e-6 * direction
+    numeric = (states(vectors + step) - states(vectors - step)) / 2e-6
+    torch.testing.assert_close(jvp(states, (vectors,), (direction,))[1], numeric, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("items", [None, 9])
+@pytest.mark.parametrize("model_class", HEADS)
+def test_compiled_training_step(model_class, items):
+    """As one graph, with and without `num_items_in_batch`."""
+    torch._dynamo.reset()
+    model = head(model_class).train()
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "num_items_in_batch": items, **HEADS[model_class]}
+    loss = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).loss
+    loss.backward()
+    found = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    expected = model(**inputs).loss
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
+def test_rotated_values_keep_their_size(rope_type):
+    """With one token, attention gives back its value, which position 0 does not turn."""
+    rope = {"rope_type": rope_type, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4} if rope_type == "longrope" else {}
+    rotated, plain = (
+        build(RoFormerLiteModel, stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)))
+        for rotary_value in (True, False)
+    )
+    assert rotated.rotary_emb.attention_scaling > 1
+    torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
+    default = build(RoFormerLiteModel, stack_config(rotary_value=True))
+    default.rotary_emb.inv_freq = rotated.rotary_emb.inv_freq
+    for layer in default.layers:  # what the scaling of the tables does to queries and keys
+        layer.self_attn.scaling *= rotated.rotary_emb.attention_scaling**2
+    torch.testing.assert_close(rotated(IDS, MASK)[0], default(IDS, MASK)[0], rtol=0, atol=1e-5)
