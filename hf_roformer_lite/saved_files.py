@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from .errors import InputError
@@ -23,9 +24,11 @@ _SHOWN = 300  # characters of another library's message
 
 def reason(error: BaseException) -> str:
     """What an error says, as a part of a sentence: in one line, and not without its type where that says more."""
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        error = error.__cause__  # the field and its value, without the names of the functions that checked it
     text = " ".join(str(error).split())
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
-    return text if isinstance(error, (OSError, ValueError)) and text else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, (OSError, TypeError, ValueError)) and text else f"{type(error).__name__}: {text}"
 
 
 def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None:

@@ -53,13 +53,18 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     if fields.get("transformers_weights") is not None:
         raise InputError(f"{path}: transformers_weights names another file of weights; remove the field")
     for stack in (fields, fields.get("encoder"), fields.get("decoder")):
-        _check_sizes(stack if isinstance(stack, dict) else {}, path)
+        _check_fields(stack if isinstance(stack, dict) else {}, path)
     with naming(path):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     return config
 
 
-def _check_sizes(fields: dict[str, Any], path: Path) -> None:
+def _check_fields(fields: dict[str, Any], path: Path) -> None:
+    """What the classes of configurations do not look at, but loading the model needs."""
+    dtype = fields.get("dtype")
+    floating = isinstance(dtype, str) and getattr(getattr(torch, dtype, None), "is_floating_point", False)
+    if dtype is not None and not floating:
+        raise InputError(f"{path}: dtype={dtype!r} must be a type of floating-point numbers, such as float32")
     for name, value in fields.items():
         largest = _MAX_LABELS if name == "num_labels" else _MAX_LAYERS if name.endswith("_layers") else None
         if largest and isinstance(value, int) and value > largest:
@@ -244,7 +249,7 @@ def load_tokenizer(name: str | Path, tokenizer_class: type = AutoTokenizer) -> P
     found = [path for file in TOKENIZER_FILES if (path := find_file(name, file, "tokenizer")) is not None]
     if not found:
         return None
-    for file in _TOKENIZER_JSON:
+    for file in (*_TOKENIZER_JSON, "config.json"):  # the Auto class looks at the last, too
         read_optional_object(name, file)
     options = {"trust_remote_code": False} if tokenizer_class is AutoTokenizer else {}
     with naming(lambda: _broken_tokenizer_file(found)):

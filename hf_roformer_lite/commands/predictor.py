@@ -90,7 +90,7 @@ def _task_of(config: PreTrainedConfig, directory: str) -> type[Task]:
     architecture = str((architectures or ["no architecture"])[0])
     fitting = [task for task in TASKS.values() if architecture.endswith(task.architecture)]
     if not fitting:
-        raise InputError(f"{directory}: {architecture} fits none of the tasks {', '.join(TASKS)}")
+        raise InputError(f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}")
     return fitting[0]
 
 
