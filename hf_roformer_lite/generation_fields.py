@@ -42,6 +42,7 @@ _NUMBERS: dict[str, tuple[float, float, bool]] = {
 _SWITCHES = ("do_sample", "use_cache", "remove_invalid_values", "renormalize_logits", "return_dict_in_generate")
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 _MORE_TOKENS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+CHECKED_FIELDS = (*_COUNTS, *_NUMBERS, *_SWITCHES, *_TOKENS, *_MORE_TOKENS)
 
 
 def check_generation_fields(fields: Mapping[str, Any], where: str, vocab_size: int = 0) -> None:
