@@ -20,21 +20,18 @@ def bundle(directory: Path) -> list[str]:
         The names of the code files written.
 
     Raises:
-        InputError: when the directory holds neither a model nor a tokenizer of this package.
+        InputError: when the directory holds neither a model nor a tokenizer of this package, or one of their files is
+            damaged.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
     from ..model.remote_code import RemoteCodeMixin
+    from ..saved_model import load_config, load_tokenizer
 
     maps: dict[str, Any] = {}
     with TemporaryDirectory(prefix="roformer-lite-bundle-") as folder:
-        for name, auto_class in {"config.json": AutoConfig, "tokenizer_config.json": AutoTokenizer}.items():
+        for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
             if not (directory / name).is_file():
                 continue
-            try:
-                part = auto_class.from_pretrained(directory)
-            except (OSError, ValueError) as error:
-                raise InputError(f"{directory / name} cannot be read: {error}") from error
+            part = load(directory)
             if isinstance(part, RemoteCodeMixin):  # the tokenizer may be another library's
                 part.save_pretrained(folder, remote_code=True)
                 maps[name] = json.loads((Path(folder) / name).read_text("utf-8"))["auto_map"]

@@ -29,8 +29,9 @@ def main(argv: list[str]) -> None:
         OUT="the directory to write",
     )
     options, paths = parser.parse(argv)
-    from ..conversion.checkpoints import load_model, load_tokenizer, new_directory
+    from ..conversion.checkpoints import new_directory
     from ..exporting import export_model
+    from ..saved_model import load_model, load_tokenizer
 
     out = new_directory(paths.out)
     tokenizer = load_tokenizer(paths.dir)

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
     )
     options, paths = parser.parse(argv)
     from ..conversion import find_converter, open_checkpoint, verify
-    from ..conversion.checkpoints import load_tokenizer
+    from ..saved_model import load_tokenizer
 
     state_dict, config = open_checkpoint(paths.checkpoint)
     lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]

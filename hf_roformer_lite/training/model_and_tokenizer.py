@@ -2,17 +2,19 @@
 
 import difflib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
 from ..model.tokenization_roformer_lite import RoFormerLiteTokenizer
+from ..saved_model import load_config, load_tokenizer, load_with_new_head, try_tokenizer
 
 if TYPE_CHECKING:
     from .options import TrainOptions
@@ -25,10 +27,10 @@ def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path
     """
     given = options.model.tokenizer or options.model.model_name_or_path
     if given:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(given)
-        except (OSError, ValueError) as error:
-            raise InputError(f"no tokenizer can be loaded from {given}: {error}") from error
+        tokenizer = load_tokenizer(given)
+        if tokenizer is None:
+            raise InputError(f"no tokenizer can be loaded from {given}: it has none")
+        try_tokenizer(tokenizer, given)
     else:
         with options.training.main_process_first(local=False, desc="training the tokenizer"):
             if options.training.should_save and not (state_dir / "tokenizer").exists():
@@ -64,20 +66,25 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
         if options.model.model_name_or_path:
             return _pretrained_model(options, len(tokenizer), fields)
         return _new_model(options, tokenizer, fields)
+    except InputError:
+        raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
 
 
 def _pretrained_model(options: "TrainOptions", tokens: int, fields: dict[str, Any]) -> PreTrainedModel:
     name = options.model.model_name_or_path
-    config = AutoConfig.from_pretrained(name)
+    config = load_config(name)
     config = type(config).from_dict(merged(config.to_dict(), fields))
     if tokens > config.vocab_size:
         raise InputError(
             f"the tokenizer has {tokens} tokens, but {name} a vocabulary of {config.vocab_size}; give the tokenizer "
             "that the model was trained with"
         )
-    return options.task.auto_model.from_pretrained(name, config=config)
+    model, new = load_with_new_head(options.task.auto_model, name, config)
+    if new and options.training.should_log:
+        print(f"{name}: the model gets a new head for this task: {', '.join(new)}", file=sys.stderr)
+    return model
 
 
 def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fields: dict[str, Any]) -> PreTrainedModel:

@@ -121,3 +121,113 @@ def test_servers_that_know_no_plugin(saved):
     expected = RoFormerLiteForCausalLM.from_pretrained(saved / "model")(**prompt).logits
     assert name == RoFormerForCausalLM.__name__
     torch.testing.assert_close(torch.tensor(json.loads(logits)), expected.flatten(), rtol=0, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def server(saved):
+    """Address and model of a server that answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hf_roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with open(saved / "server.log", "w") as log:
+        process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
+            break
+        except urllib.error.URLError:
+            assert process.poll() is None, (saved / "server.log").read_text()
+            time.sleep(0.2)
+    yield f"http://127.0.0.1:{port}", str(saved / "model")
+    process.terminate()
+    process.wait(timeout=60)
+
+
+def post(server: tuple[str, str], path: str, body: bytes | dict) -> tuple[int, dict]:
+    """Status and content of the answer, which must come soon."""
+    url, model = server
+    if isinstance(body, dict):
+        body = json.dumps({"model": model, **body}).encode()
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+BAD_REQUESTS = {
+    "no JSON": ("/v1/completions", b"{", "not JSON"),
+    "no object": ("/v1/completions", b"[1]", "JSON object"),
+    "deep": ("/v1/completions", b"[" * 100_000, "not JSON"),
+    "NaN": ("/v1/completions", b'{"prompt": "a", "temperature": NaN}', "NaN"),
+    "no prompt": ("/v1/completions", {}, "prompt is missing"),
+    "a list": ("/v1/completions", {"prompt": ["a"]}, "prompt must be a text"),
+    "half a character": ("/v1/completions", b'{"prompt": "\\ud800"}', "no text"),
+    "endless": ("/v1/completions", {"prompt": "a", "max_tokens": 1_000_000_000}, "max_tokens 1,000,000,000"),
+    "negative": ("/v1/completions", {"prompt": "a", "max_tokens": -1}, "max_tokens must be"),
+    "words": ("/v1/completions", {"prompt": "a", "max_tokens": "many"}, "max_tokens must be"),
+    "long": ("/v1/completions", {"prompt": "one two " * 20_000}, "more tokens than the model reads"),
+    "huge": ("/v1/completions", {"prompt": "a" * 2_000_000}, "larger than"),
+    "temperature": ("/v1/completions", {"prompt": "a", "temperature": -1}, "temperature"),
+    "top_p": ("/v1/completions", {"prompt": "a", "top_p": "x"}, "top_p"),
+    "penalty": ("/v1/completions", {"prompt": "a", "frequency_penalty": -2}, "frequency_penalty"),
+    "seed": ("/v1/completions", {"prompt": "a", "seed": "x"}, "seed"),
+    "large seed": ("/v1/completions", {"prompt": "a", "seed": 2**80}, "seed"),
+    "stop": ("/v1/completions", {"prompt": "a", "stop": [1]}, "stop"),
+    "config": ("/v1/completions", {"prompt": "a", "generation_config": "{"}, "generation_config"),
+    "config that never ends": (
+        "/v1/completions",
+        {"prompt": "a", "generation_config": '{"max_length": 100000}'},
+        "max_length",
+    ),
+    "beams": ("/v1/completions", {"prompt": "a", "generation_config": '{"num_beams": 500}'}, "num_beams"),
+    "config of code": (
+        "/v1/completions",
+        {"prompt": "a", "generation_config": '{"compile_config": {}}'},
+        "cannot be set",
+    ),
+    "another model": ("/v1/completions", {"prompt": "a", "model": "other"}, "pinned"),
+    "model": ("/v1/completions", {"prompt": "a", "model": 5}, "model must be a text"),
+    "no messages": ("/v1/chat/completions", {}, "messages is missing"),
+    "empty": ("/v1/chat/completions", {"messages": []}, "messages must not be empty"),
+    "message": ("/v1/chat/completions", {"messages": ["a"]}, "messages must be a list of objects"),
+    "role": ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "role is missing"),
+    "part": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "part"),
+    "no template": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "chat_template"),
+    "bias": ("/v1/chat/completions", {"messages": [{"role": "user"}], "logit_bias": {"x": 1}}, "logit_bias"),
+    "input": ("/v1/responses", {"input": 5}, "input must be a text"),
+    "output": ("/v1/responses", {"input": "a", "max_output_tokens": 10**9}, "max_output_tokens"),
+    "load": ("/load_model", {"model": 5}, "model must be a text"),
+    "audio": ("/v1/audio/transcriptions", {}, "text alone"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_bad_requests(case, server):
+    """Each is told what is wrong with it."""
+    path, body, message = BAD_REQUESTS[case]
+    status, answer = post(server, path, body)
+    assert 400 <= status < 500 and message in str(answer["detail"]), answer
+
+
+def test_the_server_goes_on(server):
+    """After all of these, right requests are answered: short, of the default length, and as a stream."""
+    for path, body, _ in BAD_REQUESTS.values():
+        post(server, path, body)
+    greedy = {"prompt": "one two", "temperature": 0}
+    status, short = post(server, "/v1/completions", {**greedy, "max_tokens": 8, "stop": None})
+    assert status == 200 and short["usage"]["completion_tokens"] == 8
+    status, configured = post(server, "/v1/completions", {**greedy, "generation_config": '{"max_new_tokens": 8}'})
+    assert status == 200 and configured["choices"] == short["choices"]
+    status, whole = post(server, "/v1/completions", greedy)
+    assert status == 200 and whole["usage"]["completion_tokens"] <= 1024
+    url, model = server
+    request = json.dumps({"model": model, **greedy, "max_tokens": 8, "stream": True}).encode()
+    post_stream = urllib.request.Request(f"{url}/v1/completions", request, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(post_stream, timeout=60) as reply:
+        chunks = [json.loads(line[6:]) for line in reply.read().decode().splitlines() if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == short["choices"][0]["text"]

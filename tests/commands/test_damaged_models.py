@@ -1,0 +1,163 @@
+"""What every command that loads a saved model refuses, and what it goes on loading."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import build, stack_config
+from safetensors.torch import load_file, save_file
+
+import hf_roformer_lite as rl
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+
+TEXTS = ["one two three four five six seven"] * 8
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A masked language model that RoFormer can express, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    tokenizer = rl.RoFormerLiteTokenizer.train(TEXTS, vocab_size=300)
+    fields = {**EXPRESSIBLE, "lm_head_transform": True, "lm_head_bias": True, "vocab_size": len(tokenizer)}
+    build(rl.RoFormerLiteForMaskedLM, stack_config(**fields)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(saved, tmp_path) -> Path:
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def commands(model: Path, out: Path) -> dict[str, list[str]]:
+    """Every command that loads a saved model, as it is typed."""
+    (out / "lines.txt").write_text("one two\n")
+    (out / "rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
+    training = ["--train_file", str(out / "rows.csv"), "--output_dir", str(out / "trained"), "--max_steps", "1"]
+    start = ["--model_name_or_path", str(model), "--disable_tqdm", "true", "--use_cpu", "true", "--max_length", "16"]
+    return {
+        "predict": ["predict", str(model), "--input_file", str(out / "lines.txt")],
+        "export": ["export", str(model), str(out / "exported")],
+        "convert": ["convert", str(model), str(out / "converted"), "--to", "roformer"],
+        "train": ["train", "classify", *training, *start],
+        "serve": ["serve", str(model)],
+        "bundle": ["bundle", str(model)],
+    }
+
+
+def refusal(command: str, model: Path, out: Path, capsys) -> str:
+    """The sentence with which a command ends."""
+    assert main(commands(model, out)[command]) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if "error: " in line]
+    assert captured.err.splitlines()[-1] == line and "Traceback" not in captured.err
+    assert not [out / name for name in ("exported", "converted", "trained") if (out / name).exists()]
+    return line
+
+
+def change_tensors(model: Path, change) -> None:
+    tensors = load_file(model / "model.safetensors")
+    change(tensors)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+
+NAME = "model.layers.0.self_attn.q_proj.weight"
+DAMAGES = {
+    "missing": (lambda tensors: tensors.pop(NAME), rf"lacks {NAME}"),
+    "all missing": (lambda tensors: tensors.clear(), r"0 tensors are too few"),
+    "unknown": (lambda tensors: tensors.update(strange=torch.ones(1)), r"does not have: strange"),
+    "nan": (lambda tensors: tensors[NAME].fill_(float("nan")), rf"NaN or infinite numbers in {NAME}"),
+    "shape": (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), rf"{NAME} has the shape \(3, "),
+}
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_tensors(command, damage, model, tmp_path, capsys):
+    """No command runs on random weights, or on weights that are no numbers."""
+    change, message = DAMAGES[damage]
+    change_tensors(model, change)
+    sentence = refusal(command, model, tmp_path, capsys)
+    assert f"{model / 'model.safetensors'}: " in sentence
+    assert re.search(message, sentence)
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+def test_truncated_download(command, model, tmp_path, capsys):
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert f"{model / 'model.safetensors'}: cannot be read" in refusal(command, model, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+@pytest.mark.parametrize("beside_whole_weights", [False, True])
+def test_an_index_that_points_outside(command, beside_whole_weights, model, tmp_path, capsys):
+    shutil.copy(model / "model.safetensors", tmp_path / "elsewhere.safetensors")
+    names = list(load_file(model / "model.safetensors"))
+    if not beside_whole_weights:
+        (model / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
+    (model / INDEX).write_text(json.dumps(index))
+    assert f"{model / INDEX}: names files outside its directory" in refusal(command, model, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "train", "bundle", "serve"])
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_are_no_json(command, file, model, tmp_path, capsys):
+    (model / file).write_text('{"model_type": ')
+    assert f"{model / file}: cannot be read" in refusal(command, model, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
+def test_a_cut_generation_config(command, model, tmp_path, capsys):
+    (model / "generation_config.json").write_text('{"num_beams": 2, "max_le')
+    assert f"{model / 'generation_config.json'}: cannot be read" in refusal(command, model, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "train", "bundle", "serve"])
+def test_a_broken_tokenizer_is_named(command, model, tmp_path, capsys):
+    fields = json.loads((model / "tokenizer.json").read_text())
+    del fields["model"]["vocab"]
+    (model / "tokenizer.json").write_text(json.dumps(fields))
+    assert f"{model / 'tokenizer.json'}: cannot be loaded" in refusal(command, model, tmp_path, capsys)
+
+
+def test_a_config_cannot_name_other_weights(model, tmp_path, capsys):
+    fields = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**fields, "transformers_weights": "other.safetensors"}))
+    assert "config.json: transformers_weights" in refusal("predict", model, tmp_path, capsys)
+
+
+def test_the_tokenizer_of_a_larger_model(model, tmp_path, capsys):
+    rl.RoFormerLiteTokenizer.train(["many different words of text " * 3], vocab_size=320).save_pretrained(model)
+    assert "the tokenizer has" in refusal("predict", model, tmp_path, capsys)
+
+
+def test_only_the_head_may_be_new(model, tmp_path, capsys):
+    """Fine-tuning from another task says in one line which tensors are random."""
+    assert main(commands(model, tmp_path)["train"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
+    assert len(lines) == 1 and "classifier." in lines[0] and NAME not in lines[0]
+    change_tensors(model, lambda tensors: tensors.pop(NAME))
+    shutil.rmtree(tmp_path / "trained")
+    assert NAME in refusal("train", model, tmp_path, capsys)
+
+
+def test_shards_are_loaded(model, tmp_path, capsys):
+    """Whole again: weights in several files, and in files of torch."""
+    arguments = commands(model, tmp_path)["predict"]
+    assert main(arguments) == 0
+    expected = capsys.readouterr().out
+    loaded = rl.RoFormerLiteForMaskedLM.from_pretrained(model)
+    (model / "model.safetensors").unlink()
+    loaded.save_pretrained(model, max_shard_size="20KB")
+    assert len(list(model.glob("model-*.safetensors"))) > 1
+    assert main(arguments) == 0 and capsys.readouterr().out == expected
+    (model / INDEX).unlink()
+    torch.save(loaded.state_dict(), model / "pytorch_model.bin")
+    assert main(arguments) == 0 and capsys.readouterr().out == expected

@@ -1,0 +1,130 @@
+"""Damaged saved models: every command ends in one sentence that names the file, or in a right result."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import build, seq2seq_config, stack_config
+from damage import Damage, field_damage, header_damage, not_json, tensor_damage, truncations
+from transformers.utils.logging import disable_progress_bar
+
+import hf_roformer_lite as rl
+from hf_roformer_lite.cli import main
+
+LINES = ["one two three", "", "four five"]
+TEXTS = ["one two three four five six seven"] * 8
+MODELS = {
+    "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}),
+    "mlm": (rl.RoFormerLiteForMaskedLM, {}),
+    "causal": (rl.RoFormerLiteForCausalLM, {}),
+    "classify": (rl.RoFormerLiteForSequenceClassification, {"pairs": False, "label_separator": ","}),
+    "tag": (rl.RoFormerLiteForTokenClassification, {"unit": "words"}),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """A directory for every task, with all files that a training leaves and `predict` reads."""
+    disable_progress_bar()
+    folder = tmp_path_factory.mktemp("saved")
+    tokenizer = rl.RoFormerLiteTokenizer.train(TEXTS, vocab_size=300)
+    for task, (model_class, settings) in MODELS.items():
+        fields = {"vocab_size": len(tokenizer), "num_hidden_layers": 1, "hidden_size": 16}
+        config = stack_config(**fields)
+        if task == "seq2seq":
+            config = seq2seq_config()
+            config = type(config)(encoder=stack_config(**fields), decoder=stack_config(**fields))
+        model = build(model_class, config)
+        if model.can_generate():
+            model.generation_config.max_length = 6
+        model.save_pretrained(folder / task)
+        tokenizer.save_pretrained(folder / task)
+        (folder / task / "results.json").write_text(json.dumps({"task": task, "settings": settings}))
+    (folder / "lines.txt").write_text("".join(line + "\n" for line in LINES))
+    return folder
+
+
+def predict(folder: Path, model: Path, capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["predict", str(model), "--input_file", str(folder / "lines.txt"), "--device", "cpu"])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def check(folder: Path, task: str, damages: list[tuple[str, Damage]], tmp_path: Path, capsys, same: bool) -> list[str]:
+    """Predict with every damage; returns what was refused.
+
+    Args:
+        same: Whether a result, where there is one, must be that of the undamaged model.
+    """
+    _, expected, _ = predict(folder, folder / task, capsys)
+    assert expected.count("\n") == len(LINES)
+    refused, wrong = [], []
+    for number, (name, damage) in enumerate(damages):
+        copy = tmp_path / str(number)
+        shutil.copytree(folder / task, copy)
+        damage(copy)
+        try:
+            status, output, errors = predict(folder, copy, capsys)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        if status == 2:
+            refused.append(name)
+            one_line = errors.startswith("roformer-lite predict: error: ") and errors.count("\n") == 1
+            if not one_line or str(copy) not in errors:
+                wrong.append(f"{name}: {errors}")
+        elif status or output.count("\n") != len(LINES) or (same and output != expected):
+            wrong.append(f"{name}: {status} {output!r} {errors}")
+        shutil.rmtree(copy)
+    assert not wrong, "\n".join(wrong)
+    return refused
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_weights(task, saved, tmp_path, capsys):
+    damages = [*truncations("model.safetensors"), *header_damage(20, seed=1), *tensor_damage(seed=2)]
+    refused = check(saved, task, damages, tmp_path, capsys, same=True)
+    assert {name for name, _ in tensor_damage(0)} <= set(refused)
+    assert len(refused) > 0.8 * len(damages)
+
+
+@pytest.mark.parametrize("task", ["seq2seq", "classify"])
+def test_config(task, saved, tmp_path, capsys):
+    fields = json.loads((saved / task / "config.json").read_text())
+    damages = [*truncations("config.json"), *not_json("config.json"), *field_damage("config.json", fields, 2, seed=3)]
+    check(saved, task, damages, tmp_path, capsys, same=False)
+
+
+@pytest.mark.parametrize("task", ["causal", "tag"])
+def test_tokenizer(task, saved, tmp_path, capsys):
+    damages = []
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        fields = json.loads((saved / task / file).read_text())
+        damages += [*truncations(file), *not_json(file), *field_damage(file, fields, 3, seed=4)]
+    check(saved, task, damages, tmp_path, capsys, same=False)
+
+
+@pytest.mark.parametrize("task", ["seq2seq", "causal"])
+def test_generation_config(task, saved, tmp_path, capsys):
+    file = "generation_config.json"
+    fields = {**json.loads((saved / task / file).read_text()), "num_beams": 2, "temperature": 1.0, "top_p": 1.0}
+    fields |= {"cache_implementation": None, "do_sample": False, "num_return_sequences": 1, "min_length": 0}
+    (saved / task / file).write_text(json.dumps(fields))
+    damages = [*truncations(file), *not_json(file), *field_damage(file, fields, 5, seed=5)]
+    refused = check(saved, task, damages, tmp_path, capsys, same=False)
+    assert {name for name, _ in [*truncations(file), *not_json(file)]} <= set(refused)
+
+
+def test_results(saved, tmp_path, capsys):
+    fields = json.loads((saved / "classify" / "results.json").read_text())
+    damages = [
+        *truncations("results.json"),
+        *not_json("results.json"),
+        *field_damage("results.json", fields, 9, seed=6),
+    ]
+    damages = [(name, damage) for name, damage in damages if "pairs=True" not in name]  # right for lines with a tab
+    check(saved, "classify", damages, tmp_path, capsys, same=False)
