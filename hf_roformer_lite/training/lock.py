@@ -27,6 +27,9 @@ def training_lock(directory: Path, output_dir: Path) -> Iterator[None]:
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_written(directory, output_dir, error) from error
+    try:
         lock.acquire()
     except (Timeout, FileNotFoundError) as error:  # not found: the other process removes its directory just now
         raise InputError(
@@ -34,10 +37,7 @@ def training_lock(directory: Path, output_dir: Path) -> Iterator[None]:
             "until it has ended, or choose another directory"
         ) from error
     except OSError as error:
-        raise InputError(
-            f"--output_dir {output_dir}: {directory} is needed for the checkpoints, but cannot be written: "
-            f"{error.strerror or error}"
-        ) from error
+        raise _cannot_be_written(directory, output_dir, error) from error
     try:
         yield
     finally:
@@ -46,3 +46,10 @@ def training_lock(directory: Path, output_dir: Path) -> Iterator[None]:
         lock.release()
         with suppress(OSError):
             directory.rmdir()  # unless there is something in it
+
+
+def _cannot_be_written(directory: Path, output_dir: Path, error: OSError) -> InputError:
+    return InputError(
+        f"--output_dir {output_dir}: {directory} is needed for the checkpoints, but cannot be written: "
+        f"{error.strerror or error}"
+    )
