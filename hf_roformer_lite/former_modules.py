@@ -26,6 +26,9 @@ FORMER_MODULES = {f"{_PACKAGE}.{name}": f"{_PACKAGE}.model.{name}" for name in _
     f"{_PACKAGE}.seq2seq_roformer_lite": f"{_PACKAGE}.model.encoder_decoder",
 }
 
+# The files of these modules in a bundle.
+FORMER_FILES = {f"{name.rpartition('.')[2]}.py" for name, today in FORMER_MODULES.items() if ".model." in today}
+
 
 class _FormerNames(MetaPathFinder, Loader):
     """Finds a module by its former name, and is its loader: the module itself is that of the new name."""

@@ -4,7 +4,8 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from .errors import InputError
@@ -14,11 +15,11 @@ _FULL_BELOW = 2**16  # free bytes
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
-    """Whether `error`, or one of its causes, is that the disk of `directory` is full.
+    """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota, or `ulimit -f`).
 
     safetensors tells it only in the text of the error, and torch not at all; therefore the free space is checked too.
     """
-    full = (errno.ENOSPC, errno.EDQUOT)
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while error is not None:
         if getattr(error, "errno", None) in full or any(f"os error {code}" in str(error) for code in full):
             return True
@@ -34,6 +35,27 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free
 
 
+def write_whole_file(path: Path, text: str) -> None:
+    """Write a file that is there completely or, after a kill or on a full disk, as it was before.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        with unfinished.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())  # before the rename, or a crash of the machine could leave an empty file
+        unfinished.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}; what was in it before is unchanged"
+        ) from error
+
+
 def check_output_dir(target: Path, overwrite: bool) -> None:
     """Refuse to write a model to `target` when something would be lost.
 
@@ -41,9 +63,11 @@ def check_output_dir(target: Path, overwrite: bool) -> None:
         InputError: when `target` is a file, a directory with anything but a finished model, or a finished model that
             `overwrite` does not allow to replace.
     """
+    remove_left_overs(target)
     previous = _previous(target)
     if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
         previous.rename(target)
+    shutil.rmtree(previous, ignore_errors=True)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / RESULTS_FILE).is_file() or not (target / "config.json").is_file():
@@ -65,7 +89,8 @@ def complete_directory(target: Path) -> Iterator[Path]:
         InputError: when the disk is full.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.unfinished-{os.getpid()}")
+    remove_left_overs(target)
+    unfinished = unfinished_path(target)
     try:
         unfinished.mkdir()
         yield unfinished
@@ -90,6 +115,32 @@ def complete_directory(target: Path) -> Iterator[Path]:
                 " Free some space and give the same command again"
             ) from error
         raise
+
+
+def unfinished_path(target: Path) -> Path:
+    """Where this process prepares what will be `target`."""
+    return target.with_name(f".{target.name}.unfinished-{os.getpid()}")
+
+
+def remove_left_overs(target: Path) -> None:
+    """Remove what processes that were killed had prepared beside `target`."""
+    for path in target.parent.glob(f".{escape(target.name)}.unfinished-*"):
+        if not _is_other_process(path.name.rpartition("-")[2]):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_other_process(number: str) -> bool:
+    """Whether a process with this number runs. It is not this one, which has nothing unfinished yet: in a container
+    every command may get the same number."""
+    if not number.isdecimal() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # another user's
+    return True
 
 
 def _previous(target: Path) -> Path:

@@ -1,13 +1,15 @@
 """`roformer-lite bundle`: put the package's code beside a saved model, for places where it is not installed."""
 
 import json
-import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import InputError
+from ..former_modules import FORMER_FILES
+from ..output_directory import is_disk_full, remove_left_overs, unfinished_path
 from .command_parser import CommandParser
 
 
@@ -20,32 +22,55 @@ def bundle(directory: Path) -> list[str]:
         The names of the code files written.
 
     Raises:
-        InputError: when the directory holds neither a model nor a tokenizer of this package, or one of their files is
-            damaged.
+        InputError: when the directory holds neither a model nor a tokenizer of this package, when one of their files is
+            damaged, and when the disk is full or not writable; nothing is changed then.
     """
     from ..model.remote_code import RemoteCodeMixin
     from ..saved_model import load_config, load_tokenizer
 
     maps: dict[str, Any] = {}
-    with TemporaryDirectory(prefix="roformer-lite-bundle-") as folder:
+    with _staging(directory) as folder:
         for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
             if not (directory / name).is_file():
                 continue
             part = load(directory)
             if isinstance(part, RemoteCodeMixin):  # the tokenizer may be another library's
                 part.save_pretrained(folder, remote_code=True)
-                maps[name] = json.loads((Path(folder) / name).read_text("utf-8"))["auto_map"]
+                maps[name] = json.loads((folder / name).read_text("utf-8"))["auto_map"]
         if not maps:
             raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite")
-        code = sorted(Path(folder).glob("*.py"))
-        for path in code:
-            shutil.copyfile(path, directory / path.name)
-    for name, auto_map in maps.items():  # after the code that they name
-        fields = {**json.loads((directory / name).read_text("utf-8")), "auto_map": auto_map}
-        unfinished = directory / f".{name}.unfinished"
-        unfinished.write_text(json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(unfinished, directory / name)
-    return [path.name for path in code]
+        for name, auto_map in maps.items():
+            fields = {**json.loads((directory / name).read_text("utf-8")), "auto_map": auto_map}
+            text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            (folder / name).write_text(text, "utf-8")
+        code = sorted(path.name for path in folder.glob("*.py"))
+        was_bundle = "auto_map" in json.loads((directory / next(iter(maps))).read_text("utf-8"))
+        for name in (*code, *maps):  # all is written; renaming needs no space. The code goes before what names it.
+            (folder / name).replace(directory / name)
+        if was_bundle:
+            for name in FORMER_FILES.difference(code):  # of version 0.1.0, which nothing imports any more
+                (directory / name).unlink(missing_ok=True)
+    return code
+
+
+@contextmanager
+def _staging(directory: Path) -> Iterator[Path]:
+    """A new folder in `directory`, on the same disk, removed at the end.
+
+    Raises:
+        InputError: when the disk is full or the directory cannot be written.
+    """
+    name = directory / "bundle"
+    remove_left_overs(name)
+    folder = unfinished_path(name)
+    try:
+        folder.mkdir()
+        yield folder
+    except OSError as error:
+        reason = "no space left on the disk" if is_disk_full(error, directory) else str(error)
+        raise InputError(f"{directory}: the code cannot be written: {reason}; nothing was changed there") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(argv: list[str]) -> None:

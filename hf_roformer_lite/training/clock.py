@@ -17,17 +17,22 @@ class TrainingClock(TrainerCallback, ExportableState):
 
     Args:
         limit: Seconds, or None for no limit. The training stops after the first step that ends later.
+        command_started: When the command began that the training is a part of, by `time.monotonic`. Default: now.
     """
 
-    def __init__(self, limit: float | None = None):
+    def __init__(self, limit: float | None = None, command_started: float | None = None):
         self.limit = limit
         self.elapsed = 0.0
+        self.earlier_commands = 0.0  # what the commands before this one took, up to the checkpoint it continues from
         self.warmup_elapsed = 0.0  # how much of it was warm-up, for `follow_the_clock`
         self._last_tick = time.monotonic()
+        self._command_started = self._last_tick if command_started is None else command_started
 
     def state(self) -> dict[str, Any]:
         """What `trainer_state.json` keeps of the clock."""
-        return {"args": {}, "attributes": {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed}}
+        commands = self.earlier_commands + time.monotonic() - self._command_started
+        times = {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed, "commands": commands}
+        return {"args": {}, "attributes": times}
 
     @property
     def is_over(self) -> bool:
@@ -40,6 +45,8 @@ class TrainingClock(TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self.elapsed = saved["attributes"]["elapsed"]
         self.warmup_elapsed = saved["attributes"]["warmup_elapsed"]
+        if state.global_step:  # continued: `saved` is from the checkpoint, not of this very clock
+            self.earlier_commands = saved["attributes"].get("commands", self.elapsed)
         self._last_tick = time.monotonic()
 
     def on_step_end(

@@ -1,9 +1,9 @@
 """The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole."""
 
 import json
-import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,6 +13,7 @@ from .hub_upload import upload
 from .loss_curve import draw_loss_curve
 from .model_card import write_model_card
 from .results import Run, print_summary, summarise
+from .resume import clear_training_directory, run_id
 
 CURVE_FILE = "loss_curve.png"
 
@@ -30,14 +31,19 @@ def save_finished_model(run: Run, started: float) -> None:
         for part in (run.model, run.tokenizer):
             _save(part, folder, with_code=args.remote_code)
         draw_loss_curve(run.history, folder / CURVE_FILE)
-        results = summarise(run, time.monotonic() - started)
+        results = summarise(run, run.earlier_seconds + time.monotonic() - started)
+        results["training"]["id"] = run_id(Path(args.output_dir))
         write_model_card(results, run, folder)
-        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        (folder / RESULTS_FILE).write_text(_as_json(results), "utf-8")
     if not args.keep_checkpoints:
-        shutil.rmtree(args.output_dir, ignore_errors=True)
+        clear_training_directory(Path(args.output_dir))
     if options.push_to_hub:
         upload(options)
     print_summary(results, options.output_dir)
+
+
+def _as_json(results: dict[str, Any]) -> str:
+    return json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # JSON has no NaN
 
 
 def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_code: bool) -> None:

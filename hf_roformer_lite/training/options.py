@@ -1,13 +1,36 @@
 """The options of one `train` command."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from .arguments import CardArguments, DataArguments, ModelArguments
+from .arguments import CardArguments, DataArguments, HubArguments, ModelArguments
 from .resume import training_directory
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
+
+# What may be another when a training is continued. All other options must be the same, those of later versions of
+# transformers too.
+_MEASURING = frozenset(
+    "bleu_tokenizer test_file test_split eval_strategy eval_steps eval_delay eval_on_start eval_accumulation_steps "
+    "eval_do_concat_batches eval_use_gather_object per_device_eval_batch_size bf16_full_eval fp16_full_eval "
+    "prediction_loss_only batch_eval_metrics include_for_metrics predict_with_generate generation_max_length "
+    "generation_num_beams generation_config do_train do_eval do_predict".split()
+)
+_SAVING_AND_REPORTING = frozenset(
+    "output_dir overwrite_output_dir keep_checkpoints remote_code resume_from_checkpoint save_strategy save_steps "
+    "save_total_limit save_only_model save_on_each_node enable_jit_checkpoint logging_strategy logging_steps "
+    "logging_first_step logging_nan_inf_filter log_level log_level_replica log_on_each_node report_to run_name "
+    "project trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm skip_memory_metrics "
+    "include_num_input_tokens_seen restore_callback_states_from_checkpoint debug hub_strategy hub_always_push "
+    "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor torch_empty_cache_steps "
+    "ddp_timeout ddp_backend ddp_bucket_cap_mb local_rank logging_dir".split()
+) | {option.name for option in fields(HubArguments)}
+_WHEN_MEASURED = frozenset("eval_strategy eval_steps eval_delay eval_on_start save_strategy save_steps".split())
+_GENERATION = frozenset(
+    "bleu_tokenizer predict_with_generate generation_max_length generation_num_beams generation_config".split()
+)
 
 
 @dataclass
@@ -33,6 +56,24 @@ class TrainOptions:
         self.push_to_hub, self.training.push_to_hub = self.training.push_to_hub, False
 
     def identity(self) -> dict[str, Any]:
-        """The options that must be the same for a training to be continued."""
-        training = {name: getattr(self.training, name) for name in ("seed", "max_tokens_per_batch", "ema_decay")}
-        return {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
+        """The options that must be the same for a training to be continued: all that shape its result.
+
+        What only measures may be another, unless the measurements decide something: which checkpoint is the best one,
+        or when the learning rate falls.
+        """
+        args = self.training
+        free = _MEASURING | _SAVING_AND_REPORTING
+        if (
+            args.load_best_model_at_end
+            or args.save_strategy == "best"
+            or args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        ):
+            by_loss = (args.metric_for_best_model or "loss").endswith("loss")
+            free = free - _WHEN_MEASURED - (frozenset() if by_loss else _GENERATION)
+        training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
+        options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
+        return {name: _plain(value) for name, value in options.items() if name not in free}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

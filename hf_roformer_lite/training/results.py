@@ -44,10 +44,12 @@ class Run:
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
+    earlier_seconds: float = 0.0  # of commands that were interrupted, up to the checkpoint that was continued
 
 
 def summarise(run: Run, seconds: float) -> dict[str, Any]:
-    """Everything measured, as `results.json` has it."""
+    """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
+    were interrupted."""
     options, args = run.options, run.options.training
     return {
         "task": run.task.name,

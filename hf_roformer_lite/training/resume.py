@@ -1,15 +1,27 @@
 """The directory of an unfinished training: where it is, whether it fits the command given, where to continue."""
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+import uuid
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import TrainingArguments
+
 from ..errors import InputError
+from ..output_directory import RESULTS_FILE, write_whole_file
+from .lock import LOCK_FILE
 from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
+_FORMAT = 2  # that of version 0.1.0 was the options alone, and not all of them
+_SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # as `accelerate launch` sets them
+_START_AGAIN = "give the same command to continue it, or --overwrite_output_dir to start again"
 
 
 def training_directory(output_dir: Path) -> Path:
@@ -18,7 +30,9 @@ def training_directory(output_dir: Path) -> Path:
     return output_dir.with_name(f"{output_dir.name}.training")
 
 
-def open_training_directory(directory: Path, options: dict[str, Any], overwrite: bool) -> None:
+def open_training_directory(
+    directory: Path, options: dict[str, Any], overwrite: bool, keep_checkpoints: bool = False
+) -> None:
     """Make `directory` ready for a training with `options`, new or continued.
 
     Args:
@@ -26,30 +40,93 @@ def open_training_directory(directory: Path, options: dict[str, Any], overwrite:
         options: What must be the same for an earlier training to be continued.
         overwrite: Whether to delete an earlier training that had other options. One without a checkpoint, such as one
             that stopped at a mistake in the data, is deleted anyway.
+        keep_checkpoints: Noted for `clear_finished_training`.
 
     Raises:
-        InputError: when an unfinished training with other options is there; it names them. Also when other files are.
+        InputError: when an unfinished training with other options is there; it names them. Also when other files are,
+            and when the disk is full.
     """
     path = directory / RUN_FILE
     options = json.loads(json.dumps(options, default=str))
+    run: dict[str, Any] = {"format": _FORMAT, "id": uuid.uuid4().hex, "options": options, "fingerprints": {}}
     if path.is_file():
-        before = json.loads(path.read_text("utf-8"))
-        changed = [name for name in {**before, **options} if before.get(name) != options.get(name)]
-        if changed and not overwrite and any(_is_complete(folder, ()) for folder in directory.glob("checkpoint-*")):
-            details = ", ".join(f"--{name} was {before.get(name)} and is {options.get(name)}" for name in changed)
-            raise InputError(
-                f"{directory} holds an unfinished training with other options ({details}); give the same command to "
-                "continue it, or --overwrite_output_dir to start again"
-            )
-        if changed:
-            shutil.rmtree(directory)
-    elif directory.exists() and any(directory.iterdir()):
+        try:
+            before = _read_run(path)
+            difference = _difference(before["options"], options)
+        except InputError as error:
+            before, difference = run, str(error)
+        if difference and not overwrite and _has_checkpoints(directory):
+            raise InputError(f"{directory} holds an unfinished training {difference}; {_START_AGAIN}")
+        if difference:
+            clear_training_directory(directory)
+        else:
+            run = before
+    elif directory.exists() and any(_foreign_files(directory)):
         raise InputError(f"{directory} is needed for the checkpoints, but holds other files")
     directory.mkdir(parents=True, exist_ok=True)
     for folder in directory.glob("checkpoint-*"):
         if not _is_complete(folder, ()):
             shutil.rmtree(folder)
-    path.write_text(json.dumps(options, indent=1, ensure_ascii=False), "utf-8")
+    _write_run(directory, {**run, "keep_checkpoints": keep_checkpoints})
+
+
+def check_fingerprints(
+    directory: Path, fingerprints: Mapping[str, Any], overwrite: bool, forget: Sequence[str]
+) -> None:
+    """Compare what a training learns from with what the earlier training in `directory` did, and note it if new.
+
+    Args:
+        directory: Opened by `open_training_directory`.
+        fingerprints: By what they are of, in words.
+        overwrite: Whether to delete an earlier training that had others.
+        forget: Patterns of what an earlier training without a checkpoint, or one to be deleted, has left.
+
+    Raises:
+        InputError: when they are others, naming which.
+    """
+    run = _read_run(directory / RUN_FILE)
+    noted = run["fingerprints"]
+    changed = [name for name, value in fingerprints.items() if name in noted and noted[name] != value]
+    if changed and not overwrite and _has_checkpoints(directory):
+        raise InputError(
+            f"{directory} holds an unfinished training with the same options, but since its last checkpoint this has "
+            f"changed: {', '.join(changed)}; change it back to continue, or give --overwrite_output_dir to start again"
+        )
+    if changed:
+        for path in (path for pattern in forget for path in directory.glob(pattern)):
+            shutil.rmtree(path)
+    _write_run(directory, {**run, "fingerprints": {**noted, **fingerprints}})
+
+
+def run_id(directory: Path) -> str:
+    """What `results.json` names a training by."""
+    return _read_run(directory / RUN_FILE)["id"]
+
+
+def clear_finished_training(directory: Path, output_dir: Path, overwrite: bool) -> None:
+    """Remove the checkpoints of the very training that made the model in `output_dir`.
+
+    They are there if it was killed before it could remove them. Those that were to be kept are removed only when the
+    model is to be replaced: a finished training is not continued.
+    """
+    try:
+        run = _read_run(directory / RUN_FILE)
+        finished = json.loads((output_dir / RESULTS_FILE).read_text("utf-8"))["training"]["id"]
+    except (InputError, OSError, ValueError, LookupError, TypeError):
+        return
+    if run["id"] == finished and (overwrite or not run.get("keep_checkpoints")):
+        clear_training_directory(directory)
+
+
+def clear_training_directory(directory: Path) -> None:
+    """Remove everything in `directory` except the lock, which must not be taken from who holds it."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name == LOCK_FILE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def last_complete_checkpoint(directory: Path, averaged: bool) -> str | None:
@@ -61,6 +138,84 @@ def last_complete_checkpoint(directory: Path, averaged: bool) -> str | None:
     needed = [AVERAGED_WEIGHTS] if averaged else []
     found = [folder for folder in directory.glob("checkpoint-*") if _is_complete(folder, needed)]
     return str(max(found, key=_step)) if found else None
+
+
+def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
+    """Refuse a checkpoint from which training would go on otherwise than it stopped.
+
+    The Trainer takes what is there: without `optimizer.pt` it begins with a new optimizer, for example.
+
+    Raises:
+        InputError: naming the file that is missing or damaged.
+    """
+    if not (checkpoint / "trainer_state.json").is_file():
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: there is no trainer_state.json, so no checkpoint")
+    if args.fsdp or args.deepspeed or "true" in map(os.environ.get, _SHARDED):
+        return  # each has files of its own, and stops when one is missing
+    random = [f"rng_state_{index}.pth" for index in range(args.world_size)] if args.world_size > 1 else []
+    scaler = ["scaler.pt"] if args.fp16 and torch.cuda.is_available() else []
+    for name in ["optimizer.pt", "scheduler.pt", *(random or ["rng_state.pth"]), *scaler]:
+        path = checkpoint / name
+        if not zipfile.is_zipfile(path):  # as torch saves: what ends too early is none
+            state = "is damaged" if path.exists() else "is missing"
+            reason = " because of --save_only_model" if args.save_only_model else ""
+            raise _cannot_continue(f"{path} {state}{reason}")
+    weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob(AVERAGED_WEIGHTS)]
+    if not any(path.name != AVERAGED_WEIGHTS for path in weights):
+        raise _cannot_continue(f"{checkpoint / 'model.safetensors'} is missing")
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass  # it compares the header with the length of the file
+        except (SafetensorError, OSError) as error:
+            raise _cannot_continue(f"{path} is damaged ({error})") from error
+
+
+def check_resumed_options(checkpoint: Path, options: dict[str, Any]) -> None:
+    """Refuse to continue from the checkpoint of a training that had other options, where they are known."""
+    path = checkpoint.absolute().parent / RUN_FILE
+    if path.is_file():
+        difference = _difference(_read_run(path)["options"], json.loads(json.dumps(options, default=str)))
+        if difference:
+            raise InputError(f"--resume_from_checkpoint {checkpoint} is of a training {difference}")
+
+
+def _cannot_continue(what: str) -> InputError:
+    return InputError(
+        f"{what}; without it training would not go on as it stopped. Put the file back, remove this checkpoint to "
+        "continue from an earlier one, or give --overwrite_output_dir to start again"
+    )
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    details = ", ".join(f"--{name} was {before.get(name)} and is {now.get(name)}" for name in changed)
+    return f"with other options ({details})" if changed else ""
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    try:
+        run = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"whose {path} cannot be read ({error})") from error
+    if not isinstance(run, dict) or run.get("format") != _FORMAT or not {"id", "options", "fingerprints"} <= {*run}:
+        raise InputError(
+            f"begun by another version of this package, which did not note in {path} all that must stay the same"
+        )
+    return run
+
+
+def _write_run(directory: Path, run: dict[str, Any]) -> None:
+    write_whole_file(directory / RUN_FILE, json.dumps(run, indent=1, ensure_ascii=False))
+
+
+def _foreign_files(directory: Path) -> Iterable[Path]:
+    ours = (LOCK_FILE, RUN_FILE)
+    return (path for path in directory.iterdir() if path.name.removesuffix(".unfinished") not in ours)
+
+
+def _has_checkpoints(directory: Path) -> bool:
+    return any(_is_complete(folder, ()) for folder in directory.glob("checkpoint-*"))
 
 
 def _step(folder: Path) -> int:

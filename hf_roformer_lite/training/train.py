@@ -4,9 +4,10 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import (
@@ -21,13 +22,23 @@ from transformers import (
 
 from ..errors import InputError
 from ..output_directory import check_output_dir, is_disk_full
+from .divergence import check_figures
+from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerprint
 from .finished_model import save_finished_model
 from .hub_upload import create_repository
+from .lock import training_lock
 from .metrics import Metrics
 from .model_and_tokenizer import make_model, make_tokenizer
 from .options import TrainOptions
 from .results import Evaluation, Run
-from .resume import last_complete_checkpoint, open_training_directory
+from .resume import (
+    check_checkpoint,
+    check_fingerprints,
+    check_resumed_options,
+    clear_finished_training,
+    last_complete_checkpoint,
+    open_training_directory,
+)
 from .splits import load_splits
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -39,51 +50,65 @@ def train(options: TrainOptions) -> Run:
     A training that was interrupted continues from its last checkpoint when the same command is given again.
 
     Raises:
-        InputError: about options and data, before the model is trained; and when the disk is full.
+        InputError: about options and data, before the model is trained; when the disk is full, when another process
+            trains into the same directory, and when the training diverges.
     """
     started = time.monotonic()
+    args, state_dir = options.training, Path(options.training.output_dir)
+    with ExitStack() as held, _full_disk_explained(state_dir):
+        _prepare_directories(options, state_dir, held)
+        if not args.should_save:
+            disable_progress_bars()  # every process prepares the data, but only one shows it
+        set_seed(args.seed)
+        data_dir = held.enter_context(_data_directory(state_dir, args.process_index))
+        return _train(options, state_dir, data_dir, started)
+
+
+def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: float) -> Run:
     task, args = options.task, options.training
-    state_dir = Path(args.output_dir)
-    _prepare_directories(options, state_dir)
-    resume_from = args.resume_from_checkpoint or last_complete_checkpoint(state_dir, averaged=bool(args.ema_decay))
-    if not args.should_save:
-        disable_progress_bars()  # every process prepares the data, but only one shows it
-    set_seed(args.seed)
-    with _data_directory(state_dir, args.process_index) as data_dir:
-        rows = load_splits(task, options.data, data_dir, args.seed)
-        task.inspect_training_data(rows["train"])
-        tokenizer = make_tokenizer(options, rows["train"], state_dir)
-        model = make_model(options, tokenizer)
-        encoded = encode(task, rows, tokenizer)
-        generation_config = _set_generation(task, model, args)
-        trainer = make_trainer(options, model, tokenizer, rows, encoded, resume_from)
-        if resume_from and trainer.is_world_process_zero():
-            step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
-            print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
-        trainer.train(resume_from_checkpoint=resume_from)
-        evaluations = [
-            evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)
-            for split in ("validation", "test")
-            if split in rows
-        ]
-        model.generation_config = generation_config
-        run = _run(options, trainer, tokenizer, rows, evaluations)
-        if trainer.is_world_process_zero():
-            save_finished_model(run, started)
-        _leave_process_group(trainer)
-        return run
+    rows = load_splits(task, options.data, data_dir, args.seed)
+    _check_unchanged(options, state_dir, _data_fingerprints(rows, args), forget=("checkpoint-*", "tokenizer*"))
+    task.inspect_training_data(rows["train"])
+    tokenizer = make_tokenizer(options, rows["train"], state_dir)
+    model = make_model(options, tokenizer)
+    fingerprints = {"the tokenizer": tokenizer_fingerprint(tokenizer), "the configuration": config_fingerprint(model)}
+    _check_unchanged(options, state_dir, fingerprints, forget=("checkpoint-*",))
+    resume_from = _checkpoint(options, state_dir)
+    encoded = encode(task, rows, tokenizer)
+    generation_config = _set_generation(task, model, args)
+    trainer = make_trainer(options, model, tokenizer, rows, encoded, resume_from, started)
+    if resume_from and trainer.is_world_process_zero():
+        step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
+        print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=resume_from)
+    evaluations = [
+        evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)
+        for split in ("validation", "test")
+        if split in rows
+    ]
+    model.generation_config = generation_config
+    run = _run(options, trainer, tokenizer, rows, evaluations)
+    if trainer.is_world_process_zero():
+        save_finished_model(run, started)
+    _leave_process_group(trainer)
+    return run
 
 
-def _prepare_directories(options: TrainOptions, state_dir: Path) -> None:
+def _prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack) -> None:
     """Check where the model will be saved, open the directory of the checkpoints, and create the Hub repository.
 
-    All of this happens in the main process, so that a mistake shows before the data are read.
+    All of this happens in the main process, so that a mistake shows before the data are read. That process also keeps
+    others out until `held` is closed.
     """
     args = options.training
     with args.main_process_first(local=False, desc="preparing the output directory"):
         if args.should_save:
+            held.enter_context(training_lock(state_dir, options.output_dir))
+            clear_finished_training(state_dir, options.output_dir, args.overwrite_output_dir)
             check_output_dir(options.output_dir, args.overwrite_output_dir)
-            open_training_directory(state_dir, options.identity(), args.overwrite_output_dir)
+            open_training_directory(
+                state_dir, options.identity(), args.overwrite_output_dir, keep_checkpoints=args.keep_checkpoints
+            )
             if options.push_to_hub:
                 create_repository(args, options.output_dir.name)
         elif not state_dir.exists():
@@ -93,17 +118,39 @@ def _prepare_directories(options: TrainOptions, state_dir: Path) -> None:
             )
 
 
-@contextmanager
-def _data_directory(state_dir: Path, process_index: int) -> Iterator[Path]:
-    """An empty directory for the prepared data of one process, removed at the end.
+def _data_fingerprints(rows: DatasetDict, args: RoFormerLiteTrainingArguments) -> dict[str, Any]:
+    """What a continued training must share with the one before, apart from its options. The test data only measure."""
+    data = {f"the {split} data": rows_fingerprint(rows[split]) for split in ("train", "validation") if split in rows}
+    return {**data, "the number of devices": args.world_size * max(1, args.n_gpu)}
 
-    Raises:
-        InputError: when the disk is full.
-    """
-    directory = state_dir / f"data-{process_index}"
-    shutil.rmtree(directory, ignore_errors=True)
+
+def _check_unchanged(
+    options: TrainOptions, state_dir: Path, fingerprints: dict[str, Any], forget: tuple[str, ...]
+) -> None:
+    args = options.training
+    with args.main_process_first(local=False, desc="comparing with the interrupted training"):
+        if args.should_save:
+            check_fingerprints(state_dir, fingerprints, args.overwrite_output_dir, forget)
+
+
+def _checkpoint(options: TrainOptions, state_dir: Path) -> str | None:
+    """The checkpoint to continue from, which must be whole."""
+    args = options.training
+    checkpoint = args.resume_from_checkpoint
+    if checkpoint:
+        check_resumed_options(Path(checkpoint), options.identity())
+    else:
+        checkpoint = last_complete_checkpoint(state_dir, averaged=bool(args.ema_decay))
+    if checkpoint:
+        check_checkpoint(Path(checkpoint), args)
+    return checkpoint
+
+
+@contextmanager
+def _full_disk_explained(state_dir: Path) -> Iterator[None]:
+    """Inside the `with`, a full disk is told in a sentence, an `InputError`."""
     try:
-        yield directory
+        yield
     except Exception as error:
         if not isinstance(error, InputError) and is_disk_full(error, state_dir):
             raise InputError(
@@ -111,6 +158,15 @@ def _data_directory(state_dir: Path, process_index: int) -> Iterator[Path]:
                 "command again, training then continues from the last complete checkpoint"
             ) from error
         raise
+
+
+@contextmanager
+def _data_directory(state_dir: Path, process_index: int) -> Iterator[Path]:
+    """An empty directory for the prepared data of one process, removed at the end."""
+    directory = state_dir / f"data-{process_index}"
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -134,6 +190,7 @@ def _run(
         rows={split: len(dataset) for split, dataset in rows.items()},
         example=rows.get("validation", rows["train"])[0],
         evaluations=evaluations,
+        earlier_seconds=trainer.clock.earlier_commands,
     )
 
 
@@ -171,6 +228,7 @@ def make_trainer(
     rows: DatasetDict,
     encoded: DatasetDict,
     resume_from: str | None,
+    command_started: float | None = None,
 ) -> Trainer:
     """The task's trainer, with a stock collator and metrics on the validation data."""
     task, args = options.task, options.training
@@ -191,6 +249,7 @@ def make_trainer(
         preprocess_logits_for_metrics=task.reduce_logits,
         lengths=task.lengths(encoded["train"]) if args.max_tokens_per_batch else (),
         averaging_from=resume_from,
+        command_started=command_started,
     )
 
 
@@ -210,6 +269,7 @@ def evaluate(
     output = trainer.predict(encoded, metric_key_prefix=split)
     prediction = EvalPrediction(output.predictions, output.label_ids)
     metrics = {"loss": output.metrics[f"{split}_loss"], **task.metrics(prediction, rows, tokenizer)}
+    check_figures(metrics, split, trainer.args)
     return Evaluation(split, metrics, len(rows), time.monotonic() - started)
 
 

@@ -3,7 +3,8 @@
 Everything else, the training loop above all, is transformers' own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import Seq2SeqTrainer, Trainer
 
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
+from .divergence import DivergenceGuard
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
@@ -25,9 +27,17 @@ class RoFormerLiteTrainerMixin:
     Args:
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
         averaging_from: Checkpoint to load the averaged weights from, when training is resumed.
+        command_started: When the command began, for the clock. Default: now.
     """
 
-    def __init__(self, *args: Any, lengths: Sequence[int] = (), averaging_from: str | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        lengths: Sequence[int] = (),
+        averaging_from: str | None = None,
+        command_started: float | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self.lengths = lengths
         self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
@@ -40,8 +50,10 @@ class RoFormerLiteTrainerMixin:
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         limit = self.args.time_limit_minutes
-        self.clock = TrainingClock(None if limit is None else limit * 60)
+        self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
         self.add_callback(self.clock)
+        self.guard = DivergenceGuard()
+        self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
 
     def get_train_dataloader(self) -> DataLoader:
         if not self.args.max_tokens_per_batch:
@@ -71,6 +83,24 @@ class RoFormerLiteTrainerMixin:
             loader, device=self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
 
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        with self._rows_in_order():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        with self._rows_in_order():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _rows_in_order(self) -> Iterator[None]:
+        """Inside the `with`, what is evaluated keeps its order. With `group_by_length` the Trainer would sort it as it
+        does the training data, and predictions are compared with references by their place."""
+        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
+        try:
+            yield
+        finally:
+            self.args.train_sampling_strategy = strategy
+
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
@@ -85,10 +115,16 @@ class RoFormerLiteTrainerMixin:
             inputs = {**inputs, "smoothing": self.label_smoothing}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.guard.see_loss(loss)
+        return loss
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        if self.averaging is None:
-            return super().evaluate(*args, **kwargs)
-        with self.averaging.in_place_of(self.model):
+        device = self.args.device
+        averaged = nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
+        # What is drawn here, such as masks, must not change the training: it only measures.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), averaged:
             return super().evaluate(*args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

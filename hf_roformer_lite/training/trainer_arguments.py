@@ -1,10 +1,12 @@
 """transformers' training arguments with the fields and defaults of this package."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
+from ..errors import InputError, check_number
 from .arguments import HubArguments, OwnTrainingArguments
 
 
@@ -13,6 +15,14 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
     """transformers' `TrainingArguments` with a few more fields, and defaults for small models trained from scratch."""
 
     def __post_init__(self):
+        for option in fields(self):
+            value = getattr(self, option.name, None)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"--{option.name}={value} must be a number that is finite")
+        for beta in ("adam_beta1", "adam_beta2"):
+            check_number(beta, getattr(self, beta), at_least=0, below=1)
+        check_number("adam_epsilon", self.adam_epsilon, at_least=0)
+        check_number("max_grad_norm", self.max_grad_norm, at_least=0)
         OwnTrainingArguments.__post_init__(self)
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it

@@ -1,6 +1,7 @@
 """What version 0.1.0 saved, a checkpoint and a bundle, opens and gives the numbers that it gave then."""
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
+from hf_roformer_lite.cli import main
 
 TEXTS = ["a house", "the dog and the houses"]
 
@@ -54,6 +57,18 @@ def test_bundle_with_the_package(saved, expected, tmp_path):
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(saved / "pair").save_pretrained(tmp_path)
     assert open_elsewhere(tmp_path) == expected["beams"].tolist()
+
+
+def test_bundle_written_again(saved, expected, tmp_path):
+    """`roformer-lite bundle` replaces the code of the older version, and leaves none of it."""
+    folder = tmp_path / "pair"
+    shutil.copytree(saved / "pair", folder)
+    (folder / "own.py").write_text("# the user's\n")
+    assert main(["bundle", str(folder)]) == 0
+    imported = {path.stem for path in (ROOT / "hf_roformer_lite" / "model").glob("*.py")} | {"own"}
+    assert {path.stem for path in folder.glob("*.py")} <= imported
+    assert (folder / "own.py").is_file()
+    assert open_elsewhere(folder) == expected["beams"].tolist()
 
 
 def test_bundle_without_the_package(saved, expected):

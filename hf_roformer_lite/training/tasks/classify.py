@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -65,11 +67,15 @@ class ClassifyTask(LabelTask):
 
     def _number(self, label: Any, row: Row) -> float:
         try:
-            return float(label)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{row['origin']}: column {self.args.label_column!r} must be a number for regression, not {label!r}"
-            ) from None
+            number = float(label)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        self.require(
+            abs(number) <= torch.finfo(torch.float32).max,  # false for NaN
+            row,
+            f"column {self.args.label_column!r} must be a number for regression, not {label!r}",
+        )
+        return number
 
     def is_empty(self, row: Row) -> bool:
         return not row["text"] or row.get("text_pair") == ""
