@@ -11,7 +11,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from .arguments import DataArguments
-from .data_files import Row
+from .data_files import Row, row_of
 from .tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,6 @@ def _file_splits(args: DataArguments) -> dict[str, list[str]]:
 
 
 def _hub_splits(args: DataArguments) -> dict[str, Dataset]:
-    if args.validation_file or args.test_file:
-        raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
     try:
         loaded = load_dataset(args.dataset_name, args.dataset_config_name)
     except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
@@ -71,7 +69,7 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.select_columns({**row, "origin": f"{args.dataset_name} [{dataset.split}] row {number}"})
+        yield task.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
 
 
 def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:

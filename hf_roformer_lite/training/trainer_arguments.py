@@ -6,6 +6,7 @@ import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from .arguments import HubArguments, OwnTrainingArguments
+from .stock_limits import check_stock_numbers
 
 
 @dataclass
@@ -14,6 +15,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
 
     def __post_init__(self):
         OwnTrainingArguments.__post_init__(self)
+        check_stock_numbers(self)
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
         TrainingArguments.__post_init__(self)

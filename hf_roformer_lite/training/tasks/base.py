@@ -55,9 +55,25 @@ class Task(ABC):
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
         self.args = args
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        """Refuse options that would stop the command only after it has trained for some time.
+
+        Raises:
+            InputError: naming the option, its value and what would be right.
+        """
+        if training.label_names not in (None, ["labels"]):
+            raise InputError(
+                f"--label_names {' '.join(training.label_names)}: the only labels of these models are called labels, "
+                "which is the default; with another name no loss would be measured"
+            )
+        best, known = training.metric_for_best_model, ("loss", *self.metric_names)
+        if best is not None and best.removeprefix("eval_") not in known:
+            raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")
 
     # reading
 
@@ -196,6 +212,11 @@ def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> Bat
         if truncated:
             logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
     return encoded
+
+
+def one_of(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def quoted(value: str | list[str]) -> str:

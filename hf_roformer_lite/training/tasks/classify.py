@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ class ClassifyTask(LabelTask):
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-classification"
     label_word = "label"
+    metric_names = ("accuracy", "macro_f1", "micro_f1", "pearson", "spearman", "mse")
     arguments = ClassifyDataArguments
 
     def __init__(self, args: ClassifyDataArguments):
@@ -65,11 +67,12 @@ class ClassifyTask(LabelTask):
 
     def _number(self, label: Any, row: Row) -> float:
         try:
-            return float(label)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{row['origin']}: column {self.args.label_column!r} must be a number for regression, not {label!r}"
-            ) from None
+            number = float(label)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        message = f"column {self.args.label_column!r} must be a number for regression, not {label!r}"
+        self.require(math.isfinite(number), row, message)
+        return number
 
     def is_empty(self, row: Row) -> bool:
         return not row["text"] or row.get("text_pair") == ""

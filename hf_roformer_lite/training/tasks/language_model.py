@@ -31,6 +31,7 @@ class LanguageModelTask(Task):
     """What masked and causal language modelling have in common: documents, split into blocks."""
 
     is_causal: bool
+    metric_names = ("perplexity", "accuracy")
     rows_are_independent = False  # they are the lines of documents
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:

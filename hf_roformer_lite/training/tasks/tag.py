@@ -38,6 +38,7 @@ class TagTask(LabelTask):
     auto_model = AutoModelForTokenClassification
     pipeline_tag = "token-classification"
     label_word = "tag"
+    metric_names = ("f1", "precision", "recall", "accuracy", "macro_f1")
     arguments = TagDataArguments
 
     def __init__(self, args: TagDataArguments):
