@@ -9,8 +9,8 @@ import pytest
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.train import check_options, parse_options
 from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training import task_arguments
 from hf_roformer_lite.training.arguments import ModelArguments
-from hf_roformer_lite.training.task_arguments import BleuTokenizer
 
 REFUSED = [
     ("mlm", "--model_name_or_path m --size tiny", "--size tiny has no effect beside --model_name_or_path"),
@@ -85,7 +85,7 @@ def test_refused_before_the_data_are_read(task, options, message):
 def test_bleu_tokenizers_are_those_of_sacrebleu(capsys):
     from sacrebleu.metrics.bleu import BLEU
 
-    assert set(BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)
+    assert set(task_arguments.BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)
     with pytest.raises(SystemExit):
         check_options("seq2seq", ["--dataset_name", "x", "--output_dir", "m", "--bleu_tokenizer", "klingon"])
     assert "invalid choice: 'klingon' (choose from '13a', 'zh'" in capsys.readouterr().err
