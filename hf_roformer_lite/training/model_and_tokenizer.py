@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,25 +60,42 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
-    fields = {**options.task.config_fields(), **parse_overrides(options.model.config, options.task.config_class)}
+    overrides = parse_overrides(options.model.config, options.task.config_class)
     try:
         if options.model.model_name_or_path:
-            return _pretrained_model(options, len(tokenizer), fields)
-        return _new_model(options, tokenizer, fields)
+            return _pretrained_model(options, len(tokenizer), overrides)
+        return _new_model(options, tokenizer, {**options.task.config_fields(), **overrides})
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
 
 
-def _pretrained_model(options: "TrainOptions", tokens: int, fields: dict[str, Any]) -> PreTrainedModel:
-    name = options.model.model_name_or_path
-    config = AutoConfig.from_pretrained(name)
-    config = type(config).from_dict(merged(config.to_dict(), fields))
+def _pretrained_model(options: "TrainOptions", tokens: int, overrides: dict[str, Any]) -> PreTrainedModel:
+    """The model given, with its own head if that fits the task and the labels of the training data."""
+    name, task = options.model.model_name_or_path, options.task
+    given = AutoConfig.from_pretrained(name)
+    keeps_head = task.take_over_labels(given)  # before `config_fields`, which gives the labels in their order
+    config = type(given).from_dict(merged(given.to_dict(), {**task.config_fields(), **overrides}))
     if tokens > config.vocab_size:
         raise InputError(
             f"the tokenizer has {tokens} tokens, but {name} a vocabulary of {config.vocab_size}; give the tokenizer "
             "that the model was trained with"
         )
-    return options.task.auto_model.from_pretrained(name, config=config)
+    if keeps_head:
+        return task.auto_model.from_pretrained(name, config=config)
+    if options.training.should_save:
+        print(f"{name}: {task.why_new_head(given)}; the training starts with a new head", file=sys.stderr)
+    return _with_new_head(options, name, config, {"id2label": given.id2label, "label2id": given.label2id})
+
+
+def _with_new_head(
+    options: "TrainOptions", name: str, config: PreTrainedConfig, own_labels: dict[str, Any]
+) -> PreTrainedModel:
+    """The stack of the model `name` below a head that is new, even where the weights of the old one would fit."""
+    own = type(config).from_dict({**config.to_dict(), **own_labels})  # its weights have the shapes of these
+    given = options.task.auto_model.from_pretrained(name, config=own)
+    model = options.task.auto_model.from_config(config).to(given.dtype)
+    model.base_model.load_state_dict(given.base_model.state_dict())
+    return model
 
 
 def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fields: dict[str, Any]) -> PreTrainedModel:

@@ -110,6 +110,15 @@ class Task(ABC):
         """Fields of the configuration that the task determines."""
         return {}
 
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        """Whether the head of a given model fits the labels of the training data. The order that it has them in is
+        then that of this training."""
+        return True
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        """Why a given model gets a new head, for a message."""
+        return f"{architecture_of(config)} has no head for {self.name}"
+
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
         return None
@@ -201,6 +210,11 @@ class Task(ABC):
         """Raise `InputError` about `row` unless `condition` is true."""
         if not condition:
             raise InputError(f"{row['origin']}: {message}")
+
+
+def architecture_of(config: PreTrainedConfig) -> str:
+    """The class that a model was saved from."""
+    return next(iter(config.architectures or ()), "the model")
 
 
 def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> BatchEncoding:
