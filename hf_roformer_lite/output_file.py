@@ -5,12 +5,14 @@ import platform
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from .errors import InputError
 from .output_directory import is_disk_full
+
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
 
 
 @contextmanager
@@ -28,36 +30,43 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
         InputError: at once when nothing can be written there, and at the end when the disk is full.
     """
     name = f"{option} {path}".strip()
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"{name} is a directory; give the name of a file")
-    if target.exists() and not target.is_file():
-        with _opened(target, name) as stream:
-            yield stream
-        return
+    direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
+    target = Path(path) if direct else Path(os.path.realpath(path))
     if target.exists() and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
-    unfinished = target.with_name(_unfinished_name(target, os.getpid()))
+    written = target if direct else target.with_name(_unfinished_name(target, os.getpid()))
     _remove_left_overs(target)
-    stream = _opened(unfinished, name)
+    stream = _opened(written, name)
     try:
         with stream:
-            if target.exists():
-                unfinished.chmod(stat.S_IMODE(target.stat().st_mode))
+            if target.exists() and not direct:
+                written.chmod(stat.S_IMODE(target.stat().st_mode))
             yield stream
-        unfinished.replace(target)
+        if not direct:
+            written.replace(target)
     except BaseException as error:
         disk_full = is_disk_full(error, target.parent)  # checked before space is freed
-        unfinished.unlink(missing_ok=True)
+        if not direct:
+            written.unlink(missing_ok=True)
         if disk_full:
-            raise InputError(f"{name}: no space left on the disk; what was there before is unchanged") from error
+            unchanged = "" if direct else "; what was there before is unchanged"
+            raise InputError(f"{name}: no space left on the disk{unchanged}") from error
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file at once, as `complete_file` does."""
-    with complete_file(path) as stream:
-        stream.write(text)
+def write_texts(texts: dict[Path, str]) -> None:
+    """Write several files, all of them or none; the first replaces what was there last.
+
+    Raises:
+        InputError: as `complete_file`.
+    """
+    with ExitStack() as stack:
+        for path, text in texts.items():
+            stream = stack.enter_context(complete_file(path))
+            stream.write(text)
+            stream.flush()  # so that a full disk shows before any file is replaced
 
 
 def _opened(path: Path, name: str) -> TextIO:

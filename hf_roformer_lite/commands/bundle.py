@@ -1,13 +1,12 @@
 """`roformer-lite bundle`: put the package's code beside a saved model, for places where it is not installed."""
 
 import json
-import os
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import InputError
+from ..output_file import write_texts
 from .command_parser import CommandParser
 
 
@@ -41,13 +40,11 @@ def bundle(directory: Path) -> list[str]:
         if not maps:
             raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite")
         code = sorted(Path(folder).glob("*.py"))
-        for path in code:
-            shutil.copyfile(path, directory / path.name)
-    for name, auto_map in maps.items():  # after the code that they name
-        fields = {**json.loads((directory / name).read_text("utf-8")), "auto_map": auto_map}
-        unfinished = directory / f".{name}.unfinished"
-        unfinished.write_text(json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(unfinished, directory / name)
+        texts: dict[Path, str] = {}
+        for name, auto_map in maps.items():  # first, to be replaced after the code that they name
+            fields = {**json.loads((directory / name).read_text("utf-8")), "auto_map": auto_map}
+            texts[directory / name] = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        write_texts(texts | {directory / path.name: path.read_text("utf-8") for path in code})
     return [path.name for path in code]
 
 
