@@ -50,7 +50,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
         disk_full = is_disk_full(error, target.parent)  # checked before space is freed
         if not direct:
             written.unlink(missing_ok=True)
-        if disk_full:
+        if disk_full and not isinstance(error, InputError):  # which says so already, of another file
             unchanged = "" if direct else "; what was there before is unchanged"
             raise InputError(f"{name}: no space left on the disk{unchanged}") from error
         raise
