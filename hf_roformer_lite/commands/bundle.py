@@ -22,8 +22,8 @@ def bundle(directory: Path) -> list[str]:
         The names of the code files written.
 
     Raises:
-        InputError: when the directory holds neither a model nor a tokenizer of this package, when one of their files is
-            damaged, and when the disk is full or not writable; nothing is changed then.
+        InputError: when the directory holds neither a model nor a tokenizer of this package, or a damaged one, and when
+            the disk is full or not writable; nothing is changed then.
     """
     from ..model.remote_code import RemoteCodeMixin
     from ..saved_model import load_config, load_tokenizer

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from ..errors import check_number
+from ..errors import InputError, check_number
+from ..output_file import complete_file
 from ..training.data_files import decode_line, numbered_lines
 from .command_parser import CommandParser
 
@@ -30,6 +32,8 @@ class PredictArguments:
     def __post_init__(self):
         for name in ("batch_size", "beams", "max_new_tokens"):
             check_number(name, getattr(self, name), at_least=1)
+        if self.input_file is not None and not Path(self.input_file).exists():
+            raise InputError(f"--input_file {self.input_file}: No such file or directory")
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -55,12 +59,12 @@ def main(argv: list[str]) -> None:
     from .predictor import Predictor
 
     disable_progress_bar()  # of loading the weights
-    predictor = Predictor.load(paths.dir, options.device)
     with ExitStack() as stack:
-        lines = (line for _, line in numbered_lines(options.input_file)) if options.input_file else _standard_input()
         output = sys.stdout
-        if options.output_file:
-            output = stack.enter_context(open(options.output_file, "w", encoding="utf-8"))
+        if options.output_file:  # opened before the model is loaded, which takes seconds
+            output = stack.enter_context(complete_file(options.output_file, "--output_file"))
+        predictor = Predictor.load(paths.dir, options.device)
+        lines = (line for _, line in numbered_lines(options.input_file)) if options.input_file else _standard_input()
         interactive = not options.input_file and sys.stdin.isatty()
         for chunk in _chunks(lines, 1 if interactive else options.batch_size * _BATCHES_AT_ONCE):
             for answer in predictor.answer(chunk, options.batch_size, options.generation):

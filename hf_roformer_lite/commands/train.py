@@ -4,6 +4,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -15,6 +16,8 @@ from .command_parser import CommandParser
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
 
+# Packages of the extra `train`, some of which are needed only when the training is over.
+_NEEDED = ("accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu", "scipy", "sklearn", "seqeval")
 _SECRETS = ("--hub_token", "--hub-token")
 
 
@@ -32,6 +35,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f'training needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[train]"'
+        )
     from ..training.train import train
 
     train(parse_options(task, argv[1:]))
@@ -73,7 +81,9 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
         raise InputError(str(error)) from error
     parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
     command = shlex.join(["roformer-lite", "train", task, *_without_secrets(argv)])
-    return TrainOptions(task_class(data), data, model, card, training, command)
+    implementation = task_class(data)
+    implementation.check_options(training)
+    return TrainOptions(implementation, data, model, card, training, command)
 
 
 def _without_secrets(argv: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
+from .tokenization_long_words import cut_long_words
 from .tokenization_unigram import train_unigram, with_whole_words
 
 logger = logging.get_logger(__name__)
@@ -126,6 +127,10 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         * `"wordpiece"` — BERT's (Devlin et al. 2019): control characters removed, Chinese characters apart, optionally
           lower case and without accents. Not lossless, and unknown characters are [UNK].
 
+        Training takes quadratic time in the length of a word. A longer run than 256 characters of one kind (letters
+        without a space, punctuation, white space) is therefore learned from in parts of 256, as if they were words of
+        their own. The tokenizer itself splits no such run: this concerns only what it can learn.
+
         Args:
             source: the path of a UTF-8 text file (`.gz` is unpacked) read line by line, a list of such paths, or any
                 iterable of texts. A list is taken for paths if its first item is a path object, names a file, or ends
@@ -186,7 +191,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         **kwargs: Any,
     ) -> "RoFormerLiteTokenizer":
         """A tokenizer of the same kind with `vocab_size` entries, or more when the alphabet takes more."""
-        texts = _not_empty(text_iterator)
+        texts = cut_long_words(_not_empty(text_iterator), self._tokenizer)
         names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
         if isinstance(self._tokenizer.model, models.Unigram):
             # The special tokens are arranged as for the others, on a throwaway text; then the pieces are replaced.

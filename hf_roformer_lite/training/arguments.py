@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..errors import InputError, check_number
+from ..output_place import check_place
 
 
 @dataclass
@@ -48,10 +49,21 @@ class DataArguments:
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("give either --train_file or --dataset_name")
         check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if self.validation_fraction and self.validation_file:
+            raise InputError(
+                f"--validation_fraction {self.validation_fraction} has no effect beside --validation_file; leave out "
+                "one of the two"
+            )
+        if self.dataset_name is not None and (self.validation_file or self.test_file):
+            raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
         for option in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, option) or ():
                 if not Path(path).exists():
                     raise InputError(f"--{option} {path}: No such file or directory")
+
+
+# Options of a new tokenizer and their defaults. In the dataclass they are None, to tell whether they were given.
+_NEW_TOKENIZER = {"vocab_size": 8192, "tokenizer_algorithm": "bpe", "tokenizer_min_frequency": 2}
 
 
 @dataclass
@@ -60,8 +72,9 @@ class ModelArguments:
 
     _argument_group_name: ClassVar[str] = "model and tokenizer"
 
-    size: Literal["tiny", "mini", "small", "base"] = field(
-        default="mini", metadata={"help": "Width and depth of a new model (128x2, 256x4, 512x4, 768x12)."}
+    size: Literal["tiny", "mini", "small", "base"] | None = field(
+        default=None,
+        metadata={"help": "Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini."},
     )
     config: list[str] = field(
         default_factory=list,
@@ -76,20 +89,41 @@ class ModelArguments:
     tokenizer: str | None = field(
         default=None, metadata={"help": "Tokenizer to use. Default: train one on the training data."}
     )
-    vocab_size: int = field(default=8192, metadata={"help": "Vocabulary size of a new tokenizer."})
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] = field(
-        default="bpe", metadata={"help": "Algorithm of a new tokenizer; bpe and unigram decode any text exactly."}
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Vocabulary size of a new tokenizer. Default: 8192."}
     )
-    tokenizer_min_frequency: int = field(
-        default=2, metadata={"help": "How often a token must occur in the training data to enter the vocabulary."}
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = field(
+        default=None,
+        metadata={"help": "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."},
+    )
+    tokenizer_min_frequency: int | None = field(
+        default=None,
+        metadata={
+            "help": "How often a token must occur in the training data to enter the vocabulary of a new tokenizer. "
+            "Default: 2."
+        },
     )
 
     def __post_init__(self):
+        if self.model_name_or_path is not None:
+            self._refuse("--model_name_or_path", "which brings its own size", "size")
+            self._refuse("--model_name_or_path", "which brings its own tokenizer", *_NEW_TOKENIZER)
+        if self.tokenizer is not None:
+            self._refuse("--tokenizer", "which is taken as it is", *_NEW_TOKENIZER)
+        for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
+            if getattr(self, name) is None:
+                setattr(self, name, default)
         check_number("vocab_size", self.vocab_size, at_least=1)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
         for assignment in self.config:
             if "=" not in assignment:
                 raise InputError(f"--config {assignment}: name=value is needed")
+
+    def _refuse(self, given: str, why: str, *names: str) -> None:
+        """Refuse options that would be ignored beside the option `given`."""
+        beside = [f"--{name} {getattr(self, name)}" for name in names if getattr(self, name) is not None]
+        if beside:
+            raise InputError(f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two")
 
 
 @dataclass
@@ -158,16 +192,20 @@ class OwnTrainingArguments:
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("give --output_dir, the directory of the finished model")
+        self.output_dir = check_place("output_dir", self.output_dir)
         check_number("max_tokens_per_batch", self.max_tokens_per_batch, above=0)
         check_number("time_limit_minutes", self.time_limit_minutes, above=0)
         check_number("ema_decay", self.ema_decay, above=0, below=1)
         check_number("num_train_epochs", self.num_train_epochs, above=0)
+        if self.max_steps != -1:  # transformers' way of saying that the epochs count
+            check_number("max_steps", self.max_steps, at_least=1)
         check_number("learning_rate", self.learning_rate, at_least=0)
         check_number("warmup_steps", self.warmup_steps, at_least=0)
         check_number("weight_decay", self.weight_decay, at_least=0)
         check_number("per_device_train_batch_size", self.per_device_train_batch_size, at_least=1)
         check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1)
         check_number("save_total_limit", self.save_total_limit, at_least=1)
+        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
 
 
 @dataclass

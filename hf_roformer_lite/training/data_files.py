@@ -1,7 +1,8 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns, and of `origin`: the place it came from, as `file:line`. All files are
-UTF-8, plain or compressed (`.gz`).
+A row is a dictionary of the file's columns, and of `origin`: the place it came from, as `file:line`. (A column that
+the file itself calls `origin` is kept under another name; `value_of` finds it.) All files are UTF-8, plain or
+compressed (`.gz`).
 """
 
 import codecs
@@ -19,6 +20,7 @@ from ..errors import InputError
 Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
+_USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
 _LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless told
 
 
@@ -117,7 +119,7 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
             raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
-        yield {**value, "origin": origin}
+        yield row_of(value, origin)
 
 
 def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
@@ -151,7 +153,13 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
             raise InputError(
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: {', '.join(columns)}"
             )
-        yield {**dict(zip(columns, values, strict=True)), "origin": origin}
+        yield row_of(dict(zip(columns, values, strict=True)), origin)
+
+
+def row_of(columns: dict[str, Any], origin: str) -> Row:
+    """A row of the user's columns that came from `origin`."""
+    users = {_USERS_ORIGIN: columns["origin"]} if "origin" in columns else {}
+    return {**columns, **users, "origin": origin}
 
 
 def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
@@ -176,9 +184,12 @@ def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterato
         if not tokens and (line.startswith("# ") or line == "#"):
             continue
         fields = line.split("\t") if "\t" in line else line.split()
-        token, tag = (_field(fields, column, f"{path}:{number}") for column in (token_column, tag_column))
+        origin = f"{path}:{number}"
+        token = _field(fields, token_column, origin)
         if token == "-DOCSTART-":
             continue
+        _check_columns_differ(fields, token_column, tag_column, origin)
+        tag = _field(fields, tag_column, origin)
         start = start if tokens else number
         tokens.append(token)
         tags.append(tag)
@@ -186,9 +197,25 @@ def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterato
         yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
 
 
+def _check_columns_differ(fields: list[str], token_column: int, tag_column: int, origin: str) -> None:
+    """Refuse a line without a column of its own for the tag: every word would become its own tag."""
+    place = _place(fields, token_column)
+    if place == _place(fields, tag_column):
+        columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+        raise InputError(
+            f"{origin}: the line has {columns}, and both token and tag would be column {place + 1}; a token and "
+            "its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
+        )
+
+
+def _place(fields: list[str], column: int) -> int:
+    """The index of a column that is counted from 1, or from the end if it is negative."""
+    return column - 1 if column > 0 else len(fields) + column
+
+
 def _field(fields: list[str], column: int, origin: str) -> str:
-    index = column - 1 if column > 0 else column
-    if column == 0 or not -len(fields) <= index < len(fields):
+    index = _place(fields, column)
+    if column == 0 or not 0 <= index < len(fields):
         raise InputError(
             f"{origin}: no column {column}; the line has {len(fields)} (columns count from 1, -1 is the last)"
         )
@@ -203,12 +230,15 @@ def value_of(row: Row, column: str) -> Any:
     Raises:
         InputError: when the row has no such column; it lists the existing ones.
     """
-    if column in row:
-        return row[column]
-    value: Any = row
+    columns = {name: value for name, value in row.items() if name not in ("origin", _USERS_ORIGIN)}
+    if _USERS_ORIGIN in row:
+        columns["origin"] = row[_USERS_ORIGIN]
+    if column in columns:
+        return columns[column]
+    value: Any = columns
     for part in column.split("."):
         if not isinstance(value, dict) or part not in value:
-            there = ", ".join(name for name in row if name != "origin")
+            there = ", ".join(columns)
             raise InputError(
                 f"{row['origin']}: no column {column!r}; the columns are: {there}. If the file has no header line, "
                 "name its columns with --column_names"

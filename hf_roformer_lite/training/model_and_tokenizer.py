@@ -61,29 +61,53 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
-    fields = {**options.task.config_fields(), **parse_overrides(options.model.config, options.task.config_class)}
+    overrides = parse_overrides(options.model.config, options.task.config_class)
     try:
         if options.model.model_name_or_path:
-            return _pretrained_model(options, len(tokenizer), fields)
-        return _new_model(options, tokenizer, fields)
+            return _pretrained_model(options, len(tokenizer), overrides)
+        return _new_model(options, tokenizer, {**options.task.config_fields(), **overrides})
     except InputError:
         raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
+    except RuntimeError as error:  # transformers' error about shapes, which names no option
+        if not (options.model.model_name_or_path and overrides):
+            raise
+        raise InputError(
+            f"--config {' '.join(options.model.config)}: the weights of {options.model.model_name_or_path} have other "
+            "shapes; give only fields that change no shape, such as hidden_dropout"
+        ) from error
 
 
-def _pretrained_model(options: "TrainOptions", tokens: int, fields: dict[str, Any]) -> PreTrainedModel:
-    name = options.model.model_name_or_path
-    config = load_config(name)
-    config = type(config).from_dict(merged(config.to_dict(), fields))
+def _pretrained_model(options: "TrainOptions", tokens: int, overrides: dict[str, Any]) -> PreTrainedModel:
+    """The model given, with its own head if that fits the task and the labels of the training data."""
+    name, task = options.model.model_name_or_path, options.task
+    given = load_config(name)
+    keeps_head = task.take_over_labels(given)  # before `config_fields`, which gives the labels in their order
+    config = type(given).from_dict(merged(given.to_dict(), {**task.config_fields(), **overrides}))
     if tokens > config.vocab_size:
         raise InputError(
             f"the tokenizer has {tokens} tokens, but {name} a vocabulary of {config.vocab_size}; give the tokenizer "
             "that the model was trained with"
         )
-    model, new = load_with_new_head(options.task.auto_model, name, config)
-    if new and options.training.should_log:
-        print(f"{name}: the model gets a new head for this task: {', '.join(new)}", file=sys.stderr)
+    if keeps_head:
+        model, new = load_with_new_head(task.auto_model, name, config)
+        if new and options.training.should_save:
+            print(f"{name}: the model gets a new head for this task: {', '.join(new)}", file=sys.stderr)
+        return model
+    if options.training.should_save:
+        print(f"{name}: {task.why_new_head(given)}; the training starts with a new head", file=sys.stderr)
+    return _with_new_head(options, name, config, {"id2label": given.id2label, "label2id": given.label2id})
+
+
+def _with_new_head(
+    options: "TrainOptions", name: str, config: PreTrainedConfig, own_labels: dict[str, Any]
+) -> PreTrainedModel:
+    """The stack of the model `name` below a head that is new, even where the weights of the old one would fit."""
+    own = type(config).from_dict({**config.to_dict(), **own_labels})  # its weights have the shapes of these
+    given, _ = load_with_new_head(options.task.auto_model, name, own)
+    model = options.task.auto_model.from_config(config).to(given.dtype)
+    model.base_model.load_state_dict(given.base_model.state_dict())
     return model
 
 

@@ -11,8 +11,10 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from .arguments import DataArguments
-from .data_files import Row
+from .data_files import Row, row_of
 from .tasks.base import Task
+
+_NO_TEXT = "there is no row with text"
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,12 @@ def load_splits(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> 
         name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
         splits[split] = _collect(rows, task, cache_dir / split, name)
     if args.validation_fraction and "validation" not in splits:
+        rows = len(splits["train"])
+        if not 0 < rows * args.validation_fraction <= rows - 1:
+            raise InputError(
+                f"--validation_fraction {args.validation_fraction} of {rows} row{'s' * (rows > 1)} leaves no row for "
+                "training; give more data or a smaller fraction"
+            )
         parts = splits["train"].train_test_split(
             args.validation_fraction, seed=seed, shuffle=task.rows_are_independent
         )
@@ -49,8 +57,6 @@ def _file_splits(args: DataArguments) -> dict[str, list[str]]:
 
 
 def _hub_splits(args: DataArguments) -> dict[str, Dataset]:
-    if args.validation_file or args.test_file:
-        raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
     try:
         loaded = load_dataset(args.dataset_name, args.dataset_config_name)
     except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
@@ -71,23 +77,26 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.select_columns({**row, "origin": f"{args.dataset_name} [{dataset.split}] row {number}"})
+        yield task.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
 
 
 def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
     left_out: list[str] = []
+    has_text = False
 
     def with_text() -> Iterator[Row]:
+        nonlocal has_text
         for row in rows:
             if task.is_empty(row):
                 left_out.append(row["origin"])
             else:
+                has_text = has_text or any(text.strip() for text in task.texts([row]))
                 yield row
 
     kept = with_text()
     first = next(kept, None)
     if first is None:
-        raise InputError(f"{name}: there is no row with text")
+        raise InputError(f"{name}: {_NO_TEXT}")
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
@@ -97,6 +106,8 @@ def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dat
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
+    if not has_text:  # of a document the blank lines are rows too
+        raise InputError(f"{name}: {_NO_TEXT}")
     if left_out:
         logger.warning("%d rows without text are left out, the first at %s", len(left_out), left_out[0])
     return dataset

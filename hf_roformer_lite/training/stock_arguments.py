@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .stock_limits import check_stock_numbers
+
 _GROUP = "transformers' TrainingArguments"
 _MODULES = {
     "TrainingArguments": "transformers.training_args",
@@ -41,7 +43,8 @@ def stock_arguments(name: str, leave_out: Container[str]) -> type:
         real = dataclasses.fields(getattr(transformers, name))
         fields = {field.name: (hints[field.name], copy(field)) for field in real}
     chosen = [(field, kind, default) for field, (kind, default) in fields.items() if field not in leave_out]
-    return dataclasses.make_dataclass(name, chosen, namespace={"_argument_group_name": _GROUP})
+    namespace = {"_argument_group_name": _GROUP, "__post_init__": check_stock_numbers}
+    return dataclasses.make_dataclass(name, chosen, namespace=namespace)
 
 
 def _class_fields(module: str, name: str) -> dict[str, tuple[Any, Any]]:

@@ -6,8 +6,15 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from ..errors import check_number
+from ..errors import InputError, check_number
 from .arguments import DataArguments
+
+_SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
+_SHORTEST_PAIR = 5  # and another token with a [SEP]
+# The tokenizers of sacrebleu, which is imported only to measure.
+BleuTokenizer = Literal[
+    "13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
+]
 
 
 @dataclass
@@ -33,14 +40,18 @@ class Seq2SeqDataArguments(TaskArguments):
     max_target_length: int = field(
         default=128, metadata={"help": "Truncate outputs to this many tokens, in training only."}
     )
-    bleu_tokenizer: str = field(
-        default="13a", metadata={"help": "Tokenizer of sacrebleu: 13a, zh for Chinese, char, intl or none."}
+    bleu_tokenizer: BleuTokenizer = field(
+        default="13a",
+        metadata={
+            "help": "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean and of "
+            "sentencepiece (spm, flores, spBLEU) need further packages."
+        },
     )
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_source_length", self.max_source_length, at_least=1)
-        check_number("max_target_length", self.max_target_length, at_least=1)
+        check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
+        check_number("max_target_length", self.max_target_length, at_least=2)  # a token of text and [SEP]
 
 
 @dataclass
@@ -98,7 +109,13 @@ class ClassifyDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=1)
+        shortest = _SHORTEST_TEXT if self.text_pair_column is None else _SHORTEST_PAIR
+        check_number("max_length", self.max_length, at_least=shortest)
+        for option in ("text_column", "text_pair_column"):
+            if getattr(self, option) == self.label_column:
+                raise InputError(
+                    f"--{option} {self.label_column} is also the column of the label; give --label_column another"
+                )
 
 
 @dataclass
@@ -134,7 +151,11 @@ class TagDataArguments(TaskArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        check_number("max_length", self.max_length, at_least=1)
+        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+        if self.token_column is not None and self.token_column == self.tag_column:
+            raise InputError(
+                f"--token_column and --tag_column are both {self.tag_column}; the tags need another column"
+            )
 
 
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {

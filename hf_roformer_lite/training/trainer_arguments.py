@@ -8,6 +8,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..errors import InputError, check_number
 from .arguments import HubArguments, OwnTrainingArguments
+from .stock_limits import check_stock_numbers
 
 
 @dataclass
@@ -24,6 +25,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
         check_number("adam_epsilon", self.adam_epsilon, at_least=0)
         check_number("max_grad_norm", self.max_grad_norm, at_least=0)
         OwnTrainingArguments.__post_init__(self)
+        check_stock_numbers(self)
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
         TrainingArguments.__post_init__(self)

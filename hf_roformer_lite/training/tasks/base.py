@@ -55,9 +55,25 @@ class Task(ABC):
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
         self.args = args
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        """Refuse options that would stop the command only after it has trained for some time.
+
+        Raises:
+            InputError: naming the option, its value and what would be right.
+        """
+        if training.label_names not in (None, ["labels"]):
+            raise InputError(
+                f"--label_names {' '.join(training.label_names)}: the only labels of these models are called labels, "
+                "which is the default; with another name no loss would be measured"
+            )
+        best, known = training.metric_for_best_model, ("loss", *self.metric_names)
+        if best is not None and best.removeprefix("eval_") not in known:
+            raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")
 
     # reading
 
@@ -93,6 +109,15 @@ class Task(ABC):
     def config_fields(self) -> dict[str, Any]:
         """Fields of the configuration that the task determines."""
         return {}
+
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        """Whether the head of a given model fits the labels of the training data. The order that it has them in is
+        then that of this training."""
+        return True
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        """Why a given model gets a new head, for a message."""
+        return f"{architecture_of(config)} has no head for {self.name}"
 
     def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
@@ -187,6 +212,11 @@ class Task(ABC):
             raise InputError(f"{row['origin']}: {message}")
 
 
+def architecture_of(config: PreTrainedConfig) -> str:
+    """The class that a model was saved from."""
+    return next(iter(config.architectures or ()), "the model")
+
+
 def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> BatchEncoding:
     """Tensors of lines, or of pairs of lines, with a warning when some are truncated to what the model takes."""
     encoded = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
@@ -196,6 +226,11 @@ def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> Bat
         if truncated:
             logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
     return encoded
+
+
+def one_of(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def quoted(value: str | list[str]) -> str:

@@ -20,7 +20,7 @@ from ..data_files import Row, text_of, value_of
 from ..metrics import Metrics, classification_metrics, multi_label_metrics, regression_metrics
 from ..task_arguments import ClassifyDataArguments
 from .base import SavedModel, encode_lines, quoted
-from .labels import LabelTask, label_names
+from .labels import LabelTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,6 +37,7 @@ class ClassifyTask(LabelTask):
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-classification"
     label_word = "label"
+    metric_names = ("accuracy", "macro_f1", "micro_f1", "pearson", "spearman", "mse")
     arguments = ClassifyDataArguments
 
     def __init__(self, args: ClassifyDataArguments):
@@ -91,9 +92,11 @@ class ClassifyTask(LabelTask):
             if "text_pair" in row:
                 yield row["text_pair"]
 
+    def config_labels(self) -> list[str]:
+        return ["value"] if self.problem_type == REGRESSION else super().config_labels()
+
     def config_fields(self) -> dict[str, Any]:
-        labels = ["value"] if self.problem_type == REGRESSION else self.labels
-        return {"problem_type": self.problem_type, **label_names(labels)}
+        return {"problem_type": self.problem_type, **super().config_fields()}
 
     def prediction_settings(self) -> dict[str, Any]:
         return {"pairs": self.args.text_pair_column is not None, "label_separator": self.args.label_separator or ","}

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from transformers.configuration_utils import PreTrainedConfig
+
 from ...errors import InputError
 from ..task_arguments import TaskArguments
-from .base import Task
+from .base import Task, architecture_of
 
 _SHOWN = 20  # labels in a message
 
@@ -41,12 +43,42 @@ class LabelTask(Task):
             InputError: when the training data do not have it.
         """
         if label not in self.labels:
-            known = ", ".join(list(self.labels)[:_SHOWN]) + (" …" if len(self.labels) > _SHOWN else "")
-            raise InputError(f"{origin}: {self.label_word} {label!r} is not in the training data, which have: {known}")
+            raise InputError(
+                f"{origin}: {self.label_word} {label!r} is not in the training data, which have: {_shown(self.labels)}"
+            )
         return self.labels[label]
 
+    def config_labels(self) -> list[str]:
+        """The labels that the configuration of the model names, in the order of their numbers."""
+        return list(self.labels)
+
     def config_fields(self) -> dict[str, Any]:
-        return label_names(self.labels)
+        return label_names(self.config_labels())
+
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        theirs = _labels_of(config)
+        if not architecture_of(config).endswith(self.architecture) or set(theirs) != set(self.config_labels()):
+            return False
+        if self.labels:
+            self.set_labels(theirs)
+        return True
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        if not architecture_of(config).endswith(self.architecture):
+            return super().why_new_head(config)
+        return (
+            f"its {self.label_word}s are {_shown(_labels_of(config))}, those of the training data "
+            f"{_shown(self.config_labels())}"
+        )
+
+
+def _labels_of(config: PreTrainedConfig) -> list[str]:
+    return [str(config.id2label[number]) for number in sorted(config.id2label)]
+
+
+def _shown(labels: Iterable[str]) -> str:
+    labels = list(labels)
+    return ", ".join(labels[:_SHOWN]) + (" …" if len(labels) > _SHOWN else "")
 
 
 def label_names(labels: Iterable[str]) -> dict[str, dict]:

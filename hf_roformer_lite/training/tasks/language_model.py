@@ -16,11 +16,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ...errors import InputError
 from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import SavedModel, Task, quoted
+from .masking import MaskingCollator
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -31,6 +33,7 @@ class LanguageModelTask(Task):
     """What masked and causal language modelling have in common: documents, split into blocks."""
 
     is_causal: bool
+    metric_names = ("perplexity", "accuracy")
     rows_are_independent = False  # they are the lines of documents
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
@@ -61,6 +64,13 @@ class LanguageModelTask(Task):
         from datasets import Dataset
 
         options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
+        special = set(tokenizer.all_special_ids)
+        if all(
+            special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
+        ):  # reads on to the first word
+            raise InputError(
+                f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
+            )
         return Dataset.from_generator(
             blocks,
             gen_kwargs={"rows": rows, **options},
@@ -120,8 +130,8 @@ class MaskedLMTask(LanguageModelTask):
     arguments = MaskedLMDataArguments
     is_causal = False
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForLanguageModeling:
-        return DataCollatorForLanguageModeling(tokenizer, mlm_probability=self.args.mlm_probability)
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> MaskingCollator:
+        return MaskingCollator(tokenizer, mlm_probability=self.args.mlm_probability)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)

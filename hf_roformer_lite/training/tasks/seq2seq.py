@@ -37,6 +37,7 @@ class Seq2SeqTask(Task):
     pipeline_tag = "translation"
     arguments = Seq2SeqDataArguments
     config_class = RoFormerLiteSeq2SeqConfig
+    metric_names = ("bleu", "chrf", "exact_match")
 
     @classmethod
     def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
@@ -44,6 +45,14 @@ class Seq2SeqTask(Task):
         from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
 
         return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        super().check_options(training)
+        try:
+            translation_metrics(["a"], ["a"], self.args.bleu_tokenizer)
+        except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
+            reason = " ".join(str(error).split())
+            raise InputError(f"--bleu_tokenizer {self.args.bleu_tokenizer} cannot be used here: {reason}") from error
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         plain = [path for path in files if file_format(path) == ".txt" or _is_parallel_part(path)]

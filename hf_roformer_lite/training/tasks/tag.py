@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import EvalPrediction
 
+_PARTS_AT_ONCE = 8  # of sentences that are too long
 _IOB = re.compile(r"O|[BI]-.+")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 
@@ -38,6 +40,7 @@ class TagTask(LabelTask):
     auto_model = AutoModelForTokenClassification
     pipeline_tag = "token-classification"
     label_word = "tag"
+    metric_names = ("f1", "precision", "recall", "accuracy", "macro_f1")
     arguments = TagDataArguments
 
     def __init__(self, args: TagDataArguments):
@@ -145,18 +148,44 @@ class TagTask(LabelTask):
 
     @classmethod
     def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """`token/TAG token/TAG …`; tokens are separated by spaces, or are characters if the model was trained so."""
+        """`token/TAG token/TAG …`; tokens are separated by spaces, or are characters if the model was trained so.
+
+        A sentence longer than what the model takes is tagged in parts, each for itself; of a word longer than that
+        only the beginning is read.
+        """
         by_character = saved.settings.get("unit") == "characters"
         sentences = [list("".join(line.split())) if by_character else line.split() for line in lines]
-        encoded = encode_words(saved.tokenizer, sentences)
-        padded = saved.tokenizer.pad(encoded, return_tensors="pt").to(saved.model.device)
-        best = saved.model(**padded).logits.argmax(-1).tolist()  # (B, L)
-        results = []
-        for i, tokens in enumerate(sentences):
-            first = {word: place for place, word in enumerate(first_pieces(encoded.word_ids(i))) if word is not None}
-            tags = [saved.model.config.id2label[best[i][first[word]]] for word in range(len(tokens))]
-            results.append(" ".join(f"{token}/{tag}" for token, tag in zip(tokens, tags, strict=True)))
-        return results
+        parts = [(i, part) for i, words in enumerate(sentences) for part in split_sentence(saved.tokenizer, words)]
+        tags: list[list[str]] = [[] for _ in sentences]
+        at_once = max(len(lines), _PARTS_AT_ONCE)
+        for first in range(0, len(parts), at_once):
+            batch = parts[first : first + at_once]
+            for (i, _), found in zip(batch, _tags_of(saved, [part for _, part in batch]), strict=True):
+                tags[i] += found
+        return [" ".join(map("/".join, zip(*pair, strict=True))) for pair in zip(sentences, tags, strict=True)]
+
+
+def _tags_of(saved: SavedModel, sentences: list[list[str]]) -> Iterator[list[str]]:
+    """The tag of each word, which is that of its first token."""
+    encoded = encode_words(saved.tokenizer, sentences, saved.tokenizer.model_max_length)
+    padded = saved.tokenizer.pad(encoded, return_tensors="pt").to(saved.model.device)
+    best = saved.model(**padded).logits.argmax(-1).tolist()  # (B, L)
+    for i, words in enumerate(sentences):
+        first = {word: place for place, word in enumerate(first_pieces(encoded.word_ids(i))) if word is not None}
+        yield [saved.model.config.id2label[best[i][first[word]]] for word in range(len(words))]
+
+
+def split_sentence(tokenizer: PreTrainedTokenizerBase, words: list[str]) -> Iterator[list[str]]:
+    """A sentence in parts of as many whole words as `model_max_length` has room for; one part if it has for all."""
+    room = tokenizer.model_max_length - tokenizer.num_special_tokens_to_add()
+    sizes = Counter(encode_words(tokenizer, [words]).word_ids(0))
+    start, taken = 0, 0
+    for number in range(len(words)):
+        if taken and taken + sizes[number] > room:
+            yield words[start:number]
+            start, taken = number, 0
+        taken += sizes[number]
+    yield words[start:]
 
 
 def encode_words(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_length: int | None = None) -> Any:

@@ -1,0 +1,181 @@
+"""What `predict` writes is complete or not there, and no file is lost, not even when it is read at the same time."""
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hf_roformer_lite import output_file
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands import predictor as predictor_module
+from hf_roformer_lite.errors import InputError
+
+LINES = ["a fine film", "", "a dull film"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "a.csv").write_text("text,label\na fine film,good\na dull film,bad\n" + "fine,good\ndull,bad\n" * 8)
+    options = "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300"
+    files = ["--train_file", str(folder / "a.csv"), "--output_dir", str(folder / "model"), "--use_cpu", "true"]
+    assert main(["train", "classify", *files, *options.split(), "--max_steps", "2", "--disable_tqdm", "true"]) == 0
+    return folder / "model"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.txt").write_text("".join(line + "\n" for line in LINES))
+    return tmp_path
+
+
+def predict(model: Path, source: str, target: str, status: int = 0) -> None:
+    assert main(["predict", str(model), "--input_file", source, "--output_file", target]) == status
+
+
+def answers(path: Path | str) -> list[str]:
+    return [line.partition("\t")[0] for line in Path(path).read_text().split("\n")[:-1]]
+
+
+def check(found: list[str]) -> None:
+    assert len(found) == 3 and found[1] == "" and {found[0], found[2]} <= {"good", "bad"}
+
+
+def test_input_and_output_may_be_the_same_file(model, place):
+    (place / "link.txt").symlink_to("x.txt")
+    Path("x.txt").chmod(0o640)
+    predict(model, "x.txt", "link.txt")
+    check(answers("x.txt"))
+    assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("x.txt").stat().st_mode) == 0o640
+    predict(model, "x.txt", "x.txt")
+    check(answers("x.txt"))
+    assert sorted(os.listdir()) == ["link.txt", "x.txt"]
+
+
+def test_a_mistake_in_the_input_leaves_the_output_as_it_was(model, place, capsys):
+    Path("bad.txt").write_bytes(b"a fine film\n" * 2000 + b"b\xe4d\n")
+    Path("answers.txt").write_text("kept")
+    predict(model, "bad.txt", "answers.txt", status=2)
+    assert "bad.txt:2001: byte 2" in capsys.readouterr().err and Path("answers.txt").read_text() == "kept"
+    predict(model, "bad.txt", "new.txt", status=2)
+    assert sorted(os.listdir()) == ["answers.txt", "bad.txt", "x.txt"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(model, place, capsys, monkeypatch, error):
+    def failing(*arguments):
+        raise error
+
+    Path("answers.txt").write_text("kept")
+    monkeypatch.setattr(predictor_module.Predictor, "answer", failing)
+    predict(model, "x.txt", "answers.txt", status=130 if isinstance(error, KeyboardInterrupt) else 2)
+    said = capsys.readouterr().err
+    assert isinstance(error, KeyboardInterrupt) or "--output_file answers.txt: no space left on the disk" in said
+    assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == ["answers.txt", "x.txt"]
+
+
+def test_a_disk_that_is_really_full(model, place):
+    """/dev/full takes nothing; it is no regular file, so that it is written directly."""
+    code = "import sys; from hf_roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "predict",
+        str(model),
+        "--input_file",
+        "x.txt",
+        "--output_file",
+        "/dev/full",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "--output_file /dev/full: no space left on the disk" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_standard_output_by_its_name(model, place):
+    """Here a pipe, whose name under /proc is none that a file could be made beside."""
+    code = "import sys; from hf_roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "predict", str(model), "--output_file", "/dev/stdout", "--input_file"]
+    done = subprocess.run([*command, "x.txt"], capture_output=True, text=True, timeout=120)
+    check([line.partition("\t")[0] for line in done.stdout.splitlines()])
+
+
+def test_what_a_killed_process_left_is_removed_and_another_is_left_alone(model, place):
+    predict(model, "x.txt", "y.txt")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host = os.uname().nodename
+    left, alive = (f".y.txt.unfinished-{host}-{process}" for process in (ended.pid, os.getppid()))
+    others = f".y.txt.unfinished-another-machine-{ended.pid}"
+    for name in (left, alive, others):
+        Path(name).write_text("half")
+    predict(model, "x.txt", "y.txt")
+    assert sorted(os.listdir()) == sorted([alive, others, "x.txt", "y.txt"])
+
+
+def test_a_pipe_is_written_directly(model, place):
+    os.mkfifo("pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append(answers("pipe")))
+    reader.start()
+    predict(model, "x.txt", "pipe")
+    reader.join(timeout=30)
+    check(read[0])
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+
+
+def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):
+    monkeypatch.setattr(predictor_module.Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
+    for source, target, message in (
+        ("nowhere.txt", "y.txt", "--input_file nowhere.txt: No such file or directory"),
+        ("x.txt", "nowhere/y.txt", "--output_file nowhere/y.txt cannot be written: No such file or directory"),
+        ("x.txt", ".", "--output_file . is a directory"),
+        ("x.txt", "y" * 250, "cannot be written: File name too long"),
+    ):
+        assert main(["predict", "m", "--input_file", source, "--output_file", target]) == 2
+        assert message in capsys.readouterr().err
+    assert os.listdir() == ["x.txt"]
+
+
+def test_a_write_protected_file_is_refused(place, capsys, monkeypatch):
+    Path("y.txt").write_text("kept")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root every file can be written
+    assert main(["predict", "m", "--input_file", "x.txt", "--output_file", "y.txt"]) == 2
+    assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
+
+
+def test_several_files_are_written_all_or_none(place, monkeypatch):
+    Path("config.json").write_text("old")
+    wanted = {place / "config.json": "new", place / "a.py": "code", place / "b.py": "more"}
+    opened = output_file._opened
+
+    def full_at_the_last(path: Path, name: str):
+        stream = opened(path, name)
+        if "b.py" in path.name:
+            monkeypatch.setattr(output_file, "_opened", opened)
+            stream.close()
+            return open("/dev/full", "w")
+        return stream
+
+    monkeypatch.setattr(output_file, "_opened", full_at_the_last)
+    with pytest.raises(InputError, match=r"b\.py: no space left on the disk; what was there before is unchanged"):
+        output_file.write_texts(wanted)
+    assert Path("config.json").read_text() == "old" and sorted(os.listdir()) == ["config.json", "x.txt"]
+    output_file.write_texts(wanted)
+    assert {path: path.read_text() for path in wanted} == wanted
+    assert sorted(os.listdir()) == ["a.py", "b.py", "config.json", "x.txt"]
+
+
+def test_nothing_else_is_written(model, place):
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    predict(model, "x.txt", "y.txt")
+    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+    assert json.loads((model / "results.json").read_text("utf-8"))["task"] == "classify"
