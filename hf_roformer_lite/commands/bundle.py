@@ -22,7 +22,7 @@ def bundle(directory: Path) -> list[str]:
         The names of the code files written.
 
     Raises:
-        InputError: when the directory holds neither a model nor a tokenizer of this package, or a damaged one, and when
+        InputError: when the directory holds neither a model nor a tokenizer of this package, or damaged ones, and when
             the disk is full or not writable; nothing is changed then.
     """
     from ..model.remote_code import RemoteCodeMixin

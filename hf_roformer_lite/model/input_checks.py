@@ -31,9 +31,9 @@ def refuse_misspelt(model_class: type, options: dict[str, Any]) -> None:
 @lru_cache(maxsize=1000)
 def _meant(model_class: type, name: str) -> str | None:
     """The argument that an unknown `name` is a misspelling of, if it looks like one."""
-    if name in TransformersKwargs.__annotations__:
-        return None
     known = [*signature(model_class.forward).parameters, "labels"]
+    if name in known or name in TransformersKwargs.__annotations__:
+        return None
     swapped = [other for other in known if sorted(other) == sorted(name)]
     return next(iter(swapped or difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)), None)
 

@@ -254,8 +254,8 @@ def _lay_out_cross_attention(
         _keep_whole_encoder(cache)
     can_reuse = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
     backend, states = config._attn_implementation, encoder_hidden_states
-    key = backend, tokens.seq_len, states.shape[:2], states.device, version_of(encoder_attention_mask)
     if can_reuse:
+        key = backend, tokens.seq_len, states.shape[:2], states.device, version_of(encoder_attention_mask)
         mask, key_then, result = _cross_attention_of_cache.get(cache, (None, None, None))
         if mask is encoder_attention_mask and key_then == key:
             return result

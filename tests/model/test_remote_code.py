@@ -33,7 +33,7 @@ STACK = set(
     "walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
-TOKENIZER = {"remote_code", "tokenization_roformer_lite", "tokenization_unigram"}
+TOKENIZER = {"remote_code", "tokenization_long_words", "tokenization_roformer_lite", "tokenization_unigram"}
 
 
 def code_in(folder: Path) -> set[str]:
