@@ -146,7 +146,14 @@ def load_with_new_head(
     model, loaded = _from_pretrained(auto_model, name, where, config=config)
     prefix = f"{model.base_model_prefix}."
     new = sorted({*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])})
-    refuse_names(where, "lacks", [key for key in new if key.startswith(prefix)])
+    # BERT's pooler lies in its stack, but belongs to the heads of some tasks, and is saved with these alone.
+    unfit = [key for key in new if key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")]
+    if unfit and saved_config.architectures:  # the weights are those of the saved configuration
+        raise InputError(
+            f"{where}: {unfit[0]} does not fit the configuration that is asked for; give only --config fields that "
+            "change no shape, such as hidden_dropout=0.3"
+        )
+    refuse_names(where, "lacks", unfit)
     refuse_names(where, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
     check_finite(model, where)
     return model, new

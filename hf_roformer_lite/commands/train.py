@@ -64,8 +64,10 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     Raises:
         InputError: for options that transformers refuses or that do not fit together.
     """
+    from ..saved_files import reason
     from ..training.model_and_tokenizer import parse_overrides
     from ..training.options import TrainOptions
+    from ..training.stock_choices import check_stock_choices
     from ..training.tasks import TASKS
 
     task_class = TASKS[task]
@@ -77,8 +79,9 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     )
     try:
         data, model, card, training = parser.parse(argv)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    except Exception as error:  # TrainingArguments read files, import libraries and look at devices
+        raise InputError(reason(error)) from error
+    check_stock_choices(training)
     parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
     command = shlex.join(["roformer-lite", "train", task, *_without_secrets(argv)])
     implementation = task_class(data)

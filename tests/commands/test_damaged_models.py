@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from conftest import build, stack_config
 from safetensors.torch import load_file, save_file
 
@@ -161,3 +162,25 @@ def test_shards_are_loaded(model, tmp_path, capsys):
     (model / INDEX).unlink()
     torch.save(loaded.state_dict(), model / "pytorch_model.bin")
     assert main(arguments) == 0 and capsys.readouterr().out == expected
+
+
+def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):
+    """More layers than the weights have would be random, and say nothing about it."""
+    arguments = commands(model, tmp_path)["train"]
+    assert main([*arguments, "--config", "num_hidden_layers=3", "layer_types=null"]) == 2
+    assert "does not fit the configuration that is asked for" in capsys.readouterr().err
+
+
+def test_models_of_transformers(saved, tmp_path, capsys):
+    """Stock classes are predicted with and fine-tuned as ours are, and looked at as closely."""
+    model = tmp_path / "bert"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=300, **sizes)).save_pretrained(model)
+    transformers.AutoTokenizer.from_pretrained(saved).save_pretrained(model)
+    arguments = commands(model, tmp_path)
+    assert main(arguments["predict"]) == 0 and main(arguments["train"]) == 0
+    assert "new head for this task: bert.pooler.dense.bias" in capsys.readouterr().err
+    change_tensors(model, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.weight"))
+    shutil.rmtree(tmp_path / "trained")
+    for command in ("predict", "train"):
+        assert "bert.encoder.layer.0.output.dense.weight" in refusal(command, model, tmp_path, capsys)

@@ -1,0 +1,35 @@
+"""The words among transformers' `TrainingArguments` that it looks at only when the training has been prepared."""
+
+from transformers import TrainingArguments
+
+from ..errors import InputError
+
+
+def check_stock_choices(args: TrainingArguments) -> None:
+    """Refuse what the Trainer would refuse after the data are read and the tokenizer is trained.
+
+    Raises:
+        InputError: naming option, value and what would be right.
+    """
+    _check_trackers(args.report_to)
+    if args.save_strategy == "best" and not args.metric_for_best_model:
+        raise InputError("--save_strategy best needs --metric_for_best_model, such as loss")
+    if args.optim_args and not all(part.count("=") == 1 for part in args.optim_args.replace(" ", "").split(",")):
+        raise InputError(f"--optim_args {args.optim_args} must be name=value, several separated by commas")
+    if args.torch_compile_mode:
+        from torch._inductor import list_mode_options
+
+        modes = list_mode_options()
+        if args.torch_compile_mode not in modes:
+            raise InputError(f"--torch_compile_mode {args.torch_compile_mode} must be one of {', '.join(modes)}")
+
+
+def _check_trackers(trackers: list[str] | str | None) -> None:
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    shown = " ".join(trackers) if isinstance(trackers, list) else trackers
+    try:
+        for callback in get_reporting_integration_callbacks(trackers):
+            callback()  # which looks for the tracker's library
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise InputError(f"--report_to {shown}: {error}") from error

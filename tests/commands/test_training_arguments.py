@@ -1,0 +1,28 @@
+"""What transformers' TrainingArguments and Trainer refuse is told in a sentence, before the data are read."""
+
+import pytest
+
+from hf_roformer_lite.cli import main
+
+CASES = {
+    "--report_to tensorbord": "--report_to tensorbord: tensorbord is not supported",
+    "--report_to neptune": "--report_to neptune: ",  # a library that is not installed here
+    "--save_strategy best": "--save_strategy best needs --metric_for_best_model",
+    "--optim_args a=b=c": "--optim_args a=b=c must be name=value",
+    "--torch_compile_mode fast": "--torch_compile_mode fast must be one of",
+    "--accelerator_config nowhere.json": "nowhere.json",
+    "--deepspeed nowhere.json": "deepspeed",
+    "--fsdp xyz": "fsdp",
+    "--lr_scheduler_kwargs {bad": "property name",
+    "--load_best_model_at_end true --save_strategy no": "save and eval strategy",
+}
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_one_sentence(options, tmp_path, capsys):
+    (tmp_path / "data.tsv").write_text("a file that nobody reads, because it would be refused")
+    files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m"), "--use_cpu", "true"]
+    assert main(["train", "seq2seq", *files, *options.split()]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1 and CASES[options] in errors[0]
+    assert not list(tmp_path.glob("m*"))
