@@ -42,7 +42,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount a file system")
     yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # weights may still be mapped into memory
 
 
 @pytest.fixture(scope="module")
