@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 from ..errors import InputError
 from ..exporting import FORMATS
-from ..output_directory import complete_directory
+from ..output_directory import complete_directory, require_space
 from .command_parser import CommandParser
+
+_GRAPH_SIZE = 2**19  # bytes; more than a graph takes without its weights
 
 
 @dataclass
@@ -37,7 +39,9 @@ def main(argv: list[str]) -> None:
     tokenizer = load_tokenizer(paths.dir)
     model = load_model(paths.dir).float()  # the precision that every runtime has
     exported = export_model(model, options.format)
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     with complete_directory(out) as directory:
+        require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))
         exported.save_pretrained(directory)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)

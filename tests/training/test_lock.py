@@ -30,19 +30,21 @@ def command(tmp_path) -> list[str]:
 def test_two_at_once_and_then_a_kill(command, tmp_path, capsys):
     """A second command is refused and changes nothing. After a kill of the first it goes on, though the first had a
     child process that reads the data."""
-    endless = [*command, "--max_steps", "100000", "--dataloader_num_workers", "1"]
-    first = subprocess.Popen([sys.executable, "-m", "hf_roformer_lite.cli", *endless], env=ENVIRONMENT, stderr=-3)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("m.training/checkpoint-*/trainer_state.json")) and first.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    for more in ([], ["--overwrite_output_dir", "true"], ["--learning_rate", "0.1"]):
-        assert main([*endless, *more]) == 2
-        message = capsys.readouterr().err
-        assert f"--output_dir {tmp_path / 'm'}: another process trains into it" in message
-        assert "choose another directory" in message
-    assert first.poll() is None and list(tmp_path.glob("m.training/checkpoint-*"))
-    first.send_signal(signal.SIGKILL)
+    long = [*command, "--max_steps", "5000", "--dataloader_num_workers", "1"]
+    first = subprocess.Popen([sys.executable, "-m", "hf_roformer_lite.cli", *long], env=ENVIRONMENT, stderr=-3)
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("m.training/checkpoint-*/trainer_state.json")) and first.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for more in ([], ["--overwrite_output_dir", "true"], ["--learning_rate", "0.1"]):
+            assert main([*long, *more]) == 2
+            message = capsys.readouterr().err
+            assert f"--output_dir {tmp_path / 'm'}: another process trains into it" in message
+            assert "choose another directory" in message
+        assert first.poll() is None and list(tmp_path.glob("m.training/checkpoint-*"))
+    finally:
+        first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     assert (tmp_path / "m.training" / "lock").exists()
     assert main([*command, "--max_steps", "5", "--overwrite_output_dir", "true"]) == 0
