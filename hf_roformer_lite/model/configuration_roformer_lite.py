@@ -119,8 +119,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         add_cross_attention (`bool`, defaults to `False`): Attention to an encoder's states in each layer.
         cross_attention_hidden_size (`int`, *optional*): Width of those states. Default: `hidden_size`.
         tie_word_embeddings (`bool`, defaults to `True`): One matrix for token embedding and LM head.
-        sparse_prediction (`bool`, defaults to `True`): In training, only labelled positions go through the LM head,
-            and no `logits` are returned.
+        sparse_prediction (`bool`, defaults to `True`): In training, only labelled positions go through the LM head;
+            `logits` are computed when they are first read (in compiled models they are None).
         initializer_range (`float`, defaults to 0.02): Standard deviation of the initial weights. In the comparison
             named under `scale_embeddings`, 0.05 gave BLEU 25.7.
         use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.

@@ -69,6 +69,29 @@ class RoFormerLiteEmbeddings(nn.Module):
             states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
         return self.projection(self.dropout(self.norm(states)))
 
+    def resize_positions(self, rows: int) -> None:
+        """Give the learned positions `rows` rows: the first ones stay, new ones are drawn as at the start.
+
+        Raises:
+            ValueError: when the positions are not learned, or `rows` is not positive.
+        """
+        kind = self.config.position_embedding_type
+        if kind != "learned":
+            raise ValueError(
+                f"position_embedding_type={kind!r} has no table of positions to resize, and no limit of length."
+            )
+        if rows < 1:
+            raise ValueError(f"new_num_position_embeddings={rows} is not possible: it must be a positive number.")
+        old = self.position_embeddings.weight
+        new = nn.Embedding(rows, old.shape[1], device=old.device, dtype=old.dtype)
+        kept = min(rows, len(old))
+        with torch.no_grad():
+            new.weight.normal_(0.0, self.config.initializer_range)
+            new.weight[:kept] = old[:kept]
+        new.weight.requires_grad_(old.requires_grad)
+        self.position_embeddings = new
+        self.config.max_position_embeddings = rows
+
     def _embed_words(
         self, tokens: RaggedBatch, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:

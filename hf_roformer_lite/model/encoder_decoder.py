@@ -15,6 +15,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels, refuse_misspelt
+from .lazy_logits import lm_output
 from .lm_heads import LMHeadMixin, RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -171,8 +172,9 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         smoothing: Label smoothing of the loss.
 
     Returns of `forward`:
-        `logits` `(B, Lt, vocab)`, and `loss` with labels. While training with labels `logits` is None (see
-        `sparse_prediction` of the decoder's config), and the part of a target after its last label is not computed.
+        `logits` `(B, Lt, vocab)`, and `loss` with labels. While training with labels `logits` is computed when first
+        read (see `sparse_prediction` of the decoder's config), but not for the part of a target after its last label:
+        the logits there are those of padding.
     """
 
     loss_type = "ForMaskedLM"  # labels are aligned with the decoder's outputs; nothing shifts them again
@@ -254,7 +256,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             hidden_states = self.keep_positions(hidden_states, decoder_attention_mask, logits_to_keep)
         logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing)
         stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **stack_outputs)
+        return lm_output(Seq2SeqLMOutput, logits, loss=loss, **stack_outputs)
 
 
 __all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqModel"]

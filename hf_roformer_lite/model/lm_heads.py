@@ -11,12 +11,14 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels
 from .input_layout import is_padding_mask
 from .layers import make_norm
+from .lazy_logits import UnreadLogits, lm_output
 from .losses import cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
@@ -67,7 +69,7 @@ class LMHeadMixin:
         return hidden_states[:, -logits_to_keep:]
 
     def is_sparse(self, labels: torch.Tensor | None) -> bool:
-        """Whether labelled positions alone go through the LM head, and no logits are returned."""
+        """Whether labelled positions alone go through the LM head, unless somebody reads the logits."""
         is_asked_for = self.config.get_text_config(decoder=True).sparse_prediction
         return labels is not None and self.training and is_asked_for
 
@@ -77,16 +79,18 @@ class LMHeadMixin:
         labels: torch.Tensor | None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor | UnreadLogits | None, torch.Tensor | None]:
         """Logits `(B, L, vocab)` and the loss of `labels` `(B, L)`, aligned with `hidden_states` `(B, L, hidden)`.
 
-        Without labels the loss is None; where `is_sparse` the logits are.
+        Without labels the loss is None. Where `is_sparse` the logits are not computed yet, and None while compiling.
         """
         if labels is not None:
             check_labels(labels, hidden_states.shape[:2], "token")
         if self.is_sparse(labels):
             head = self.lm_transform, self.lm_head
-            return None, labelled_lm_loss(hidden_states, labels, *head, num_items_in_batch, smoothing)
+            loss = labelled_lm_loss(hidden_states, labels, *head, num_items_in_batch, smoothing)
+            unread = None if is_tracing(loss) else UnreadLogits(self.compute_logits, hidden_states, head)
+            return unread, loss
         logits = self.compute_logits(hidden_states)
         if labels is None:
             return logits, None
@@ -133,8 +137,8 @@ class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
     ) -> MaskedLMOutput:
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)` holds the masked tokens, -100 elsewhere.
 
-        `logits` is `(B, L, vocab)`; None while training with labels, see `config.sparse_prediction`. `smoothing` is
-        the label smoothing of the loss.
+        `logits` is `(B, L, vocab)`, while training computed when first read (`config.sparse_prediction`).
+        `smoothing` is the label smoothing of the loss.
         """
         outputs = self.model(
             input_ids,
@@ -149,8 +153,8 @@ class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
             **kwargs,
         )
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, smoothing)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return lm_output(
+            MaskedLMOutput, logits, loss=loss, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -214,8 +218,8 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)` are the input ids (shifted here), -100 where ignored.
 
         `logits_to_keep` computes the logits of the last positions alone (0: of all), or of the given indices.
-        `logits` is `(B, L, vocab)`; None while training with labels, see `config.sparse_prediction`. With labels no
-        cache is made unless asked for. `smoothing` is the label smoothing of the loss; `shift_labels` `(B, L)` are
+        `logits` is `(B, L, vocab)`, while training computed when first read (`config.sparse_prediction`). With labels
+        no cache is made unless asked for. `smoothing` is the label smoothing of the loss; `shift_labels` `(B, L)` are
         labels that are aligned with the positions already.
         """
         # Not an argument: Trainer takes every argument with "label" in its name for one that batches must have.
@@ -241,9 +245,10 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         if shift_labels is None:
             hidden_states = self.keep_positions(hidden_states, attention_mask, logits_to_keep)
         logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing)
-        return CausalLMOutputWithCrossAttentions(
+        return lm_output(
+            CausalLMOutputWithCrossAttentions,
+            logits,
             loss=loss,
-            logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,

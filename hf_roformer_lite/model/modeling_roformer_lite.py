@@ -60,6 +60,32 @@ class RoFormerLitePreTrainedModel(RemoteCodeModel, ShardedLoadingMixin, PreTrain
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
 
+    def stacks(self) -> list["RoFormerLiteModel"]:
+        """The stack, or encoder and decoder."""
+        return [module for module in self.modules() if isinstance(module, RoFormerLiteModel)]
+
+    def get_position_embeddings(self) -> nn.Embedding | tuple[nn.Embedding, ...]:
+        """The table of learned positions, or those of encoder and decoder.
+
+        Raises:
+            ValueError: for other positions, which have no table.
+        """
+        tables = tuple(getattr(stack.embeddings, "position_embeddings", None) for stack in self.stacks())
+        if None in tables:
+            raise ValueError("get_position_embeddings: only position_embedding_type='learned' has a table.")
+        return tables if len(tables) > 1 else tables[0]
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Resize the tables of learned positions; new rows are drawn as at the start.
+
+        Raises:
+            ValueError: for other positions, which have no table, and for a number that is not positive.
+        """
+        self.get_position_embeddings()
+        for stack in self.stacks():
+            stack.embeddings.resize_positions(new_num_position_embeddings)
+        self.config.max_position_embeddings = new_num_position_embeddings
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
