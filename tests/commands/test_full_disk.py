@@ -16,6 +16,8 @@ from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import complete_directory, remove_left_overs, write_whole_file
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 2"

@@ -12,6 +12,8 @@ from transformers.utils.logging import disable_progress_bar
 import hf_roformer_lite as rl
 from hf_roformer_lite.cli import main
 
+pytestmark = pytest.mark.slow
+
 LINES = ["one two three", "", "four five"]
 TEXTS = ["one two three four five six seven"] * 8
 MODELS = {

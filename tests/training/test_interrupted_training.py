@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.training.clock import TrainingClock
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_source_length 16 "
