@@ -3,6 +3,7 @@
 A missing name costs speed, never a result: the caller then takes the ordinary path through `nn.Module` and `F.linear`.
 """
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,14 @@ from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+# oneDNN keeps what it compiled for the last 1,024 shapes, and torch as many of its own, which are hundreds of MiB with
+# texts of all lengths. One step of training has about twenty. Both are read at the first product of the process, after
+# any import; a person's own setting goes before.
+CACHED_SHAPES = "64"
+for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_capacity, CACHED_SHAPES)
 
 
 def _assume_true() -> bool:
