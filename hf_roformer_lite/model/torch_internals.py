@@ -15,7 +15,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 # oneDNN keeps what it compiled for the last 1,024 shapes, and torch as many of its own, which are hundreds of MiB with
-# texts of all lengths. One step of training has about twenty. Both are read at the first product of the process, after
+# texts of all lengths, or a GiB in training. One step of training has about twenty. Both are read at the first product of the process, after
 # any import; a person's own setting goes before.
 CACHED_SHAPES = "64"
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
