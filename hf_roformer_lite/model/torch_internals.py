@@ -14,9 +14,9 @@ from torch.nn.modules import module as nn_module
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-# oneDNN keeps what it compiled for the last 1,024 shapes, and torch as many of its own, which are hundreds of MiB with
-# texts of all lengths, or a GiB in training. One step of training has about twenty. Both are read at the first product of the process, after
-# any import; a person's own setting goes before.
+# oneDNN keeps what it compiled for the last 1,024 shapes, and torch as many of its own: hundreds of MiB with texts of
+# all lengths, where a step of training has about twenty. Both numbers are read at the first product of the process,
+# which comes after any import; a setting of the user's own goes before.
 CACHED_SHAPES = "64"
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, CACHED_SHAPES)

@@ -12,10 +12,12 @@ from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.training.divergence import check_figures, weights_are_finite
 
-OPTIONS = (
+NEW_MODEL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--vocab_size 300 --disable_tqdm true --use_cpu true --problem_type regression --max_steps 8 "
-    "--per_device_train_batch_size 4"
+    "--vocab_size 300"
+).split()
+OPTIONS = (
+    "--disable_tqdm true --use_cpu true --problem_type regression --max_steps 8 --per_device_train_batch_size 4"
 ).split()
 
 
@@ -27,7 +29,8 @@ def data(tmp_path_factory) -> Path:
 
 
 def train(data: Path, out: Path, *options: str) -> int:
-    return main(["train", "classify", "--train_file", str(data), "--output_dir", str(out), *OPTIONS, *options])
+    model = [] if "--model_name_or_path" in options else NEW_MODEL
+    return main(["train", "classify", "--train_file", str(data), "--output_dir", str(out), *model, *OPTIONS, *options])
 
 
 def explode(at_step: int, monkeypatch) -> None:
