@@ -70,13 +70,6 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
         raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
-    except RuntimeError as error:  # transformers' error about shapes, which names no option
-        if not (options.model.model_name_or_path and overrides):
-            raise
-        raise InputError(
-            f"--config {' '.join(options.model.config)}: the weights of {options.model.model_name_or_path} have other "
-            "shapes; give only fields that change no shape, such as hidden_dropout"
-        ) from error
 
 
 def _pretrained_model(options: "TrainOptions", tokens: int, overrides: dict[str, Any]) -> PreTrainedModel:
