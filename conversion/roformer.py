@@ -167,7 +167,7 @@ class RoFormer(BertFamilyConverter):
         wanted = EXPRESSIBLE | self._head_fields(config, names[0])
         wanted |= {"num_key_value_heads": config.num_attention_heads}
         wanted |= {"head_dim": config.hidden_size // config.num_attention_heads}
-        wanted |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+        wanted |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}
         faults = [
             f"{field}={getattr(config, field)!r} (must be {value!r})"
             for field, value in wanted.items()

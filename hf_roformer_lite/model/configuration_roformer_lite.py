@@ -270,6 +270,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.position_embedding_type != "rope":
             self.rope_parameters = None
+        elif self.rope_parameters.get("rope_type") == "default":
+            self.rope_parameters.setdefault("partial_rotary_factor", 1.0)
 
     def _require(self, holds: bool, field: str, what: str) -> None:
         if not holds:
