@@ -29,6 +29,8 @@ def bundle(directory: Path) -> list[str]:
     from ..saved_model import load_config, load_tokenizer
 
     maps: dict[str, Any] = {}
+    if not directory.is_dir():
+        raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite: no such directory")
     with _staging(directory) as folder:
         for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
             if not (directory / name).is_file():
