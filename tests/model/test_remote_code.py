@@ -173,7 +173,7 @@ def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
         assert f"{folder} holds neither a model nor a tokenizer" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     assert main(["bundle", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "config.json: ca" in capsys.readouterr().err  # cannot be loaded
     assert not code_in(tmp_path) and not code_in(tmp_path / "bert")
 
 

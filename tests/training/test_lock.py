@@ -70,4 +70,4 @@ def test_a_place_that_cannot_be_written(command, tmp_path, capsys):
     assert f"{tmp_path / 'm.training'} is needed for the checkpoints, but cannot be written" in capsys.readouterr().err
     options: list[str | Path] = [*command[:-1], Path("/proc/nowhere/m")]
     assert main([str(option) for option in options]) == 2
-    assert "cannot be written: No such file" in capsys.readouterr().err
+    assert "no directory can be made in /proc: No such file" in capsys.readouterr().err
