@@ -298,13 +298,10 @@ def _document_lengths(
             )
         return lengths, True
     if position_ids is not None and len(token_index) > 1:
-        positions, row = position_ids.flatten()[token_index], token_index // seq_len
-        restarts = positions[1:] <= positions[:-1]
-        if attention_mask is not None:
-            restarts &= positions[1:] == 0
-        same_row = row[1:] == row[:-1]
-        if bool((restarts & same_row).any()):
-            begins = torch.cat([restarts.new_ones(1), restarts | ~same_row]).nonzero().squeeze(-1).tolist()
+        restarts = _find_restarts(position_ids, attention_mask).flatten()[token_index]  # (N,)
+        if bool(restarts.any()):
+            row = torch.nn.functional.pad(token_index // seq_len, (1, 0), value=-1)
+            begins = (restarts | (row[1:] != row[:-1])).nonzero().squeeze(-1).tolist()
             return [end - start for start, end in zip(begins, [*begins[1:], len(token_index)], strict=True)], True
     if attention_mask is None:
         return [seq_len] * batch_size, False
