@@ -17,6 +17,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import maybe_autocast
 
 from .fast_linear import autocast_dtype
+from .torch_internals import version_of
 
 
 class UnreadLogits:
@@ -38,7 +39,7 @@ class UnreadLogits:
         self._logits: torch.Tensor | None = None
 
     def _versions_now(self) -> list[int]:
-        return [weight._version for weight in self._weights]
+        return [version_of(weight) for weight in self._weights]
 
     def read(self) -> torch.Tensor:
         """The logits, `(B, L, vocab)`.
