@@ -197,7 +197,7 @@ def check_weights(name: str | Path, config: PreTrainedConfig, model_class: type[
     tied: dict[int, list[str]] = {}  # names of one and the same tensor, of which the file has one or more
     for key, parameter in expected.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(key)
-    shapes = {key: tensor for key, tensor in expected.state_dict().items()}
+    shapes = expected.state_dict()
     absent = [keys[0] for keys in tied.values() if not any(key in stored for key in keys)]
     refuse_names(where, "lacks", absent)
     refuse_names(where, f"has what {model_class.__name__} does not have:", [k for k in stored if k not in shapes])
