@@ -138,17 +138,17 @@ def unfinished_path(target: Path) -> Path:
 def remove_left_overs(target: Path) -> None:
     """Remove what processes that were killed had prepared beside `target`."""
     for path in target.parent.glob(f".{escape(target.name)}.unfinished-*"):
-        if not _is_other_process(path.name.rpartition("-")[2]):
+        number = path.name.rpartition("-")[2]
+        # This process has nothing unfinished yet: in a container every command may get the same number.
+        is_other = number.isdecimal() and int(number) != os.getpid() and is_running(int(number))
+        if not is_other:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_other_process(number: str) -> bool:
-    """Whether a process with this number runs. It is not this one, which has nothing unfinished yet: in a container
-    every command may get the same number."""
-    if not number.isdecimal() or int(number) == os.getpid():
-        return False
+def is_running(process: int) -> bool:
+    """Whether a process with this number runs on this machine."""
     try:
-        os.kill(int(number), 0)
+        os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:

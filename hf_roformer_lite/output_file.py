@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .errors import InputError
-from .output_directory import is_disk_full
+from .output_directory import is_disk_full, is_running
 
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
 
@@ -86,15 +86,5 @@ def _remove_left_overs(target: Path) -> None:
     pattern = re.compile(re.escape(_unfinished_name(target, 0)[:-1]) + r"(\d+)")
     for path in target.parent.iterdir() if target.parent.is_dir() else ():
         found = pattern.fullmatch(path.name)
-        if found and not _is_running(int(found[1])):
+        if found and not is_running(int(found[1])):
             path.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
