@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
-from ..errors import InputError, check_number
+from ..errors import InputError
 from .arguments import HubArguments, OwnTrainingArguments
 from .stock_limits import check_stock_numbers
 
@@ -20,10 +20,6 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             value = getattr(self, option.name, None)
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"--{option.name}={value} must be a number that is finite")
-        for beta in ("adam_beta1", "adam_beta2"):
-            check_number(beta, getattr(self, beta), at_least=0, below=1)
-        check_number("adam_epsilon", self.adam_epsilon, at_least=0)
-        check_number("max_grad_norm", self.max_grad_norm, at_least=0)
         OwnTrainingArguments.__post_init__(self)
         check_stock_numbers(self)
         if not torch.cuda.is_available():
