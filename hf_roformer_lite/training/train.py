@@ -87,7 +87,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
         if split in rows
     ]
     model.generation_config = generation_config
-    run = _run(options, trainer, tokenizer, rows, evaluations)
+    run = _run(options, model, trainer, tokenizer, rows, evaluations)
     if trainer.is_world_process_zero():
         save_finished_model(run, started)
     _leave_process_group(trainer)
@@ -173,6 +173,7 @@ def _data_directory(state_dir: Path, process_index: int) -> Iterator[Path]:
 
 def _run(
     options: TrainOptions,
+    model: PreTrainedModel,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerBase,
     rows: DatasetDict,
@@ -181,7 +182,7 @@ def _run(
     return Run(
         task=options.task,
         options=options,
-        model=trainer.model,
+        model=model,
         tokenizer=tokenizer,
         history=trainer.state.log_history,
         steps=trainer.state.global_step,
