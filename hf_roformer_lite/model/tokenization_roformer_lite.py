@@ -3,15 +3,11 @@
 from .remote_code import RemoteCodeTokenizer
 
 # isort: split
-import gzip
 import json
 import os
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -20,6 +16,7 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
 
 from .tokenization_long_words import cut_long_words
+from .tokenization_texts import not_empty, read_texts
 from .tokenization_unigram import train_unigram, with_whole_words
 
 logger = logging.get_logger(__name__)
@@ -153,7 +150,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         backend = _untrained_backend(algorithm, lowercase is not False, strip_accents)
         untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
         options = {"min_frequency": min_frequency, "show_progress": show_progress, **trainer_options}
-        trained = untrained._trained(_texts(source), vocab_size, **options)
+        trained = untrained._trained(read_texts(source), vocab_size, **options)
         if trained.vocab_size > vocab_size:
             raise ValueError(_too_small(vocab_size, trained.vocab_size))
         return trained
@@ -191,7 +188,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         **kwargs: Any,
     ) -> "RoFormerLiteTokenizer":
         """A tokenizer of the same kind with `vocab_size` entries, or more when the alphabet takes more."""
-        texts = cut_long_words(_not_empty(text_iterator), self._tokenizer)
+        texts = cut_long_words(not_empty(text_iterator), self._tokenizer)
         names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
         if isinstance(self._tokenizer.model, models.Unigram):
             # The special tokens are arranged as for the others, on a throwaway text; then the pieces are replaced.
@@ -316,45 +313,3 @@ def _untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | No
 
 def _too_small(vocab_size: int, needed: int) -> str:
     return f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text take {needed} entries"
-
-
-def _not_empty(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
-    """The texts, from a flat iterable or one of lists, without the blank ones; `ValueError` if none is left."""
-    texts = filter(_is_text, chain.from_iterable(x if isinstance(x, list | tuple) else [x] for x in items))
-    first = next(texts, None)
-    if first is None:
-        raise ValueError("nothing to train on: the source holds no text")
-    return chain([first], texts)
-
-
-def _is_text(item: Any) -> bool:
-    if not isinstance(item, str):
-        raise TypeError(f"the source of texts holds {item!r}, a {type(item).__name__} and not a str")
-    return bool(item.strip())
-
-
-def _texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]) -> Iterable[Any]:
-    if isinstance(source, str | os.PathLike):
-        source = [Path(source)]
-    if not (isinstance(source, list | tuple) and source and _is_path(source[0])):
-        return source
-    for path in source:
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"no such file to train on: {path}")
-    return chain.from_iterable(_read_lines(Path(path)) for path in source)
-
-
-def _is_path(item: Any) -> bool:
-    return isinstance(item, os.PathLike) or os.path.isfile(item) or str(item).endswith((".txt", ".gz"))
-
-
-def _read_lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason})") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not a whole gzip file ({error})") from error

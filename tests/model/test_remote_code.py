@@ -33,7 +33,7 @@ STACK = set(
     "torch_internals walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
-TOKENIZER = {"remote_code", "tokenization_long_words", "tokenization_roformer_lite", "tokenization_unigram"}
+TOKENIZER = {"remote_code"} | {f"tokenization_{name}" for name in ("long_words", "roformer_lite", "texts", "unigram")}
 
 
 def code_in(folder: Path) -> set[str]:
