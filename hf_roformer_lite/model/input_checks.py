@@ -8,8 +8,11 @@ from inspect import signature
 from typing import Any
 
 import torch
+from transformers.cache_utils import Cache
 from transformers.utils.generic import TransformersKwargs
 from transformers.utils.import_utils import is_tracing
+
+from .configuration_roformer_lite import RoFormerLiteConfig
 
 _CLOSE = 0.92  # similarity at which an unknown name is taken for a misspelt one: a letter too many, too few or wrong
 
@@ -36,6 +39,41 @@ def _meant(model_class: type, name: str) -> str | None:
         return None
     swapped = [other for other in known if sorted(other) == sorted(name)]
     return next(iter(swapped or difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE)), None)
+
+
+def check_inputs(
+    config: RoFormerLiteConfig,
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
+    position_ids: torch.Tensor | None,
+    encoder_hidden_states: torch.Tensor | None,
+    past_key_values: Cache | None,
+    options: dict[str, Any],
+) -> None:
+    """Refuse inputs of the stack that `config` describes which do not fit it or each other.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    check_ids(input_ids, inputs_embeds)
+    for mask in attention_mask.values() if isinstance(attention_mask, dict) else [attention_mask]:
+        if mask is not None:
+            check_mask(mask)
+    if not config.type_vocab_size:
+        check_no_segments(options.get("token_type_ids"))
+    if encoder_hidden_states is not None and not config.add_cross_attention:
+        raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
+    if encoder_hidden_states is None and config.add_cross_attention:
+        raise ValueError("add_cross_attention=True needs encoder_hidden_states (or an encoder to make them).")
+    has_borders = options.get("cu_seq_lens_q") is not None
+    if options.get("seq_idx") is not None and position_ids is None and not has_borders:
+        raise ValueError("seq_idx alone does not tell documents apart here; give position_ids or cu_seq_lens_q too.")
+    if has_borders and past_key_values is not None:
+        raise ValueError("cu_seq_lens_q: packed documents have no cache; leave past_key_values out.")
+    is_causal = options.get("is_causal")
+    if is_causal is not None and is_causal != config.is_decoder and options.get("cache") is None:
+        raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={config.is_decoder}, which decides it.")
 
 
 def check_ids(input_ids: Any, inputs_embeds: Any) -> None:

@@ -28,7 +28,7 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
-from .input_checks import check_ids, check_mask, check_no_segments
+from .input_checks import check_inputs
 from .ragged import RaggedBatch
 from .torch_internals import version_of
 
@@ -90,7 +90,7 @@ def lay_out(
     Raises:
         ValueError: when inputs do not fit together.
     """
-    _check(
+    check_inputs(
         config, input_ids, inputs_embeds, attention_mask, position_ids, encoder_hidden_states, past_key_values, options
     )
     given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
@@ -119,37 +119,6 @@ def lay_out(
             config, layout, encoder_hidden_states, encoder_attention_mask, encoder_tokens, choose_rows
         )
     return layout
-
-
-def _check(
-    config: RoFormerLiteConfig,
-    input_ids: torch.Tensor | None,
-    inputs_embeds: torch.Tensor | None,
-    attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
-    position_ids: torch.Tensor | None,
-    encoder_hidden_states: torch.Tensor | None,
-    past_key_values: Cache | None,
-    options: dict[str, Any],
-) -> None:
-    """Refuse inputs that do not fit together."""
-    check_ids(input_ids, inputs_embeds)
-    for mask in attention_mask.values() if isinstance(attention_mask, dict) else [attention_mask]:
-        if mask is not None:
-            check_mask(mask)
-    if not config.type_vocab_size:
-        check_no_segments(options.get("token_type_ids"))
-    if encoder_hidden_states is not None and not config.add_cross_attention:
-        raise ValueError("add_cross_attention=False: this model does not attend to encoder_hidden_states.")
-    if encoder_hidden_states is None and config.add_cross_attention:
-        raise ValueError("add_cross_attention=True needs encoder_hidden_states (or an encoder to make them).")
-    has_borders = options.get("cu_seq_lens_q") is not None
-    if options.get("seq_idx") is not None and position_ids is None and not has_borders:
-        raise ValueError("seq_idx alone does not tell documents apart here; give position_ids or cu_seq_lens_q too.")
-    if has_borders and past_key_values is not None:
-        raise ValueError("cu_seq_lens_q: packed documents have no cache; leave past_key_values out.")
-    is_causal = options.get("is_causal")
-    if is_causal is not None and is_causal != config.is_decoder and options.get("cache") is None:
-        raise ValueError(f"is_causal={is_causal}: this stack has is_decoder={config.is_decoder}, which decides it.")
 
 
 def _find_tokens(
