@@ -55,7 +55,9 @@ def check_options(task: str, argv: list[str]) -> None:
     own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
     names = {field.name for arguments in own for field in fields(arguments)}
     stock = stock_arguments(task_arguments.stock_training_arguments, leave_out=names)
-    CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock]).parse(argv)
+    parser = CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock])
+    parser.set_defaults(**task_arguments.training_defaults)
+    parser.parse(argv)
 
 
 def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
@@ -77,6 +79,7 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
         f"Train a model for {task_class.summary}.",
         [task_class.arguments, ModelArguments, CardArguments, training_arguments],
     )
+    parser.set_defaults(**task_class.arguments.training_defaults)
     try:
         data, model, card, training = parser.parse(argv)
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices

@@ -22,6 +22,7 @@ from .embeddings import RoFormerLiteEmbeddings
 from .input_checks import refuse_misspelt
 from .input_layout import InputLayout, lay_out
 from .layers import RoFormerLiteBaseLayer, RoFormerLiteLayer, RoFormerLitePooler, make_norm
+from .ngram_scores import RoFormerLiteNgramScores
 from .parallel_heads import (
     SLOPE,
     RoFormerLiteParallelHeadsLayer,
@@ -91,6 +92,8 @@ class RoFormerLitePreTrainedModel(RemoteCodeModel, ShardedLoadingMixin, PreTrain
         super()._init_weights(module)
         if isinstance(module, RoFormerLiteStackedLinear | RoFormerLiteStackedUnit):
             module.init_weights(self.config.initializer_range)
+        elif isinstance(module, RoFormerLiteNgramScores):
+            module.init_weights()
         elif isinstance(module, nn.PReLU):
             init.constant_(module.weight, SLOPE)
 

@@ -217,6 +217,19 @@ class RaggedBatch:
             is_packed=True,
         )
 
+    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """The real tokens of `(B, L)`, `(N,)`; the number of the document of each, `(N,)`, rising; and how many
+        documents there are."""
+        self = self.to(padded.device)
+        if self.is_packed and not is_tracing(padded):
+            batch = self if not self.is_dense else self._ragged()
+            real = slice(sum(batch.lengths))
+            return batch.gather(padded)[real], batch.document_of_token()[real], len(batch.lengths)
+        rows = torch.arange(self.batch_size, device=padded.device)[:, None].expand_as(padded)
+        if self.attention_mask is None:
+            return padded.flatten(), rows.flatten(), self.batch_size
+        return padded[self.attention_mask], rows[self.attention_mask], self.batch_size
+
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
         """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.
 

@@ -1,5 +1,7 @@
 """The tasks of an encoder: classification of sequences and of tokens, questions, multiple choice."""
 
+from typing import Any, ClassVar
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
@@ -18,6 +20,8 @@ from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .ngram_scores import RoFormerLiteNgramScores
+from .ragged import RaggedBatch
 
 
 class RoFormerLiteClassificationHead(nn.Module):
@@ -39,11 +43,15 @@ class RoFormerLiteClassificationHead(nn.Module):
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     """Stack and classifier; what the classification heads have in common."""
 
+    scores_ngrams: ClassVar[bool] = False  # whether `config.classifier_ngrams` adds to the logits
+
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.num_labels = self.number_of_scores(config)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
+        has_ngrams = self.scores_ngrams and config.classifier_ngrams > 0
+        self.ngram_scores = RoFormerLiteNgramScores(config, self.num_labels) if has_ngrams else None
         self.post_init()
 
     @staticmethod
@@ -58,17 +66,35 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         position_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions]:
-        """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, and the stack's outputs."""
+    ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions, RaggedBatch]:
+        """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, the stack's outputs, and which
+        tokens are real."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids, "use_cache": False, **kwargs}
         layout = self.model.lay_out(**inputs)
         outputs = self.model(**inputs, layout=layout, return_dict=True)
-        return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs
+        return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs, layout.tokens
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
-    """Classes, sets of classes, or numbers for whole sequences."""
+    """Classes, sets of classes, or numbers for whole sequences.
+
+    With `config.classifier_ngrams` the logits are the sum of the classifier's and of `ngram_scores`, which need
+    `input_ids`; `add_ngram_scores` adds them to a model that has none.
+    """
+
+    scores_ngrams = True
+
+    def add_ngram_scores(self, ngram_scores: RoFormerLiteNgramScores) -> None:
+        """Add fitted scores of n-grams to the logits from now on; the configuration says so too."""
+        self.config.classifier_ngrams = len(ngram_scores.weight)
+        self.ngram_scores = ngram_scores.to(self.device, self.dtype)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        if self.ngram_scores is not None:
+            self.ngram_scores.resize_vocabulary(self.config.vocab_size)
+        return embeddings
 
     @can_return_tuple
     def forward(
@@ -87,10 +113,17 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         `labels`: `(B,)` classes; `(B, num_labels)` of 0 and 1; or numbers, as `config.problem_type` says
         (inferred from the first labels when it is None).
         """
-        pooled, outputs = self.encode_and_pool(
+        pooled, outputs, tokens = self.encode_and_pool(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
         )
         logits = self.classifier(pooled)  # (B, num_labels)
+        if self.ngram_scores is not None:
+            if input_ids is None:
+                raise ValueError(
+                    f"inputs_embeds: classifier_ngrams={self.config.classifier_ngrams} reads the text from input_ids; "
+                    "give these instead."
+                )
+            logits = logits + self.ngram_scores(*tokens.tokens_of_documents(input_ids))
         loss = None
         if labels is not None:
             if self.config.problem_type is None:
@@ -130,7 +163,7 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
             None if tensor is None else tensor.flatten(0, 1)  # (B * choices, L, ...)
             for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         ]
-        pooled, outputs = self.encode_and_pool(*flat, **kwargs)
+        pooled, outputs, _ = self.encode_and_pool(*flat, **kwargs)
         logits = self.classifier(pooled).view(batch_size, choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),

@@ -26,10 +26,11 @@ class DataArguments:
         default=None, metadata={"help": "Validation data, measured during training and at the end."}
     )
     test_file: list[str] | None = field(default=None, metadata={"help": "Test data, measured only at the end."})
-    validation_fraction: float = field(
-        default=0.0,
+    validation_fraction: float | None = field(
+        default=None,
         metadata={
-            "help": "Without validation data: hold out this fraction of the training data (0.05 is one row in twenty)."
+            "help": "Without validation data: hold out this fraction of the training data (0.05 is one row in "
+            "twenty). Default: 0.1, 2,000 rows at most, and none of fewer than 100 rows; 0 holds out nothing."
         },
     )
     column_names: list[str] | None = field(
@@ -48,7 +49,8 @@ class DataArguments:
     def __post_init__(self):
         if (self.train_file is None) == (self.dataset_name is None):
             raise InputError("give either --train_file or --dataset_name")
-        check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if self.validation_fraction is not None:
+            check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         if self.validation_fraction and self.validation_file:
             raise InputError(
                 f"--validation_fraction {self.validation_fraction} has no effect beside --validation_file; leave out "
@@ -110,6 +112,7 @@ class ModelArguments:
             self._refuse("--model_name_or_path", "which brings its own tokenizer", *_NEW_TOKENIZER)
         if self.tokenizer is not None:
             self._refuse("--tokenizer", "which is taken as it is", *_NEW_TOKENIZER)
+        self.has_size = self.size is not None
         for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
             if getattr(self, name) is None:
                 setattr(self, name, default)
@@ -170,6 +173,28 @@ class OwnTrainingArguments:
             "0.999."
         },
     )
+    word_dropout: float = field(
+        default=0.0,
+        metadata={"help": "Fraction of the tokens that are replaced by [MASK] in a training batch; not for mlm."},
+    )
+    load_best_model_at_end: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Keep the checkpoint that is best on the validation data, by metric_for_best_model, instead of "
+            "the last. Default: yes, if there are such data and checkpoints are written when it is measured."
+        },
+    )
+    early_stopping_patience: int = field(
+        default=4,
+        metadata={
+            "help": "Stop when so many evaluations have brought nothing better, if the best checkpoint is kept; 0: "
+            "never."
+        },
+    )
+    baselines: bool = field(
+        default=True,
+        metadata={"help": "Measure simple means, such as a linear model, on the same data as well; takes seconds."},
+    )
     seed: int = field(default=42, metadata={"help": "Seed of initialisation, shuffling and dropout."})
     eval_strategy: Literal["no", "steps", "epoch"] = field(
         default="epoch", metadata={"help": "When to evaluate on the validation data."}
@@ -196,6 +221,8 @@ class OwnTrainingArguments:
         check_number("max_tokens_per_batch", self.max_tokens_per_batch, above=0)
         check_number("time_limit_minutes", self.time_limit_minutes, above=0)
         check_number("ema_decay", self.ema_decay, above=0, below=1)
+        check_number("word_dropout", self.word_dropout, at_least=0, below=1)
+        check_number("early_stopping_patience", self.early_stopping_patience, at_least=0)
         check_number("num_train_epochs", self.num_train_epochs, above=0)
         if self.max_steps != -1:  # transformers' way of saying that the epochs count
             check_number("max_steps", self.max_steps, at_least=1)

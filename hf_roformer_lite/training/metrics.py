@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 Metrics = dict[str, float]
+LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # and every loss
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a") -> Metrics:

@@ -65,7 +65,8 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
     try:
         if options.model.model_name_or_path:
             return _pretrained_model(options, len(tokenizer), overrides)
-        return _new_model(options, tokenizer, {**options.task.config_fields(), **overrides})
+        fields = {} if options.model.has_size else options.task.new_model
+        return _new_model(options, tokenizer, {**fields, **options.task.config_fields(), **overrides})
     except InputError:
         raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:

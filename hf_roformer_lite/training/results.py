@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..version import __version__
-from .metrics import Metrics
+from .baselines import Baselines
+from .early_stopping import what_happened
+from .metrics import LOWER_IS_BETTER, Metrics
 from .options import TrainOptions
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -44,6 +46,8 @@ class Run:
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
+    baselines: Baselines = field(default_factory=dict)
+    parts: Baselines = field(default_factory=dict)  # figures of the model's parts, each alone
     earlier_seconds: float = 0.0  # of commands that were interrupted, up to the checkpoint that was continued
 
 
@@ -56,6 +60,9 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
         "command": options.command,
         "settings": run.task.prediction_settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in run.evaluations},
+        "parts": run.parts,
+        "baselines": run.baselines,
+        "verdict": verdict(run),
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in run.evaluations},
         "rows": run.rows,
         "parameters": run.model.num_parameters(),
@@ -65,6 +72,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             "epochs": round(run.epochs, 2),
             "minutes": round(run.train_seconds / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
+            "what_happened": _what_happened(run),
             "arguments": _chosen_arguments(args),
         },
         "machine": _machine(args.world_size),
@@ -73,6 +81,27 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             **{name: version(name) for name in ("transformers", "torch", "tokenizers", "datasets", "accelerate")},
         },
     }
+
+
+def verdict(run: Run) -> str:
+    """A sentence on whether the model is worth its place, from the test data, or else the validation data."""
+    if not run.baselines or not run.evaluations:
+        return ""
+    metric, evaluation = run.task.main_metric, run.evaluations[-1]
+    ours = evaluation.metrics.get(metric)
+    theirs = {name: by_split[evaluation.split][metric] for name, by_split in run.baselines.items()}
+    lower_is_better = metric in LOWER_IS_BETTER
+    name = (min if lower_is_better else max)(theirs, key=theirs.get)
+    is_better = ours < theirs[name] if lower_is_better else ours > theirs[name]
+    figures = f"{metric} on the {evaluation.split} data is {ours:.4f}, that of {name} {theirs[name]:.4f}"
+    return f"The model is worth its place: its {figures}." if is_better else f"Simple means do as well: its {figures}."
+
+
+def _what_happened(run: Run) -> str:
+    args = run.options.training
+    if not args.load_best_model_at_end:
+        return ""
+    return what_happened(run.history, args.metric_for_best_model, args.greater_is_better, args.num_train_epochs)
 
 
 def _machine(world_size: int) -> dict[str, Any]:
@@ -109,7 +138,15 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         for name in next(iter(results["metrics"].values())):
             table.add_row(name, *(f"{metrics[name]:.4f}" for metrics in results["metrics"].values()))
         console.print(table)
+    for name, by_split in {**results["parts"], **results["baselines"]}.items():
+        shown = ", ".join(
+            f"{split} " + " ".join(f"{metric} {value:.4f}" for metric, value in by_split[split].items())
+            for split in by_split
+        )
+        console.print(f"{name}: {shown}", soft_wrap=True)
     training = results["training"]
+    for sentence in filter(None, (results["verdict"], training["what_happened"])):
+        console.print(sentence, soft_wrap=True)
     console.print(
         f"{training['steps']:,} steps, {training['epochs']:g} epochs in {training['minutes']:g} minutes "
         f"({training['whole_command_minutes']:g} for the whole command)"

@@ -1,6 +1,7 @@
 """The splits train, validation and test as `datasets.Dataset`, from files or from the Hub, with every row checked."""
 
 import logging
+import math
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,8 @@ from .data_files import Row, row_of
 from .tasks.base import Task
 
 _NO_TEXT = "there is no row with text"
+_HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
+_FEWEST_ROWS = 100  # too few to spare any
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +40,35 @@ def load_splits(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> 
         rows = _hub_rows(task, args, source) if args.dataset_name else task.read_rows(source)
         name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
         splits[split] = _collect(rows, task, cache_dir / split, name)
-    if args.validation_fraction and "validation" not in splits:
-        rows = len(splits["train"])
-        if not 0 < rows * args.validation_fraction <= rows - 1:
-            raise InputError(
-                f"--validation_fraction {args.validation_fraction} of {rows} row{'s' * (rows > 1)} leaves no row for "
-                "training; give more data or a smaller fraction"
-            )
-        parts = splits["train"].train_test_split(
-            args.validation_fraction, seed=seed, shuffle=task.rows_are_independent
-        )
-        splits["train"], splits["validation"] = parts["train"], parts["test"]
+    if "validation" not in splits:
+        _hold_out(splits, task, args.validation_fraction, seed)
     return splits
+
+
+def _hold_out(splits: DatasetDict, task: Task, fraction: float | None, seed: int) -> None:
+    """Take the validation data from the training data, unless there is too little of them or nothing is wanted."""
+    rows = len(splits["train"])
+    if fraction is None:
+        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
+        if amount:
+            what = "at random" if task.rows_are_independent else "the last ones"
+            logger.warning(
+                "no validation data are given: %d of the %d training rows, %s, are held out to choose the best "
+                "checkpoint (--validation_fraction 0 trains on all)",
+                amount,
+                rows,
+                what,
+            )
+    else:
+        amount = math.ceil(rows * fraction)
+        if fraction and amount >= rows:
+            raise InputError(
+                f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for training; give "
+                "more data or a smaller fraction"
+            )
+    if amount:
+        parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
+        splits["train"], splits["validation"] = parts["train"], parts["test"]
 
 
 def _file_splits(args: DataArguments) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
 from .arguments import DataArguments
@@ -16,6 +16,9 @@ BleuTokenizer = Literal[
     "13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
 ]
 
+# A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
+_FOR_LABELS = {"num_train_epochs": 20.0, "word_dropout": 0.2, "ema_decay": 0.999}
+
 
 @dataclass
 class TaskArguments(DataArguments):
@@ -24,6 +27,7 @@ class TaskArguments(DataArguments):
     task: ClassVar[str]
     summary: ClassVar[str]
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
+    training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Seq2SeqDataArguments(TaskArguments):
     """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
 
     task = "seq2seq"
+    training_defaults = {"num_train_epochs": 20.0}
     summary = "text to text: translation, normalisation, spelling …"
     stock_training_arguments = "Seq2SeqTrainingArguments"
 
@@ -60,6 +65,7 @@ class LanguageModelDataArguments(TaskArguments):
     have one document in each row."""
 
     task = "causal"
+    training_defaults = {"num_train_epochs": 20.0, "per_device_train_batch_size": 8}
     summary = "causal language model: a decoder learns to continue text"
 
     text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
@@ -90,6 +96,7 @@ class ClassifyDataArguments(TaskArguments):
     """Columns and labels of classification."""
 
     task = "classify"
+    training_defaults = _FOR_LABELS
     summary = "text classification: one label, several, or a number"
 
     text_column: str = field(default="text", metadata={"help": "Column of the text."})
@@ -105,6 +112,13 @@ class ClassifyDataArguments(TaskArguments):
     )
     label_separator: str | None = field(
         default=None, metadata={"help": "Text between several labels of one row. Default: a row has one label."}
+    )
+    ngram_scores: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Fit a linear model on n-grams of words and characters beside the encoder and add the two up, if "
+            "that is better on the validation data. Default: for new models, not beside --model_name_or_path."
+        },
     )
 
     def __post_init__(self):
@@ -124,6 +138,7 @@ class TagDataArguments(TaskArguments):
     each line, its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
 
     task = "tag"
+    training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
 
     token_column: str | None = field(

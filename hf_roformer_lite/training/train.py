@@ -22,6 +22,7 @@ from transformers import (
 
 from ..errors import InputError
 from ..output_directory import check_output_dir, is_disk_full
+from .baselines import Baselines
 from .divergence import check_figures
 from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerprint
 from .finished_model import save_finished_model
@@ -75,12 +76,15 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     _check_unchanged(options, state_dir, fingerprints, forget=("checkpoint-*",))
     resume_from = _checkpoint(options, state_dir)
     encoded = encode(task, rows, tokenizer)
+    baselines = _measure_baselines(options, rows, encoded)
     generation_config = _set_generation(task, model, args)
     trainer = make_trainer(options, model, tokenizer, rows, encoded, resume_from, started)
     if resume_from and trainer.is_world_process_zero():
         step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
         print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
     trainer.train(resume_from_checkpoint=resume_from)
+    trainer.compute_metrics = None
+    parts = task.complete_model(options, trainer, encoded, tokenizer)
     evaluations = [
         evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)
         for split in ("validation", "test")
@@ -88,6 +92,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     ]
     model.generation_config = generation_config
     run = _run(options, model, trainer, tokenizer, rows, evaluations)
+    run.baselines, run.parts = baselines, parts
     if trainer.is_world_process_zero():
         save_finished_model(run, started)
     _leave_process_group(trainer)
@@ -234,7 +239,10 @@ def make_trainer(
     """The task's trainer, with a stock collator and metrics on the validation data."""
     task, args = options.task, options.training
     if "validation" not in encoded:
-        args.eval_strategy = "no"
+        args.eval_strategy, args.load_best_model_at_end = "no", False
+    if not args.has_metric:
+        args.metric_for_best_model = task.metric_for_best_model
+        args.greater_is_better = not args.metric_for_best_model.endswith("loss")
     compute_metrics = None
     if "validation" in encoded and not task.measures_loss_only(args):
         compute_metrics = partial(_metrics, task, rows["validation"], tokenizer)
@@ -254,6 +262,18 @@ def make_trainer(
     )
 
 
+def _measure_baselines(options: TrainOptions, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+    """Figures of simple means in the main process, printed before the training begins."""
+    args = options.training
+    if not (args.baselines and args.should_save) or len(rows) < 2:
+        return {}
+    figures = options.task.baselines(rows, encoded)
+    for name, by_split in figures.items():
+        shown = ", ".join(f"{split} {by_split[split][options.task.main_metric]:.4f}" for split in by_split)
+        print(f"Simple means, {options.task.main_metric}: {name}: {shown}", file=sys.stderr)
+    return figures
+
+
 def _metrics(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase, prediction: EvalPrediction) -> Metrics:
     return task.metrics(prediction, rows, tokenizer)
 
@@ -264,7 +284,6 @@ def evaluate(
     """The final figures of a split, and the time they took."""
     set_seed(trainer.args.seed)  # the same masks for masked language models, however long the training was
     started = time.monotonic()
-    trainer.compute_metrics = None
     if hasattr(trainer.args, "predict_with_generate"):
         trainer.args.predict_with_generate = True
     output = trainer.predict(encoded, metric_key_prefix=split)

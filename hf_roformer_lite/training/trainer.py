@@ -17,6 +17,7 @@ from transformers import Seq2SeqTrainer, Trainer
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
 from .divergence import DivergenceGuard
+from .early_stopping import EarlyStopping
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
@@ -52,6 +53,8 @@ class RoFormerLiteTrainerMixin:
         limit = self.args.time_limit_minutes
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
         self.add_callback(self.clock)
+        if self.args.load_best_model_at_end and self.args.early_stopping_patience:
+            self.add_callback(EarlyStopping(self.args.early_stopping_patience))
         self.guard = DivergenceGuard()
         self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
 
@@ -113,7 +116,15 @@ class RoFormerLiteTrainerMixin:
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if self.label_smoothing and model.training:
             inputs = {**inputs, "smoothing": self.label_smoothing}
+        if self.args.word_dropout and model.training:
+            inputs = {**inputs, "input_ids": self._drop_words(inputs["input_ids"])}
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones stay."""
+        special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
+        dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.args.word_dropout
+        return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)

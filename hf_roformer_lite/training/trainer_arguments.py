@@ -8,6 +8,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..errors import InputError
 from .arguments import HubArguments, OwnTrainingArguments
+from .metrics import LOWER_IS_BETTER
 from .stock_limits import check_stock_numbers
 
 
@@ -21,6 +22,15 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"--{option.name}={value} must be a number that is finite")
         OwnTrainingArguments.__post_init__(self)
+        self.has_metric = self.metric_for_best_model is not None  # transformers fills it in
+        if self.has_metric and self.greater_is_better is None:
+            name = self.metric_for_best_model.removeprefix("eval_")
+            self.greater_is_better = not (name.endswith("loss") or name in LOWER_IS_BETTER)
+        if self.load_best_model_at_end is None:
+            together = self.save_strategy in (self.eval_strategy, "best")
+            if self.eval_strategy == "steps" == self.save_strategy:
+                together = self.save_steps % (self.eval_steps or self.logging_steps) == 0
+            self.load_best_model_at_end = self.eval_strategy != "no" and together
         check_stock_numbers(self)
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it

@@ -24,9 +24,11 @@ from ..metrics import Metrics
 from ..task_arguments import TaskArguments
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
+    from ..baselines import Baselines
+    from ..options import TrainOptions
     from ..trainer_arguments import RoFormerLiteTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Task(ABC):
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
@@ -71,6 +74,8 @@ class Task(ABC):
                 f"--label_names {' '.join(training.label_names)}: the only labels of these models are called labels, "
                 "which is the default; with another name no loss would be measured"
             )
+        if training.word_dropout and self.name == "mlm":
+            raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; use --mlm_probability")
         best, known = training.metric_for_best_model, ("loss", *self.metric_names)
         if best is not None and best.removeprefix("eval_") not in known:
             raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")
@@ -168,6 +173,26 @@ class Task(ABC):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
         rows, because each process gets equally many: those beyond the last row must be ignored."""
+
+    @property
+    @abstractmethod
+    def main_metric(self) -> str:
+        """The figure by which the model is held against simple means."""
+
+    @property
+    def metric_for_best_model(self) -> str:
+        """The figure on the validation data by which the best checkpoint is chosen, where none is asked for."""
+        return "loss"
+
+    @abstractmethod
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        """What simple means that learn from the training rows give on the other splits."""
+
+    def complete_model(
+        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> Baselines:
+        """Add to the trained model what is not learnt by gradients; returns the figures of its parts alone."""
+        return {}
 
     # the card
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
@@ -23,8 +24,11 @@ from .base import SavedModel, encode_lines, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import EvalPrediction
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, Trainer
+
+    from ..baselines import Baselines
+    from ..options import TrainOptions
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 
@@ -120,12 +124,37 @@ class ClassifyTask(LabelTask):
         return DataCollatorWithPadding(tokenizer)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        logits, labels = prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)]
+        return self._measure(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)])
+
+    def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
         if self.problem_type == REGRESSION:
             return regression_metrics(logits.squeeze(-1), labels)
         if self.problem_type == MULTI:
             return multi_label_metrics((logits > 0).astype(int), labels.astype(int))
         return classification_metrics(logits.argmax(-1), labels)
+
+    @property
+    def main_metric(self) -> str:
+        return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.problem_type]
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.classification import classification_baselines
+
+        examples = {
+            split: ([self.example_line(row) for row in rows[split]], np.array(encoded[split]["labels"]))
+            for split in rows
+        }
+        return classification_baselines(self.problem_type, examples.pop("train"), examples)
+
+    def complete_model(
+        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> Baselines:
+        from ..ngram_fit import add_fitted_ngrams
+
+        is_new = options.model.model_name_or_path is None
+        if not (is_new if self.args.ngram_scores is None else self.args.ngram_scores) or "validation" not in encoded:
+            return {}
+        return add_fitted_ngrams(trainer, encoded, tokenizer, self._measure, self.main_metric)
 
     def example_line(self, row: Row) -> str:
         return "\t".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])])

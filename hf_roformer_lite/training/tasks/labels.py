@@ -16,6 +16,7 @@ class LabelTask(Task):
     """A task whose labels are those of the training data, in an order that the model's configuration keeps."""
 
     label_word: ClassVar[str]  # what messages call a label
+    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
 
     def __init__(self, args: TaskArguments):
         super().__init__(args)
@@ -24,6 +25,10 @@ class LabelTask(Task):
     @property
     def max_length(self) -> int:
         return self.args.max_length
+
+    @property
+    def metric_for_best_model(self) -> str:
+        return self.main_metric
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.

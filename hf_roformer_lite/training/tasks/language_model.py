@@ -25,8 +25,10 @@ from .base import SavedModel, Task, quoted
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction
+
+    from ..baselines import Baselines
 
 
 class LanguageModelTask(Task):
@@ -133,6 +135,14 @@ class MaskedLMTask(LanguageModelTask):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> MaskingCollator:
         return MaskingCollator(tokenizer, mlm_probability=self.args.mlm_probability)
 
+    main_metric = "perplexity"
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.language_model import neighbour_baselines
+
+        blocks = {split: encoded[split]["input_ids"] for split in encoded}
+        return neighbour_baselines(blocks.pop("train"), blocks)
+
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
 
@@ -170,6 +180,8 @@ class CausalLMTask(LanguageModelTask):
     arguments = LanguageModelDataArguments
     is_causal = True
 
+    main_metric = "bits_per_byte"
+
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
 
@@ -179,6 +191,12 @@ class CausalLMTask(LanguageModelTask):
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.language_model import byte_baselines
+
+        texts = {split: self.texts(rows[split]) for split in rows}
+        return byte_baselines(texts.pop("train"), texts)
 
     def example_line(self, row: Row) -> str:
         return " ".join(row["text"].split()[:5])

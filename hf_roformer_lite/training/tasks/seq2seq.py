@@ -22,9 +22,10 @@ from ..task_arguments import Seq2SeqDataArguments
 from .base import SavedModel, Task, encode_lines, quoted
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
+    from ..baselines import Baselines
     from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
 
 
@@ -115,6 +116,16 @@ class Seq2SeqTask(Task):
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
         token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
         return [text.strip() for text in tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
+
+    @property
+    def main_metric(self) -> str:
+        return "chrf"
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.text_to_text import text_to_text_baselines
+
+        pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
+        return text_to_text_baselines(self.args.bleu_tokenizer, pairs.pop("train"), pairs)
 
     def example_line(self, row: Row) -> str:
         return row["source"]

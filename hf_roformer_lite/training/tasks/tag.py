@@ -24,8 +24,10 @@ from .base import SavedModel, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction
+
+    from ..baselines import Baselines
 
 _PARTS_AT_ONCE = 8  # of sentences that are too long
 _IOB = re.compile(r"O|[BI]-.+")
@@ -130,6 +132,19 @@ class TagTask(LabelTask):
             predicted.append([names[i] for i in ids[labels != -100]])
             true.append([names[i] for i in labels[labels != -100]])
         return tagging_metrics(predicted, true, self.has_entities)
+
+    @property
+    def main_metric(self) -> str:
+        return "f1" if self.has_entities else "accuracy"
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.tagging import tagging_baselines
+
+        sentences = {
+            split: tuple(zip(*(self.units(row["tokens"], row["tags"]) for row in rows[split]), strict=True))
+            for split in rows
+        }
+        return tagging_baselines(self.has_entities, sentences.pop("train"), sentences)
 
     def example_line(self, row: Row) -> str:
         return next(iter(self.texts([row])))
