@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter):
@@ -51,6 +52,9 @@ class CommandParser(HfArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
+        for action in self._actions:
+            if action.type is string_to_bool:
+                action.nargs, action.const = "?", True  # a flag, also where the default is neither yes nor no
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
 

@@ -13,7 +13,7 @@ from transformers import initialization as init
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 
-LONGEST_TOKEN = 16  # bytes of a token that the table holds; what follows is not read
+LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
 _LONGEST_WORD = 48  # bytes of a word that tell it from others
 _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
 _AFFIXES = (1, 2, 3, 4)  # bytes
@@ -24,13 +24,16 @@ _BLANK, _LETTER, _SINGLE, _INNER = range(4)
 
 
 def _byte_kinds() -> torch.Tensor:
-    """The kind of each byte, `(256,)`. Characters from U+3000 to U+9FFF (kana and Han) and beyond U+FFFF are words by
-    themselves, like the punctuation of ASCII; all others beyond ASCII are letters."""
+    """The kind of each byte, `(256,)`.
+
+    The first byte of a character tells its block. Beyond ASCII, the blocks of punctuation, symbols, kana and Han
+    (U+0080 to 00BF, U+2000 to 9FFF, from U+F000) are characters that are words, all others letters.
+    """
     kinds = torch.full((256,), _LETTER)
     kinds[:128] = torch.tensor([_LETTER if chr(byte).isalnum() else _SINGLE for byte in range(128)])
     kinds[:33], kinds[127] = _BLANK, _BLANK
     kinds[0x80:0xC0] = _INNER
-    kinds[0xE3:0xEA], kinds[0xF0:] = _SINGLE, _SINGLE
+    kinds[0xC2], kinds[0xE2:0xEA], kinds[0xEF:] = _SINGLE, _SINGLE, _SINGLE
     return kinds
 
 

@@ -7,7 +7,7 @@ from hf_roformer_lite.cli import main
 CASES = {
     "--report_to tensorbord": "--report_to tensorbord: tensorbord is not supported",
     "--report_to neptune": "--report_to neptune: ",  # a library that is not installed here
-    "--save_strategy best": "--save_strategy best needs --metric_for_best_model",
+    "--save_strategy best --load_best_model_at_end false": "--save_strategy best needs --metric_for_best_model",
     "--optim_args a=b=c": "--optim_args a=b=c must be name=value",
     "--torch_compile_mode fast": "--torch_compile_mode fast must be one of",
     "--accelerator_config nowhere.json": "nowhere.json",

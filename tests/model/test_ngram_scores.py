@@ -1,0 +1,148 @@
+"""Scores of n-grams beside a classifier's encoder."""
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
+from hf_roformer_lite.model.ngram_scores import RoFormerLiteNgramScores
+from hf_roformer_lite.training.ngram_fit import best_weights, fit_ngram_scores, scores_of, token_bytes
+
+TEXTS = [
+    "A fine “film”, truly fine!",
+    "not worth 90 minutes of anyone's life",
+    "这部电影很好看，强烈推荐。",
+    "Fine music and ДЛИННЫЕ слова",
+    "a mixed bag: 好 and bad 😀",
+    "",
+]
+WORD = re.compile(r"[\x80-\xbf\u2000-\u9fff\uf000-\U0010ffff]|[a-z0-9\xc0-\u1fff\ua000-\uefff]+|[!-/:-@\[-`{-~]")
+
+
+def _ngrams_of(text: str) -> set[tuple]:
+    """What the docstring of `RoFormerLiteNgramScores` promises, written with strings."""
+    lowered = "".join(letter.lower() if letter.isascii() else letter for letter in text)
+    words = [word.encode() for word in WORD.findall(lowered)]
+    found: set[tuple] = {("word", word) for word in words} | {("pair", *pair) for pair in pairwise(words)}
+    for word in words:
+        if len(word) > 1:
+            found |= {("part", word[i : i + n]) for n in (2, 3, 4, 5) for i in range(len(word) - n + 1)}
+            found |= {("first", word[:n]) for n in (1, 2, 3, 4) if n <= len(word)}
+            found |= {("last", word[-n:]) for n in (1, 2, 3, 4) if n <= len(word)}
+    return found
+
+
+def _tokenizer(algorithm: str, vocab_size: int = 330) -> RoFormerLiteTokenizer:
+    return RoFormerLiteTokenizer.train(
+        TEXTS * 3, vocab_size=vocab_size, algorithm=algorithm, min_frequency=1, show_progress=False
+    )
+
+
+def _scores(tokenizer: RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteNgramScores:
+    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_ngrams=8, num_labels=labels)
+    scores = RoFormerLiteNgramScores(config, labels)
+    scores.token_bytes.copy_(token_bytes(tokenizer))
+    return scores
+
+
+def _found(scores: RoFormerLiteNgramScores, examples: Iterable[list[int]]) -> list[set[int]]:
+    """The hashes of the n-grams of each example, all in one call."""
+    examples = list(examples)
+    ids = torch.tensor([token for example in examples for token in example])
+    documents = torch.repeat_interleave(torch.tensor([len(example) for example in examples]))
+    keys, owners = scores.find_ngrams(ids, documents)
+    return [set(keys[owners == number].tolist()) for number in range(len(examples))]
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_ngrams_are_those_of_the_text(algorithm):
+    """The n-grams found in token ids are as many as in the text, and two texts share as many as they do."""
+    tokenizer = _tokenizer(algorithm)
+    found = _found(_scores(tokenizer), tokenizer(TEXTS)["input_ids"])
+    expected = [_ngrams_of(text) for text in TEXTS]
+    for i in range(len(TEXTS)):
+        for j in range(len(TEXTS)):
+            assert len(found[i] & found[j]) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
+
+
+def test_ngrams_do_not_depend_on_the_tokens():
+    small, large = (
+        _tokenizer("bpe"),
+        RoFormerLiteTokenizer.train(TEXTS * 3, vocab_size=420, min_frequency=1, show_progress=False),
+    )
+    one = _found(_scores(small), small(TEXTS)["input_ids"])
+    other = _found(_scores(large), large(TEXTS)["input_ids"])
+    assert [len(ids) for ids in small(TEXTS)["input_ids"]] != [len(ids) for ids in large(TEXTS)["input_ids"]]
+    assert one == other
+
+
+def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer]:
+    torch.manual_seed(0)
+    tokenizer = _tokenizer("bpe")
+    config = RoFormerLiteConfig.from_preset(
+        "tiny", vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification"
+    )
+    model = RoFormerLiteForSequenceClassification(config).eval()
+    answers = np.array([0, 1, 0, 0, 1, 1] * 2)
+    scores = fit_ngram_scores(token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config)
+    model.add_ngram_scores(scores)
+    return model, tokenizer
+
+
+@torch.no_grad()
+def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
+    model, tokenizer = _fitted()
+    examples = tokenizer(TEXTS)["input_ids"]
+    ngrams = torch.from_numpy(scores_of(model.ngram_scores, examples))
+    assert ngrams.abs().max() > 0.1 and not ngrams[-1].any()  # an empty text has no n-grams
+    scores, model.ngram_scores = model.ngram_scores, None
+    alone = torch.cat([model(input_ids=torch.tensor([ids])).logits for ids in examples])
+    model.ngram_scores = scores
+    expected = alone + ngrams
+
+    for side in ("right", "left"):
+        padded = tokenizer(TEXTS, padding=True, padding_side=side, return_tensors="pt")
+        torch.testing.assert_close(model(**padded).logits, expected, atol=1e-5, rtol=0)
+        dense = model(**padded, output_hidden_states=True).logits
+        torch.testing.assert_close(dense, expected, atol=1e-5, rtol=0)
+    packed = torch.tensor([[token for ids in examples for token in ids]])
+    borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
+    torch.testing.assert_close(model(input_ids=packed, cu_seq_lens_q=borders).logits, expected, atol=1e-5, rtol=0)
+
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    padded = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    assert torch.equal(again(**padded).logits, model(**padded).logits)
+
+
+def test_embeddings_can_be_resized(tmp_path):
+    model, tokenizer = _fitted()
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    before = model(**inputs).logits
+    model.resize_token_embeddings(len(tokenizer) + 8)
+    torch.testing.assert_close(model(**inputs).logits, before)
+    model(input_ids=torch.tensor([[len(tokenizer) + 7]]))
+    model.save_pretrained(tmp_path)
+    AutoModelForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_vectors_in_place_of_ids_are_refused():
+    model, _ = _fitted()
+    with pytest.raises(ValueError, match="classifier_ngrams.*input_ids"):
+        model(inputs_embeds=torch.zeros(1, 3, model.config.hidden_size))
+
+
+def test_weights_make_the_loss_least():
+    generator = np.random.default_rng(0)
+    answers = generator.integers(0, 3, 400)
+    right = np.eye(3)[answers] + generator.normal(size=(400, 3))
+    useless = generator.normal(size=(400, 3))
+    encoder, ngrams = best_weights(right, useless, answers, "single_label_classification")
+    assert encoder == pytest.approx(1, abs=0.25)  # the log-odds of such noise
+    assert ngrams < 0.15
+    assert best_weights(useless, 2 * right, answers, "single_label_classification")[1] == pytest.approx(0.5, abs=0.15)
