@@ -113,8 +113,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         classifier_activation (`str`, *optional*): With a name of `ACT2FN`, a dense layer with this activation comes
             before the classifier (BERT and RoFormer have `tanh`). Default: none.
         classifier_dropout (`float`, *optional*): Dropout before a classifier. Default: `hidden_dropout`.
-        classifier_ngrams (`int`, defaults to 0): With a positive number, the sequence classifier adds scores of as
-            many n-grams of the text to its logits (`RoFormerLiteNgramScores`).
+        classifier_text_features (`int`, defaults to 0): With a positive number, the classifier of sequences adds the
+            scores of as many n-grams to its logits, that of tokens those of words (`RoFormerLiteTextScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
         lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
         is_decoder (`bool`, defaults to `False`): Causal attention and a cache.
@@ -178,7 +178,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     classifier_pooling: Literal["mean", "cls", "last"] = "mean"
     classifier_activation: str | None = None
     classifier_dropout: float | int | None = None
-    classifier_ngrams: int = 0
+    classifier_text_features: int = 0
     lm_head_transform: bool = False
     lm_head_bias: bool = False
     is_decoder: bool = False
@@ -292,7 +292,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "type_vocab_size",
             "initializer_range",
             "norm_eps",
-            "classifier_ngrams",
+            "classifier_text_features",
         ):
             self._require(getattr(self, field) >= 0, field, "zero or more")
         if self.embedding_norm_eps is not None:

@@ -22,7 +22,6 @@ from .embeddings import RoFormerLiteEmbeddings
 from .input_checks import refuse_misspelt
 from .input_layout import InputLayout, lay_out
 from .layers import RoFormerLiteBaseLayer, RoFormerLiteLayer, RoFormerLitePooler, make_norm
-from .ngram_scores import RoFormerLiteNgramScores
 from .parallel_heads import (
     SLOPE,
     RoFormerLiteParallelHeadsLayer,
@@ -32,6 +31,7 @@ from .parallel_heads import (
 from .remote_code import RemoteCodeModel
 from .rope import RoFormerLiteRotaryEmbedding
 from .sharding import ShardedLoadingMixin
+from .text_scores import RoFormerLiteTextScores
 from .walkthrough_layer import RoFormerLiteWalkthroughLayer
 
 LAYER_CLASSES: dict[str, type[nn.Module]] = {
@@ -92,7 +92,7 @@ class RoFormerLitePreTrainedModel(RemoteCodeModel, ShardedLoadingMixin, PreTrain
         super()._init_weights(module)
         if isinstance(module, RoFormerLiteStackedLinear | RoFormerLiteStackedUnit):
             module.init_weights(self.config.initializer_range)
-        elif isinstance(module, RoFormerLiteNgramScores):
+        elif isinstance(module, RoFormerLiteTextScores):
             module.init_weights()
         elif isinstance(module, nn.PReLU):
             init.constant_(module.weight, SLOPE)

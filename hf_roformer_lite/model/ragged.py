@@ -217,18 +217,19 @@ class RaggedBatch:
             is_packed=True,
         )
 
-    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """The real tokens of `(B, L)`, `(N,)`; the number of the document of each, `(N,)`, rising; and how many
-        documents there are."""
+    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+        """The real tokens of `(B, L)`, `(N,)`; their places in the flattened batch, `(N,)`; the number of the document
+        of each, `(N,)`, rising; and how many documents there are."""
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
             real = slice(sum(batch.lengths))
-            return batch.gather(padded)[real], batch.document_of_token()[real], len(batch.lengths)
-        rows = torch.arange(self.batch_size, device=padded.device)[:, None].expand_as(padded)
-        if self.attention_mask is None:
-            return padded.flatten(), rows.flatten(), self.batch_size
-        return padded[self.attention_mask], rows[self.attention_mask], self.batch_size
+            places, documents = batch.token_index[real], batch.document_of_token()[real]
+            return padded.flatten()[places], places, documents, len(batch.lengths)
+        places = torch.arange(padded.numel(), device=padded.device)
+        if self.attention_mask is not None:
+            places = places[self.attention_mask.flatten()]
+        return padded.flatten()[places], places, places // self.seq_len, self.batch_size
 
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
         """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.

@@ -20,8 +20,8 @@ from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
-from .ngram_scores import RoFormerLiteNgramScores
 from .ragged import RaggedBatch
+from .text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoFormerLiteWordScores
 
 
 class RoFormerLiteClassificationHead(nn.Module):
@@ -43,20 +43,48 @@ class RoFormerLiteClassificationHead(nn.Module):
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     """Stack and classifier; what the classification heads have in common."""
 
-    scores_ngrams: ClassVar[bool] = False  # whether `config.classifier_ngrams` adds to the logits
+    text_scores_class: ClassVar[type[RoFormerLiteTextScores] | None] = None
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.num_labels = self.number_of_scores(config)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
-        has_ngrams = self.scores_ngrams and config.classifier_ngrams > 0
-        self.ngram_scores = RoFormerLiteNgramScores(config, self.num_labels) if has_ngrams else None
+        self.text_scores = None
+        if self.text_scores_class and config.classifier_text_features:
+            self.text_scores = self.text_scores_class(config, self.num_labels)
         self.post_init()
 
     @staticmethod
     def number_of_scores(config: RoFormerLiteConfig) -> int:
         return config.num_labels
+
+    def add_text_scores(self, text_scores: RoFormerLiteTextScores) -> None:
+        """Add fitted scores of the text to the logits from now on; the configuration says so too."""
+        self.config.classifier_text_features = len(text_scores.weight)
+        self.text_scores = text_scores.to(self.device, self.dtype)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        if self.text_scores is not None:
+            self.text_scores.resize_vocabulary(self.config.vocab_size)
+        return embeddings
+
+    def score_text(self, input_ids: torch.Tensor | None, tokens: RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores of the text, `(documents, num_labels)` or `(real tokens, num_labels)`, and the places of the real
+        tokens in the flattened batch.
+
+        Raises:
+            ValueError: without `input_ids`, which tell the text.
+        """
+        if input_ids is None:
+            raise ValueError(
+                f"inputs_embeds: classifier_text_features={self.config.classifier_text_features} reads the text from "
+                "input_ids; give these instead."
+            )
+        real, places, documents, num_documents = tokens.tokens_of_documents(input_ids)
+        by_token = self.text_scores_class is RoFormerLiteWordScores
+        return self.text_scores(real, documents, len(real) if by_token else num_documents), places
 
     def encode_and_pool(
         self,
@@ -79,22 +107,10 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     """Classes, sets of classes, or numbers for whole sequences.
 
-    With `config.classifier_ngrams` the logits are the sum of the classifier's and of `ngram_scores`, which need
-    `input_ids`; `add_ngram_scores` adds them to a model that has none.
+    With `config.classifier_text_features` the logits are the sum of the classifier's and of the scores of n-grams.
     """
 
-    scores_ngrams = True
-
-    def add_ngram_scores(self, ngram_scores: RoFormerLiteNgramScores) -> None:
-        """Add fitted scores of n-grams to the logits from now on; the configuration says so too."""
-        self.config.classifier_ngrams = len(ngram_scores.weight)
-        self.ngram_scores = ngram_scores.to(self.device, self.dtype)
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        if self.ngram_scores is not None:
-            self.ngram_scores.resize_vocabulary(self.config.vocab_size)
-        return embeddings
+    text_scores_class = RoFormerLiteDocumentScores
 
     @can_return_tuple
     def forward(
@@ -117,13 +133,8 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
         )
         logits = self.classifier(pooled)  # (B, num_labels)
-        if self.ngram_scores is not None:
-            if input_ids is None:
-                raise ValueError(
-                    f"inputs_embeds: classifier_ngrams={self.config.classifier_ngrams} reads the text from input_ids; "
-                    "give these instead."
-                )
-            logits = logits + self.ngram_scores(*tokens.tokens_of_documents(input_ids))
+        if self.text_scores is not None:
+            logits = logits + self.score_text(input_ids, tokens)[0]
         loss = None
         if labels is not None:
             if self.config.problem_type is None:
@@ -174,7 +185,12 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 
 
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
-    """A class for each token (entities, parts of speech)."""
+    """A class for each token (entities, parts of speech).
+
+    With `config.classifier_text_features` the logits are the sum of the classifier's and of the scores of the words.
+    """
+
+    text_scores_class = RoFormerLiteWordScores
 
     @can_return_tuple
     def forward(
@@ -189,9 +205,14 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)`, -100 where ignored; `logits` `(B, L, num_labels)`."""
-        inputs = input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
-        outputs = self.model(*inputs, use_cache=False, return_dict=True, **kwargs)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        inputs |= {"inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids, "use_cache": False, **kwargs}
+        layout = self.model.lay_out(**inputs)
+        outputs = self.model(**inputs, layout=layout, return_dict=True)
         logits = self.classifier(outputs.last_hidden_state)  # (B, L, num_labels)
+        if self.text_scores is not None:
+            scores, places = self.score_text(input_ids, layout.tokens)
+            logits = logits.flatten(0, 1).index_add(0, places, scores).view_as(logits)
         if labels is not None:
             check_labels(labels, logits.shape[:2], "token")
         return TokenClassifierOutput(

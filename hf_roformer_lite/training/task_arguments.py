@@ -31,6 +31,19 @@ class TaskArguments(DataArguments):
 
 
 @dataclass
+class LabelArguments(TaskArguments):
+    """What classify and tag share."""
+
+    text_scores: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Fit a linear model on n-grams and words of the text beside the encoder and add the two up, if "
+            "that is better on the validation data. Default: for new models, not beside --model_name_or_path."
+        },
+    )
+
+
+@dataclass
 class Seq2SeqDataArguments(TaskArguments):
     """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
 
@@ -92,7 +105,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
 
 
 @dataclass
-class ClassifyDataArguments(TaskArguments):
+class ClassifyDataArguments(LabelArguments):
     """Columns and labels of classification."""
 
     task = "classify"
@@ -113,13 +126,6 @@ class ClassifyDataArguments(TaskArguments):
     label_separator: str | None = field(
         default=None, metadata={"help": "Text between several labels of one row. Default: a row has one label."}
     )
-    ngram_scores: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Fit a linear model on n-grams of words and characters beside the encoder and add the two up, if "
-            "that is better on the validation data. Default: for new models, not beside --model_name_or_path."
-        },
-    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -133,7 +139,7 @@ class ClassifyDataArguments(TaskArguments):
 
 
 @dataclass
-class TagDataArguments(TaskArguments):
+class TagDataArguments(LabelArguments):
     """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file has one token on
     each line, its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
 

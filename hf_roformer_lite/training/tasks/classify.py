@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -149,12 +150,23 @@ class ClassifyTask(LabelTask):
     def complete_model(
         self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
     ) -> Baselines:
-        from ..ngram_fit import add_fitted_ngrams
+        from ...model.text_scores import RoFormerLiteDocumentScores
+        from ..text_scores_fit import Measured, add_fitted_scores, fit_text_scores, scores_of, token_bytes
 
-        is_new = options.model.model_name_or_path is None
-        if not (is_new if self.args.ngram_scores is None else self.args.ngram_scores) or "validation" not in encoded:
+        tokens = token_bytes(tokenizer)
+        if tokens is None or not self.wants_text_scores(options, trainer, encoded):
             return {}
-        return add_fitted_ngrams(trainer, encoded, tokenizer, self._measure, self.main_metric)
+        answers = {split: np.array(encoded[split]["labels"]) for split in encoded}
+        ids = {split: encoded[split]["input_ids"][:] for split in encoded}
+        kind, config = RoFormerLiteDocumentScores, trainer.model.config
+        scores = fit_text_scores(kind, tokens, ids["train"], answers["train"], config)
+        splits = {}
+        for split in ids.keys() - {"train"}:
+            true = answers[split]
+            logits = trainer.predict(encoded[split]).predictions[: len(true)]
+            measure = partial(self._measure, labels=true)
+            splits[split] = Measured(logits, scores_of(scores, ids[split]), true, measure)
+        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
 
     def example_line(self, row: Row) -> str:
         return "\t".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])])

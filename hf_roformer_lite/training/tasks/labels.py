@@ -1,13 +1,21 @@
 """What tasks with a fixed set of labels have in common."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..task_arguments import TaskArguments
 from .base import Task, architecture_of
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import Trainer
+
+    from ..options import TrainOptions
 
 _SHOWN = 20  # labels in a message
 
@@ -75,6 +83,13 @@ class LabelTask(Task):
             f"its {self.label_word}s are {_shown(_labels_of(config))}, those of the training data "
             f"{_shown(self.config_labels())}"
         )
+
+    def wants_text_scores(self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict) -> bool:
+        """Whether scores of the text are fitted beside the encoder: see `--text_scores`."""
+        wanted = self.args.text_scores
+        if wanted is None:
+            wanted = options.model.model_name_or_path is None
+        return wanted and "validation" in encoded and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
 def _labels_of(config: PreTrainedConfig) -> list[str]:

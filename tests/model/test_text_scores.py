@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
-from hf_roformer_lite.model.ngram_scores import RoFormerLiteNgramScores
-from hf_roformer_lite.training.ngram_fit import best_weights, fit_ngram_scores, scores_of, token_bytes
+from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores
+from hf_roformer_lite.training.text_scores_fit import best_weights, fit_text_scores, scores_of, token_bytes
 
 TEXTS = [
     "A fine “film”, truly fine!",
@@ -25,7 +25,7 @@ WORD = re.compile(r"[\x80-\xbf\u2000-\u9fff\uf000-\U0010ffff]|[a-z0-9\xc0-\u1fff
 
 
 def _ngrams_of(text: str) -> set[tuple]:
-    """What the docstring of `RoFormerLiteNgramScores` promises, written with strings."""
+    """What the docstring of `RoFormerLiteDocumentScores` promises, written with strings."""
     lowered = "".join(letter.lower() if letter.isascii() else letter for letter in text)
     words = [word.encode() for word in WORD.findall(lowered)]
     found: set[tuple] = {("word", word) for word in words} | {("pair", *pair) for pair in pairwise(words)}
@@ -43,19 +43,19 @@ def _tokenizer(algorithm: str, vocab_size: int = 330) -> RoFormerLiteTokenizer:
     )
 
 
-def _scores(tokenizer: RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteNgramScores:
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_ngrams=8, num_labels=labels)
-    scores = RoFormerLiteNgramScores(config, labels)
+def _scores(tokenizer: RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteDocumentScores:
+    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8, num_labels=labels)
+    scores = RoFormerLiteDocumentScores(config, labels)
     scores.token_bytes.copy_(token_bytes(tokenizer))
     return scores
 
 
-def _found(scores: RoFormerLiteNgramScores, examples: Iterable[list[int]]) -> list[set[int]]:
+def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) -> list[set[int]]:
     """The hashes of the n-grams of each example, all in one call."""
     examples = list(examples)
     ids = torch.tensor([token for example in examples for token in example])
     documents = torch.repeat_interleave(torch.tensor([len(example) for example in examples]))
-    keys, owners = scores.find_ngrams(ids, documents)
+    keys, owners = scores.find_features(ids, documents)
     return [set(keys[owners == number].tolist()) for number in range(len(examples))]
 
 
@@ -89,8 +89,10 @@ def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokeni
     )
     model = RoFormerLiteForSequenceClassification(config).eval()
     answers = np.array([0, 1, 0, 0, 1, 1] * 2)
-    scores = fit_ngram_scores(token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config)
-    model.add_ngram_scores(scores)
+    scores = fit_text_scores(
+        RoFormerLiteDocumentScores, token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config
+    )
+    model.add_text_scores(scores)
     return model, tokenizer
 
 
@@ -98,11 +100,12 @@ def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokeni
 def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     model, tokenizer = _fitted()
     examples = tokenizer(TEXTS)["input_ids"]
-    ngrams = torch.from_numpy(scores_of(model.ngram_scores, examples))
-    assert ngrams.abs().max() > 0.1 and not ngrams[-1].any()  # an empty text has no n-grams
-    scores, model.ngram_scores = model.ngram_scores, None
+    ngrams = torch.from_numpy(scores_of(model.text_scores, examples))
+    assert ngrams.std(0).min() > 0.1
+    assert torch.equal(ngrams[-1], model.text_scores.bias)  # an empty text has no n-grams
+    scores, model.text_scores = model.text_scores, None
     alone = torch.cat([model(input_ids=torch.tensor([ids])).logits for ids in examples])
-    model.ngram_scores = scores
+    model.text_scores = scores
     expected = alone + ngrams
 
     for side in ("right", "left"):
@@ -133,7 +136,7 @@ def test_embeddings_can_be_resized(tmp_path):
 
 def test_vectors_in_place_of_ids_are_refused():
     model, _ = _fitted()
-    with pytest.raises(ValueError, match="classifier_ngrams.*input_ids"):
+    with pytest.raises(ValueError, match="classifier_text_features.*input_ids"):
         model(inputs_embeds=torch.zeros(1, 3, model.config.hidden_size))
 
 

@@ -1,0 +1,135 @@
+"""A linear model beside the encoder of a classifier or tagger: scores of features of the text.
+
+On a few thousand short texts a linear model on n-grams is hard to beat (Wang & Manning 2012, ACL; Joulin et al. 2017,
+EACL), and it errs elsewhere than an encoder does. For taggers, the word, its shape and its neighbours do the same.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .text_of_tokens import LONGEST_TOKEN, Words, join, seeded
+
+_CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
+_AFFIXES = (1, 2, 3, 4)  # bytes
+_NEIGHBOURS = (-2, -1, 1, 2)  # words
+
+
+class RoFormerLiteTextScores(nn.Module):
+    """A table of features of the text with a row of scores for each, `config.classifier_text_features` rows.
+
+    A feature is known by a hash of 31 bits. The scores are zero at first. `roformer-lite train` fits them; gradients
+    reach them as well.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__()
+        rows = config.classifier_text_features
+        self.weight = nn.Parameter(torch.zeros(rows, num_labels))
+        self.bias = nn.Parameter(torch.zeros(num_labels))
+        self.register_buffer("hashes", torch.arange(rows))  # rising
+        self.register_buffer("rarity", torch.ones(rows))
+        self.register_buffer("token_bytes", torch.zeros(config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8))
+
+    def init_weights(self) -> None:
+        """Scores of nothing, for what a checkpoint lacks."""
+        for tensor in (self.weight, self.bias, self.token_bytes):
+            init.zeros_(tensor)
+        init.copy_(self.hashes, torch.arange(len(self.hashes)))
+        init.ones_(self.rarity)
+
+    def resize_vocabulary(self, size: int) -> None:
+        """Room for `size` tokens; new ones have no bytes and so no text."""
+        self.token_bytes = F.pad(self.token_bytes, (0, 0, 0, size - len(self.token_bytes)))
+
+    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`.
+
+        Args:
+            token_ids: `(N,)`.
+            documents: The number of the document of each token, `(N,)`, rising.
+        """
+        raise NotImplementedError
+
+    def rows(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of the table that each owner has, once each, and the owners in rising order; each `(K,)`."""
+        keys, owners = self.find_features(token_ids, documents)
+        places = torch.searchsorted(self.hashes, keys).clamp(max=len(self.hashes) - 1)
+        is_known = self.hashes[places] == keys
+        found = torch.unique(owners[is_known] * len(self.hashes) + places[is_known])
+        return found % len(self.hashes), found // len(self.hashes)
+
+    def forward(self, token_ids: torch.Tensor, documents: torch.Tensor, num_owners: int) -> torch.Tensor:
+        """Scores `(num_owners, num_labels)` of real tokens `(N,)`, each in the document `documents` `(N,)`: the scores
+        of the features, each with the weight `rarity` of its row, divided by the Euclidean norm of these weights, and
+        a bias."""
+        rows, owners = self.rows(token_ids, documents)  # each (K,)
+        weights = self.rarity[rows]  # (K,)
+        norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
+        offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
+        sums = F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights)
+        return sums / norms.clamp(min=1e-6)[:, None] + self.bias
+
+
+class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
+    """Scores of a document's n-grams, `(documents, num_labels)`, to be added to the logits of a classifier.
+
+    The n-grams are words and pairs of words, and of each word of two bytes or more its substrings of 2 to 5 bytes and
+    its first and last 1 to 4 bytes; ASCII letters count as lower case.
+    """
+
+    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        words = Words.of_tokens(self.token_bytes, token_ids, documents)
+        text = words.lower()  # (S,)
+        hashes, owners = words.hash_words(text), words.documents  # each (W,)
+        same = owners[1:] == owners[:-1]
+        keys, of = [hashes, join(hashes[:-1], hashes[1:])[same]], [owners, owners[1:][same]]
+        is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
+        places = torch.arange(len(text), device=text.device)
+        is_first = places == words.starts[words.word_of_byte]
+        left = words.ends[words.word_of_byte] - places
+        for length, (windows, fits) in enumerate(words.parts(text, max(_CHARACTER_NGRAMS)), 1):
+            sorts = [(length, is_long & fits)] if length in _CHARACTER_NGRAMS else []
+            if length in _AFFIXES:
+                sorts += [(10 + length, is_long & fits & is_first), (20 + length, is_long & (left == length))]
+            for seed, chosen in sorts:
+                keys.append(seeded(windows, seed)[chosen])
+                of.append(owners[words.word_of_byte[chosen]])
+        return torch.cat(keys), torch.cat(of)
+
+
+class RoFormerLiteWordScores(RoFormerLiteTextScores):
+    """Scores of the word that a token begins in, `(tokens, num_labels)`, to be added to the logits of a tagger.
+
+    The features are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the pairs
+    with the words beside it, and of two words to each side the word and its shape.
+    """
+
+    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        words = Words.of_tokens(self.token_bytes, token_ids, documents)
+        text = words.lower()
+        lower, shapes, owners = words.hash_words(text), words.shapes(), words.documents  # each (W,)
+        keys = [seeded(words.hash_words(words.text), 1), seeded(lower, 2), seeded(shapes, 3)]
+        for length, (windows, _) in enumerate(words.parts(text, max(_AFFIXES)), 1):
+            for seed, place in ((10, words.starts), (20, words.ends - length)):
+                part = seeded(windows[place.clamp(min=0)], seed + length)
+                keys.append(torch.where(words.ends - words.starts > length, part, seeded(lower, 4)))
+        for distance in _NEIGHBOURS:
+            beside = [_moved(values, owners, distance) for values in (lower, shapes)]
+            keys += [seeded(values, 30 + 2 * distance + n) for n, values in enumerate(beside)]
+            if abs(distance) == 1:
+                keys.append(seeded(join(lower, beside[0]), 40 + distance))
+        of_word = torch.stack(keys, dim=1)  # (W, features)
+        has_word = words.word_of_token >= 0  # (N,)
+        of_token = of_word[words.word_of_token[has_word]]  # (tokens with a word, features)
+        tokens = torch.arange(len(token_ids), device=token_ids.device)[has_word]
+        return of_token.flatten(), tokens[:, None].expand_as(of_token).flatten()
+
+
+def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:
+    """What stands `distance` words further on, `(W,)`; 0 beyond the document."""
+    places = torch.arange(len(values), device=values.device) + distance
+    inside = places.clamp(0, max(0, len(values) - 1))
+    return torch.where((places == inside) & (owners[inside] == owners), values[inside], 0)
