@@ -64,23 +64,23 @@ class Words:
             documents: The number of the document of each token, `(N,)`, rising.
         """
         characters = token_bytes[token_ids].long()  # (N, LONGEST_TOKEN)
-        is_there = characters > 0
-        text = characters[is_there]  # (S,) with the blanks
-        tokens = torch.arange(len(token_ids), device=text.device)[:, None].expand_as(characters)[is_there]
+        there = characters.flatten().nonzero().squeeze(-1)  # (S,) with the blanks
+        text, tokens = characters.flatten()[there], there // LONGEST_TOKEN
         owners = documents[tokens]
         kinds = _KINDS.to(text.device)[text]
-        places = torch.arange(len(text), device=text.device)
-        lead = torch.where(kinds == _INNER, 0, places).cummax(0).values  # first byte of the character
+        places = torch.arange(text.shape[0], device=text.device)
+        lead = torch.where(kinds == _INNER, 0, places).cummax(0)[0]  # first byte of the character
         kinds_of_lead = kinds[lead]
         before = F.pad(kinds_of_lead, (1, 0), value=_BLANK)[:-1]
         begins = (kinds == _SINGLE) | ((kinds == _LETTER) & (before != _LETTER))
         begins |= (kinds != _INNER) & (F.pad(owners, (1, 0), value=-1)[:-1] != owners)
         in_word = (kinds_of_lead != _BLANK) & (begins.cumsum(0) > 0)
-        text, owners, begins, tokens = text[in_word], owners[in_word], begins[in_word], tokens[in_word]
+        kept = in_word.nonzero().squeeze(-1)
+        text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]  # each (S,)
         words = begins.cumsum(0) - 1
         starts = begins.nonzero().squeeze(-1)
-        ends = torch.cat((starts[1:], starts.new_full((1,), len(text))))
-        return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, len(token_ids)))
+        ends = torch.cat((starts[1:], starts.new_full((1,), text.shape[0])))
+        return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, token_ids.shape[0]))
 
     def lower(self) -> torch.Tensor:
         """The text with small ASCII letters, `(S,)`."""
@@ -88,14 +88,14 @@ class Words:
 
     def hash_words(self, text: torch.Tensor) -> torch.Tensor:
         """A number of each word `(W,)` from bytes `(S,)`, those of the text or others in their place."""
-        places = torch.arange(len(text), device=text.device) - self.starts[self.word_of_byte]
+        places = torch.arange(text.shape[0], device=text.device) - self.starts[self.word_of_byte]
         return self._hash(text, places, self.word_of_byte)
 
     def shapes(self) -> torch.Tensor:
         """A number of the shape of each word, `(W,)`: that of `Xx` for Film and of `d.d` for 20.5, where each run of
         one kind of character is one letter."""
         shapes = _SHAPES.to(self.text.device)[self.text]
-        is_first = torch.arange(len(shapes), device=shapes.device) == self.starts[self.word_of_byte]
+        is_first = torch.arange(shapes.shape[0], device=shapes.device) == self.starts[self.word_of_byte]
         is_new = is_first | (shapes != F.pad(shapes, (1, 0))[:-1])
         runs = is_new.cumsum(0)
         places = runs - runs[self.starts[self.word_of_byte]]
@@ -109,7 +109,7 @@ class Words:
     def parts(self, text: torch.Tensor, longest: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each length from 1 to `longest`: a number of the bytes from each place on, and whether so many are left
         in the word, both `(S,)`."""
-        left = self.ends[self.word_of_byte] - torch.arange(len(text), device=text.device)
+        left = self.ends[self.word_of_byte] - torch.arange(text.shape[0], device=text.device)
         windows, parts = torch.zeros_like(text), []
         for length in range(1, longest + 1):
             shifted = F.pad(text, (0, length - 1))[length - 1 :]
@@ -130,8 +130,7 @@ def join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def _first_words(words: torch.Tensor, tokens: torch.Tensor, num_tokens: int) -> torch.Tensor:
     """The word of the first byte of each token, -1 without one; from the word and the token of each byte."""
-    if not len(words):
-        return words.new_full((num_tokens,), -1)
+    words, tokens = F.pad(words, (0, 1), value=-1), F.pad(tokens, (0, 1), value=PRIME)  # there may be no byte
     numbers = torch.arange(num_tokens, device=words.device)
-    first = torch.searchsorted(tokens, numbers).clamp(max=len(words) - 1)
+    first = torch.searchsorted(tokens, numbers)
     return torch.where(tokens[first] == numbers, words[first], -1)

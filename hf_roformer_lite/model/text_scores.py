@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .text_of_tokens import LONGEST_TOKEN, Words, join, seeded
@@ -37,7 +38,7 @@ class RoFormerLiteTextScores(nn.Module):
         """Scores of nothing, for what a checkpoint lacks."""
         for tensor in (self.weight, self.bias, self.token_bytes):
             init.zeros_(tensor)
-        init.copy_(self.hashes, torch.arange(len(self.hashes)))
+        init.copy_(self.hashes, torch.arange(self.hashes.shape[0]))
         init.ones_(self.rarity)
 
     def resize_vocabulary(self, size: int) -> None:
@@ -56,10 +57,10 @@ class RoFormerLiteTextScores(nn.Module):
     def rows(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of the table that each owner has, once each, and the owners in rising order; each `(K,)`."""
         keys, owners = self.find_features(token_ids, documents)
-        places = torch.searchsorted(self.hashes, keys).clamp(max=len(self.hashes) - 1)
+        places = torch.searchsorted(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         is_known = self.hashes[places] == keys
-        found = torch.unique(owners[is_known] * len(self.hashes) + places[is_known])
-        return found % len(self.hashes), found // len(self.hashes)
+        found = torch.unique(owners[is_known] * self.hashes.shape[0] + places[is_known])
+        return found % self.hashes.shape[0], found // self.hashes.shape[0]
 
     def forward(self, token_ids: torch.Tensor, documents: torch.Tensor, num_owners: int) -> torch.Tensor:
         """Scores `(num_owners, num_labels)` of real tokens `(N,)`, each in the document `documents` `(N,)`: the scores
@@ -68,8 +69,12 @@ class RoFormerLiteTextScores(nn.Module):
         rows, owners = self.rows(token_ids, documents)  # each (K,)
         weights = self.rarity[rows]  # (K,)
         norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
-        offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
-        sums = F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights)
+        if is_tracing(rows):  # exporters have no bags
+            scores = self.weight[rows] * weights[:, None]
+            sums = scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores)
+        else:
+            offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
+            sums = F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights)
         return sums / norms.clamp(min=1e-6)[:, None] + self.bias
 
 
@@ -87,7 +92,7 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         same = owners[1:] == owners[:-1]
         keys, of = [hashes, join(hashes[:-1], hashes[1:])[same]], [owners, owners[1:][same]]
         is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
-        places = torch.arange(len(text), device=text.device)
+        places = torch.arange(text.shape[0], device=text.device)
         is_first = places == words.starts[words.word_of_byte]
         left = words.ends[words.word_of_byte] - places
         for length, (windows, fits) in enumerate(words.parts(text, max(_CHARACTER_NGRAMS)), 1):
@@ -124,12 +129,12 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         of_word = torch.stack(keys, dim=1)  # (W, features)
         has_word = words.word_of_token >= 0  # (N,)
         of_token = of_word[words.word_of_token[has_word]]  # (tokens with a word, features)
-        tokens = torch.arange(len(token_ids), device=token_ids.device)[has_word]
+        tokens = torch.arange(token_ids.shape[0], device=token_ids.device)[has_word]
         return of_token.flatten(), tokens[:, None].expand_as(of_token).flatten()
 
 
 def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:
     """What stands `distance` words further on, `(W,)`; 0 beyond the document."""
-    places = torch.arange(len(values), device=values.device) + distance
-    inside = places.clamp(0, max(0, len(values) - 1))
+    places = torch.arange(values.shape[0], device=values.device) + distance
+    inside = places.clamp(0, max(0, values.shape[0] - 1))
     return torch.where((places == inside) & (owners[inside] == owners), values[inside], 0)
