@@ -24,6 +24,7 @@ class TaskArguments(DataArguments):
     task: ClassVar[str]
     summary: ClassVar[str]
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
+    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Seq2SeqDataArguments(TaskArguments):
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
     stock_training_arguments = "Seq2SeqTrainingArguments"
+    measuring_options = ("source_column", "target_column", "max_source_length", "max_target_length", "bleu_tokenizer")
 
     source_column: str = field(default="source", metadata={"help": "Column of the input text."})
     target_column: str = field(default="target", metadata={"help": "Column of the output text."})
@@ -61,6 +63,7 @@ class LanguageModelDataArguments(TaskArguments):
 
     task = "causal"
     summary = "causal language model: a decoder learns to continue text"
+    measuring_options = ("text_column", "block_size", "line_by_line")
 
     text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
     block_size: int = field(default=256, metadata={"help": "Split documents into blocks of at most this many tokens."})
@@ -77,6 +80,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
 
     task = "mlm"
     summary = "masked language model: an encoder learns a language from plain text"
+    measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
     mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of the tokens to mask and predict."})
 
@@ -91,6 +95,7 @@ class ClassifyDataArguments(TaskArguments):
 
     task = "classify"
     summary = "text classification: one label, several, or a number"
+    measuring_options = ("text_column", "text_pair_column", "label_column", "label_separator", "max_length")
 
     text_column: str = field(default="text", metadata={"help": "Column of the text."})
     text_pair_column: str | None = field(default=None, metadata={"help": "Column of a second text, for pairs."})
@@ -125,6 +130,7 @@ class TagDataArguments(TaskArguments):
 
     task = "tag"
     summary = "tagging: entities, parts of speech; a tag for every token"
+    measuring_options = ("token_column", "tag_column")
 
     token_column: str | None = field(
         default=None,

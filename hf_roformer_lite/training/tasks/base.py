@@ -19,7 +19,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
-from ..data_files import Row, read_table
+from ..data_files import Row, read_table, text_of
 from ..metrics import Metrics
 from ..task_arguments import TaskArguments
 
@@ -41,6 +41,22 @@ class SavedModel:
     settings: dict[str, Any]
 
 
+Input = str | list[str]  # a text; or a pair of texts, or the tokens of a sentence
+
+
+@dataclass
+class Answer:
+    """What a model answers to one input.
+
+    Args:
+        line: As `predict` writes it for a line of text.
+        columns: As it writes it behind the columns of a table.
+    """
+
+    line: str
+    columns: dict[str, Any]
+
+
 class Task(ABC):
     """One kind of training. An instance serves one training: it holds the options and what was found in the data.
 
@@ -55,6 +71,7 @@ class Task(ABC):
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
@@ -128,8 +145,8 @@ class Task(ABC):
         return None
 
     def prediction_settings(self) -> dict[str, Any]:
-        """What `predict` must know later and the configuration of the model does not hold."""
-        return {}
+        """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
+        return {name: getattr(self.args, name) for name in self.arguments.measuring_options}
 
     # training
 
@@ -186,14 +203,42 @@ class Task(ABC):
     # predicting
 
     @classmethod
+    def check_prediction_options(
+        cls, config: PreTrainedConfig, settings: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """Refuse options of `predict` that were given and that a saved model does not use.
+
+        Raises:
+            InputError: naming the option and those that it uses.
+        """
+        foreign = [name for name in options if name not in cls.prediction_options]
+        if foreign:
+            theirs = ", ".join(f"--{name}" for name in cls.prediction_options) or "none of these options"
+            raise InputError(f"--{foreign[0]} is not for {cls.name} models, which take {theirs}")
+
+    @classmethod
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        """What `predict` gets of a row of a table.
+
+        Raises:
+            InputError: when the row lacks the column, or it holds something else.
+        """
+        return text_of(row, text_column)
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        """The names of an answer's columns in a table."""
+        return ["prediction"]
+
+    @classmethod
     @abstractmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """One line of output for each line of input, as one batch.
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """An answer to each input, as one batch.
 
         Args:
             saved: A model that the task has trained, with its tokenizer and settings.
-            lines: None of them empty.
-            generation: Options for `generate`, used by tasks whose model generates.
+            inputs: None of them empty.
+            options: Those of `prediction_options` that were given, by their names.
         """
 
     def loading_code(self, model_id: str) -> str:
@@ -226,6 +271,19 @@ def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> Bat
         if truncated:
             logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
     return encoded
+
+
+def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were given."""
+    arguments = {"num_beams": options["beams"]} if "beams" in options else {}
+    if "max_new_tokens" in options:
+        arguments |= {"max_new_tokens": options["max_new_tokens"], "max_length": None}  # in place of the saved limit
+    return arguments
+
+
+def text_answer(text: str) -> Answer:
+    """Text as an answer; a line has no line breaks."""
+    return Answer(" ".join(text.split("\n")).strip(), {"prediction": text.strip()})
 
 
 def one_of(names: Sequence[str]) -> str:

@@ -21,12 +21,14 @@ from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import SavedModel, Task, quoted
+from .base import Answer, Input, SavedModel, Task, generation_limits, quoted, text_answer
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import EvalPrediction
+
+_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
 
 class LanguageModelTask(Task):
@@ -151,13 +153,13 @@ class MaskedLMTask(LanguageModelTask):
         return [f"Perplexity and accuracy are those of the masked tokens, {self.args.mlm_probability:.0%} of all."]
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        inputs = saved.tokenizer(lines, padding=True, return_tensors="pt", verbose=False).to(saved.model.device)
-        logits = saved.model(**inputs).logits  # (B, L, vocab)
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        encoded = saved.tokenizer(inputs, padding=True, return_tensors="pt", verbose=False).to(saved.model.device)
+        logits = saved.model(**encoded).logits  # (B, L, vocab)
         logits[..., saved.tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
-        masked = inputs["input_ids"] == saved.tokenizer.mask_token_id
-        filled = torch.where(masked, logits.argmax(-1), inputs["input_ids"])
-        return saved.tokenizer.batch_decode(filled, skip_special_tokens=True)
+        masked = encoded["input_ids"] == saved.tokenizer.mask_token_id
+        filled = torch.where(masked, logits.argmax(-1), encoded["input_ids"])
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(filled, skip_special_tokens=True)]
 
 
 class CausalLMTask(LanguageModelTask):
@@ -169,6 +171,9 @@ class CausalLMTask(LanguageModelTask):
     pipeline_tag = "text-generation"
     arguments = LanguageModelDataArguments
     is_causal = True
+    prediction_options = (
+        *("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed", "greedy", "beams"),
+    )
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
@@ -191,10 +196,26 @@ class CausalLMTask(LanguageModelTask):
         )
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        prompts = [saved.tokenizer.cls_token + line for line in lines]  # no [SEP], which would end the text
-        inputs = saved.tokenizer(
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """Text that continues each input: drawn at random unless `greedy` or `beams` is given."""
+        prompts = [saved.tokenizer.cls_token + text for text in inputs]  # no [SEP], which would end the text
+        encoded = saved.tokenizer(
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
         ).to(saved.model.device)
-        generated = saved.model.generate(**inputs, **{"max_new_tokens": 50, **generation})
-        return saved.tokenizer.batch_decode(generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        arguments = {"max_new_tokens": 50, **generation_limits(options), **_choice_of_tokens(saved, options)}
+        generated = saved.model.generate(**encoded, **arguments)[:, encoded["input_ids"].shape[1] :]
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+
+
+def _choice_of_tokens(saved: SavedModel, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` that say how the next token is chosen. What was saved with the model stands before our
+    own defaults."""
+    chosen = {name: options[name] for name in ("repetition_penalty",) if name in options}
+    if options.get("greedy"):
+        return {**chosen, "do_sample": False, "num_beams": 1}
+    if "beams" in options:
+        return {**chosen, "do_sample": False}
+    for name, default in _SAMPLING.items():
+        given = options.get(name, getattr(saved.model.generation_config, name, None))
+        chosen[name] = default if given is None else given
+    return {**chosen, "do_sample": True, "num_beams": 1}

@@ -19,7 +19,7 @@ from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConf
 from ..data_files import Row, file_format, read_parallel, text_of
 from ..metrics import Metrics, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
-from .base import SavedModel, Task, encode_lines, quoted
+from .base import Answer, Input, SavedModel, Task, encode_lines, generation_limits, quoted, text_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,6 +37,7 @@ class Seq2SeqTask(Task):
     pipeline_tag = "translation"
     arguments = Seq2SeqDataArguments
     config_class = RoFormerLiteSeq2SeqConfig
+    prediction_options = ("beams", "max_new_tokens")
     metric_names = ("bleu", "chrf", "exact_match")
 
     @classmethod
@@ -133,9 +134,10 @@ class Seq2SeqTask(Task):
         ]
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        inputs = encode_lines(saved.tokenizer, lines).to(saved.model.device)
-        return saved.tokenizer.batch_decode(saved.model.generate(**inputs, **generation), skip_special_tokens=True)
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        encoded = encode_lines(saved.tokenizer, inputs).to(saved.model.device)
+        generated = saved.model.generate(**encoded, **generation_limits(options))
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
 
 
 def _is_parallel_part(path: str) -> bool:

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from ...errors import InputError
-from ..data_files import Row, file_format, read_tagged, value_of
+from ..data_files import Row, file_format, read_tagged, text_of, value_of
 from ..metrics import Metrics, tagging_metrics
 from ..task_arguments import TagDataArguments
-from .base import SavedModel, quoted
+from .base import Answer, Input, SavedModel, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class TagTask(LabelTask):
         return (joiner.join(row["tokens"]) for row in rows)
 
     def prediction_settings(self) -> dict[str, Any]:
-        return {"unit": self.unit}
+        return {"unit": self.unit, **super().prediction_settings()}
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         limit = self.args.max_length if training else None  # evaluation counts every token
@@ -147,22 +147,42 @@ class TagTask(LabelTask):
         return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """`token/TAG token/TAG …`; tokens are separated by spaces, or are characters if the model was trained so.
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        tokens = value_of(row, text_column)
+        are_tokens = isinstance(tokens, list) and all(isinstance(token, str) and token.strip() for token in tokens)
+        return tokens if are_tokens else text_of(row, text_column)
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        return ["tags"]
+
+    @classmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """`token/TAG token/TAG …` as a line, the tags alone as a column. The tokens of a text are separated by spaces,
+        or are its characters if the model was trained so.
 
         A sentence longer than what the model takes is tagged in parts, each for itself; of a word longer than that
         only the beginning is read.
         """
-        by_character = saved.settings.get("unit") == "characters"
-        sentences = [list("".join(line.split())) if by_character else line.split() for line in lines]
+        sentences = [cls._tokens(saved, given) for given in inputs]
         parts = [(i, part) for i, words in enumerate(sentences) for part in split_sentence(saved.tokenizer, words)]
         tags: list[list[str]] = [[] for _ in sentences]
-        at_once = max(len(lines), _PARTS_AT_ONCE)
+        at_once = max(len(inputs), _PARTS_AT_ONCE)
         for first in range(0, len(parts), at_once):
             batch = parts[first : first + at_once]
             for (i, _), found in zip(batch, _tags_of(saved, [part for _, part in batch]), strict=True):
                 tags[i] += found
-        return [" ".join(map("/".join, zip(*pair, strict=True))) for pair in zip(sentences, tags, strict=True)]
+        return [
+            Answer(" ".join(map("/".join, zip(*pair, strict=True))), {"tags": pair[1]})
+            for pair in zip(sentences, tags, strict=True)
+        ]
+
+    @staticmethod
+    def _tokens(saved: SavedModel, given: Input) -> list[str]:
+        """The tokens of a text; those that are given stay as they are."""
+        if isinstance(given, list):
+            return given
+        return list("".join(given.split())) if saved.settings.get("unit") == "characters" else given.split()
 
 
 def _tags_of(saved: SavedModel, sentences: list[list[str]]) -> Iterator[list[str]]:
