@@ -10,7 +10,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -55,6 +55,24 @@ class Answer:
 
     line: str
     columns: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What a model answered to one labelled row, or to one block of the text of a language model.
+
+    Args:
+        origin: Where the row comes from, as `file:line`.
+        columns: Inputs, what is right and what was answered, for a table.
+        mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
+        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without labels.
+    """
+
+    origin: str
+    columns: dict[str, Any]
+    mistake: float
+    true: list[str] = field(default_factory=list)
+    predicted: list[str] = field(default_factory=list)
 
 
 class Task(ABC):
@@ -185,6 +203,20 @@ class Task(ABC):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
         rows, because each process gets equally many: those beyond the last row must be ignored."""
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        """Find in a saved model what `inspect_training_data` had found in the data, such as the set of labels.
+
+        Raises:
+            InputError: when the options of the task do not fit the model.
+        """
+        return None
+
+    @abstractmethod
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """What the model answered to each of the encoded `rows`, or to each block of their text."""
 
     # the card
 

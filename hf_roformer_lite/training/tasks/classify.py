@@ -20,7 +20,7 @@ from ...errors import InputError
 from ..data_files import Row, text_of, value_of
 from ..metrics import Metrics, classification_metrics, multi_label_metrics, regression_metrics
 from ..task_arguments import ClassifyDataArguments
-from .base import Answer, Input, SavedModel, encode_lines, quoted
+from .base import Answer, Input, Outcome, SavedModel, encode_lines, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -134,6 +134,39 @@ class ClassifyTask(LabelTask):
         if self.problem_type == MULTI:
             return multi_label_metrics((logits > 0).astype(int), labels.astype(int))
         return classification_metrics(logits.argmax(-1), labels)
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.problem_type = problem_type_of(config)
+        if self.problem_type != REGRESSION:
+            super().inspect_model(config, settings)
+        if "pairs" in settings and settings["pairs"] != (self.args.text_pair_column is not None):
+            raise InputError(
+                "this model takes pairs of texts; give --text_pair_column, the column of the second"
+                if settings["pairs"]
+                else f"--text_pair_column {self.args.text_pair_column}: this model takes one text, and no pairs"
+            )
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
+        return [self._outcome(row, scores) for row, scores in zip(rows, logits, strict=True)]
+
+    def _outcome(self, row: Row, logits: torch.Tensor) -> Outcome:
+        texts = {name: row[name] for name in ("text", "text_pair") if name in row}
+        if self.problem_type == REGRESSION:
+            true, value = row["number"], logits.item()
+            return Outcome(row["origin"], {**texts, "label": true, "prediction": round(value, 4)}, abs(true - value))
+        names, true = list(self.labels), row["labels"]
+        if self.problem_type == SINGLE:
+            score, best = logits.softmax(-1).max(-1)
+            predicted, mistake = [names[best]], score.item() * (names[best] != true[0])
+            answer = {"prediction": predicted[0], "score": round(score.item(), 4)}
+            return Outcome(row["origin"], {**texts, "label": true[0], **answer}, mistake, true, predicted)
+        predicted = [names[number] for number in (logits > 0).nonzero().flatten().tolist()]
+        separator = self.args.label_separator or ","
+        shown = {"label": separator.join(true), "prediction": separator.join(predicted)}
+        return Outcome(row["origin"], {**texts, **shown}, len(set(true) ^ set(predicted)), true, predicted)
 
     def example_line(self, row: Row) -> str:
         return "\t".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])])

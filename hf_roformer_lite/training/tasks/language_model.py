@@ -21,7 +21,7 @@ from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, SavedModel, Task, generation_limits, quoted, text_answer
+from .base import Answer, Input, Outcome, SavedModel, Task, generation_limits, quoted, text_answer
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
@@ -86,6 +86,24 @@ class LanguageModelTask(Task):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return perplexity_metrics(prediction.predictions)
 
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
+        found = []
+        blocks = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
+        for number, (ids, (loss, tokens, right), labels) in enumerate(blocks, 1):
+            text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+            mean = float(loss) / max(int(tokens), 1)
+            figures = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
+            columns = {"text": text, **self.measured_tokens(labels, tokenizer), **figures}
+            found.append(Outcome(f"block {number}", columns, mean))
+        return found
+
+    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+        """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
+        return {}
+
 
 def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
     """Split documents into examples of at most `block_size` tokens; no block spans two documents.
@@ -137,6 +155,9 @@ class MaskedLMTask(LanguageModelTask):
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
+
+    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+        return {"masked": " ".join(tokenizer.convert_ids_to_tokens(labels[labels != -100].tolist()))}
 
     def example_line(self, row: Row) -> str:
         first, _, rest = row["text"].strip().partition(" ")

@@ -17,9 +17,9 @@ from transformers import (
 from ...errors import InputError
 from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from ..data_files import Row, file_format, read_parallel, text_of
-from ..metrics import Metrics, translation_metrics
+from ..metrics import Metrics, sentence_chrf, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
-from .base import Answer, Input, SavedModel, Task, encode_lines, generation_limits, quoted, text_answer
+from .base import Answer, Input, Outcome, SavedModel, Task, encode_lines, generation_limits, quoted, text_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -111,6 +111,16 @@ class Seq2SeqTask(Task):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         hypotheses = self.decode(prediction.predictions[: len(rows)], tokenizer)
         return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        found = []
+        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)], tokenizer), strict=True):
+            chrf = sentence_chrf(text, row["target"])
+            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
+            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
+        return found
 
     def decode(self, token_ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, file_format, read_tagged, text_of, value_of
 from ..metrics import Metrics, tagging_metrics
 from ..task_arguments import TagDataArguments
-from .base import Answer, Input, SavedModel, quoted
+from .base import Answer, Input, Outcome, SavedModel, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class TagTask(LabelTask):
 
     def inspect_training_data(self, rows: Dataset) -> None:
         tags = set(chain.from_iterable(rows["tags"]))
-        self.has_entities = all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
+        self.has_entities = _mark_entities(tags)
         if self.unit == "auto":
             characters = "".join(chain.from_iterable(rows[: min(len(rows), 1000)]["tokens"]))
             mostly_han = len(_HAN.findall(characters)) > len(characters) / 2
@@ -125,11 +126,31 @@ class TagTask(LabelTask):
         return logits.argmax(-1)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        return tagging_metrics(*self._tags(prediction, len(rows)), self.has_entities)
+
+    def _tags(self, prediction: EvalPrediction, rows: int) -> tuple[list[list[str]], list[list[str]]]:
+        """Predicted and true tags of each of the first `rows` sentences."""
         names, predicted, true = list(self.labels), [], []
-        for ids, labels in zip(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)], strict=True):
+        for ids, labels in zip(prediction.predictions[:rows], prediction.label_ids[:rows], strict=True):
             predicted.append([names[i] for i in ids[labels != -100]])
             true.append([names[i] for i in labels[labels != -100]])
-        return tagging_metrics(predicted, true, self.has_entities)
+        return predicted, true
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        super().inspect_model(config, settings)
+        self.has_entities = _mark_entities(self.labels)
+        self.unit = settings.get("unit", "words")
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        found = []
+        for row, predicted, true in zip(rows, *self._tags(prediction, len(rows)), strict=True):
+            tokens, _ = self.units(row["tokens"], row["tags"])
+            wrong = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
+            columns = {"tokens": tokens, "tags": true, "prediction": predicted}
+            found.append(Outcome(row["origin"], columns, wrong, true, predicted))
+        return found
 
     def example_line(self, row: Row) -> str:
         return next(iter(self.texts([row])))
@@ -183,6 +204,11 @@ class TagTask(LabelTask):
         if isinstance(given, list):
             return given
         return list("".join(given.split())) if saved.settings.get("unit") == "characters" else given.split()
+
+
+def _mark_entities(tags: Collection[str]) -> bool:
+    """Whether all tags are those of IOB2."""
+    return all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
 
 
 def _tags_of(saved: SavedModel, sentences: list[list[str]]) -> Iterator[list[str]]:
