@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from ..errors import InputError, check_number
 from ..output_directory import RESULTS_FILE, complete_directory, remove_left_overs
 from ..output_place import check_place
-from ..saved_files import read_optional_object
 from ..training.task_arguments import TASK_ARGUMENTS
 from ..version import __version__
 from .command_parser import CommandParser
@@ -172,6 +171,8 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
     Raises:
         InputError: when what is noted of them is not what a training notes.
     """
+    from ..saved_files import read_optional_object
+
     training = read_optional_object(directory, RESULTS_FILE).get("training", {})
     noted = training.get("arguments", {}) if isinstance(training, dict) else None
     if not isinstance(noted, dict):

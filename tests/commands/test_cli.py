@@ -325,7 +325,8 @@ def test_help_lists_everything(capsys):
         ("--help",): ["demo", "train", "predict"],
         ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
         ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
-        ("predict", "--help"): ["DIR", "--beams"],
+        ("predict", "--help"): ["DIR", "--beams", "--text_column", "--temperature"],
+        ("evaluate", "--help"): ["DIR", "--test_file", "--label_column", "--bleu_tokenizer"],
     }.items():
         with pytest.raises(SystemExit) as ended:
             main(list(command))
