@@ -52,7 +52,7 @@ def test_block(block: Block, directory_of, hub):
     out = run_python(block, folder, hub.url) if block.language == "python" else run_bash(block, folder)
     if block.printed is not None:
         assert out == block.printed
-    for command, name in re.findall(r"roformer-lite (\w+)[^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):
+    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):
         saved = {path.name for path in (folder / name).iterdir()}
         assert SAVED[command] <= saved
     if "distributed_config" in block.code:

@@ -182,7 +182,9 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
         value = noted.get(name, default)
         if type(value) is not type(default):
             shown = type(default).__name__
-            raise InputError(f"{directory}/{RESULTS_FILE}: training.arguments.{name} must be a {shown}, not {value!r}")
+            raise InputError(
+                f"{directory}/{RESULTS_FILE}: training.arguments.{name} must be of type {shown}, not {value!r}"
+            )
         arguments[name] = value
     return arguments if options.batch_size is None else {**arguments, "per_device_eval_batch_size": options.batch_size}
 

@@ -145,7 +145,7 @@ class AnsweringArguments:
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {name: value for name, value in values.items() if value not in (None, False)}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def main(argv: list[str]) -> None:

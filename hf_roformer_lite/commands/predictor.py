@@ -164,7 +164,9 @@ def _settings(directory: str, task: type[Task]) -> dict[str, Any]:
     for name, kind in kinds.items():
         if name in settings and not _is_of(settings[name], kind):
             shown = getattr(kind, "__name__", str(kind))
-            raise InputError(f"{directory}/{RESULTS_FILE}: settings.{name} must be a {shown}, not {settings[name]!r}")
+            raise InputError(
+                f"{directory}/{RESULTS_FILE}: settings.{name} must be of type {shown}, not {settings[name]!r}"
+            )
     return settings
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from datasets import disable_progress_bars
 from tqdm import tqdm
-from transformers import ProgressCallback, Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from ..errors import InputError
+from ..saved_files import reason
 from .measuring import measure
 from .metrics import Metrics
 from .splits import load_splits
@@ -70,11 +71,14 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
     """The trainer of the task, with which the training measured."""
     arguments_class, trainer_class = task.training_classes()
     with _only(saved.model.device):
-        args: RoFormerLiteTrainingArguments = arguments_class(
-            **arguments, eval_strategy="no", disable_tqdm=True, use_cpu=saved.model.device.type == "cpu"
-        )
+        try:
+            args: RoFormerLiteTrainingArguments = arguments_class(
+                **arguments, eval_strategy="no", disable_tqdm=True, use_cpu=saved.model.device.type == "cpu"
+            )
+        except ValueError as error:  # the model was trained in bfloat16, which this device does not have
+            raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
         args._n_gpu = min(args.n_gpu, 1)  # the device that was asked for, not all there are
-    trainer = trainer_class(
+    return trainer_class(
         model=saved.model,
         args=args,
         data_collator=task.collator(saved.tokenizer, saved.model),
@@ -82,8 +86,6 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
         preprocess_logits_for_metrics=task.reduce_logits,
         callbacks=[_Progress()],
     )
-    trainer.remove_callback(ProgressCallback)
-    return trainer
 
 
 @contextmanager

@@ -171,9 +171,9 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("notes", "message"),
     [
-        ({"settings": {"label_column": 3}}, "settings.label_column must be a str, not 3"),
+        ({"settings": {"label_column": 3}}, "settings.label_column must be of type str, not 3"),
         ({"settings": {"max_length": 1}}, "settings: --max_length=1 must be at least 3"),
-        ({"training": {"arguments": {"seed": "x"}}}, "training.arguments.seed must be a int, not 'x'"),
+        ({"training": {"arguments": {"seed": "x"}}}, "training.arguments.seed must be of type int, not 'x'"),
         ({"training": [1]}, "training.arguments must be an object"),
     ],
 )

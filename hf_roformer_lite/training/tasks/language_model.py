@@ -157,7 +157,8 @@ class MaskedLMTask(LanguageModelTask):
         return token_scores(logits, labels)
 
     def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-        return {"masked": " ".join(tokenizer.convert_ids_to_tokens(labels[labels != -100].tolist()))}
+        masked = tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
+        return {"masked": " ".join(text.strip() for text in masked)}
 
     def example_line(self, row: Row) -> str:
         first, _, rest = row["text"].strip().partition(" ")
