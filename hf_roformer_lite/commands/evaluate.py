@@ -248,12 +248,13 @@ def _save(
     from ..training.confusion_picture import draw_confusion
 
     with complete_directory(target, "the evaluation") as folder:
-        (folder / REPORT_FILE).write_text(text, "utf-8")
         with (folder / f"predictions.{table_format}").open("w", encoding="utf-8") as stream:
             table = TableWriter(stream, f".{table_format}")
             for outcome in found.outcomes:
                 table.write({"origin": outcome.origin, **outcome.columns})
         if report is not None and report.true:
-            draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
+            numbered = draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
+            text += "".join(f"{name} in {PICTURE_FILE} is {label}\n" for name, label in numbered.items())
+        (folder / REPORT_FILE).write_text(text, "utf-8")
         content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")

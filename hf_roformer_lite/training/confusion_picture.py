@@ -47,7 +47,7 @@ def _most_confused(counts: np.ndarray, number: int) -> list[int]:
     return list(kept)[:number]
 
 
-def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> None:
+def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> dict[str, str]:
     """Draw a confusion matrix.
 
     The colour of a cell is its share of its row, so that a rare label is as visible as a frequent one; the number in
@@ -57,6 +57,9 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     Args:
         true, predicted: Labels, one for each decision.
         path: The PNG file to write.
+
+    Returns:
+        The labels that are drawn as numbers, by these numbers.
     """
     from matplotlib.figure import Figure  # not pyplot: needs no display and keeps no global state
 
@@ -82,6 +85,7 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     part = f"; {len(labels) - 1} of {len(everything)} labels, those confused most" if len(everything) > _MOST else ""
     axes.set_title(f"{right:,} of {len(true):,} right{part}", fontsize=10)
     figure.savefig(path, dpi=120)
+    return {name: label for name, label in zip(names, labels, strict=True) if name.startswith("#") and name != label}
 
 
 def _fonts() -> list[str]:
