@@ -93,10 +93,14 @@ def check_output_dir(target: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def complete_directory(target: Path) -> Iterator[Path]:
+def complete_directory(target: Path, saving: str = "the model") -> Iterator[Path]:
     """A new directory beside `target`, to be filled inside the `with`; it then replaces `target`.
 
     If anything fails, the new directory is removed, and `target` stays as it was.
+
+    Args:
+        target: The directory.
+        saving: What is in it, for the message about a full disk.
 
     Raises:
         InputError: when the disk is full.
@@ -124,8 +128,8 @@ def complete_directory(target: Path) -> Iterator[Path]:
         if disk_full:
             name = getattr(error, "filename", None)
             raise InputError(
-                f"{name or target}: no space left on the disk while saving the model; nothing was changed in {target}."
-                " Free some space and give the same command again"
+                f"{name or target}: no space left on the disk while saving {saving}; nothing was changed in "
+                f"{target}. Free some space and give the same command again"
             ) from error
         raise
 

@@ -13,6 +13,10 @@ from hub_server import running_hub
 from safetensors.torch import load_file
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+SAVED = {
+    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"},
+    "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
+}
 CONVERSION = ROOT / "conversion" / "README.md"
 
 
@@ -48,9 +52,9 @@ def test_block(block: Block, directory_of, hub):
     out = run_python(block, folder, hub.url) if block.language == "python" else run_bash(block, folder)
     if block.printed is not None:
         assert out == block.printed
-    for name in re.findall(r"--output_dir (\S+)", block.code):
+    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):
         saved = {path.name for path in (folder / name).iterdir()}
-        assert {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"} <= saved
+        assert SAVED[command] <= saved
     if "distributed_config" in block.code:
         before, after = (load_file(folder / name / "model.safetensors") for name in ("dates", "dates-again"))
         assert all(torch.equal(after[name], weight) for name, weight in before.items())

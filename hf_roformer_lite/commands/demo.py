@@ -97,7 +97,7 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
     from .predictor import Predictor
 
     predictor = Predictor.load(str(directory))
-    answers = predictor.answer([example.written for example in test], batch_size=250, generation={})
+    answers = [answer.line for answer in predictor.answer([example.written for example in test], batch_size=250)]
     right = Counter(example.kind for example, answer in zip(test, answers, strict=True) if answer == example.standard)
     total = Counter(example.kind for example in test)
     table = Table(title="The saved model, loaded again, on dates and numbers it never saw")

@@ -1,8 +1,9 @@
-"""A saved model that answers lines of text, whatever its task."""
+"""A saved model that answers texts, whatever its task."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -20,25 +21,30 @@ from ..saved_model import (
     without_reports,
 )
 from ..training.tasks import TASKS
-from ..training.tasks.base import SavedModel, Task
+from ..training.tasks.base import Answer, Input, SavedModel, Task
 
-_SETTINGS = {"pairs": bool, "label_separator": str, "unit": str}  # of all tasks' `prediction_settings`
+_FOUND_IN_TRAINING = {"pairs": bool, "unit": str}  # settings that are no options of `train`, or not only
 
 
 @dataclass
 class Predictor:
-    """A saved model, ready to answer lines."""
+    """A saved model, ready to answer."""
 
     task: type[Task]
     saved: SavedModel
 
     @classmethod
-    def load(cls, directory: str, device: str | None = None) -> "Predictor":
+    def load(cls, directory: str, device: str | None = None, options: dict[str, Any] | None = None) -> "Predictor":
         """Load what `roformer-lite train` saved, or any checkpoint of this architecture with a head.
 
+        Args:
+            directory: Of the model, or its name on the Hub.
+            device: Where it shall compute. Default: the first GPU, if there is one.
+            options: Those that `answer` will get; checked before the weights are read.
+
         Raises:
-            InputError: when there is no model, a file of it is missing or wrong, or none of the tasks fits its
-                architecture.
+            InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits its
+                architecture, or it does not use one of the options.
         """
         config = load_config(directory)
         task = _task_of(config, directory)
@@ -46,10 +52,11 @@ class Predictor:
         if tokenizer is None:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
         _check_tokenizer(tokenizer, config, directory)
-        settings = _settings(directory)
+        settings = _settings(directory, task)
+        task.check_prediction_options(config, settings, options or {})
+        place = _device(device)
         model = load_complete_model(directory, config, model_class_of(config, directory))
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        predictor = cls(task, SavedModel(model.to(device).eval(), tokenizer, settings))
+        predictor = cls(task, SavedModel(model.to(place).eval(), tokenizer, settings))
         predictor._try(directory)
         return predictor
 
@@ -59,7 +66,7 @@ class Predictor:
         with warnings.catch_warnings(), without_reports():  # about the one token that is generated
             warnings.simplefilter("ignore")
             try:
-                self.answer([line], 1, {"max_new_tokens": 1, "max_length": None})
+                self.answer([line], 1, {"max_new_tokens": 1})
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever the model and the libraries raise, it is about what was saved
@@ -69,20 +76,58 @@ class Predictor:
                 ) from error
 
     @torch.inference_mode()
-    def answer(self, lines: list[str], batch_size: int, generation: dict[str, Any]) -> list[str]:
-        """One answer for each line, in order; an empty line has an empty answer.
+    def answer(
+        self,
+        inputs: Sequence[Input],
+        batch_size: int,
+        options: dict[str, Any] | None = None,
+        report: Callable[[int], Any] | None = None,
+    ) -> list[Answer]:
+        """An answer to each input, in order; an empty input has an empty answer.
 
-        Lines of similar length share a batch, which costs least.
+        Inputs of similar length share a batch, which costs least.
+
+        Args:
+            inputs: Texts, pairs of texts or lists of tokens, whatever the task takes.
+            batch_size: Number of inputs in a batch.
+            options: Of the task's `predict`, by their names.
+            report: Called with the number of inputs that were answered since the last call.
         """
-        answers = [""] * len(lines)
-        order = sorted((i for i, line in enumerate(lines) if line.strip()), key=lambda i: len(lines[i]))
+        options, report = options or {}, report or (lambda count: None)
+        nothing = dict.fromkeys(self.task.answer_columns(self.saved, options))
+        answers = [Answer("", dict(nothing)) for _ in inputs]
+        order = sorted((i for i, given in enumerate(inputs) if not _is_empty(given)), key=lambda i: _size(inputs[i]))
+        report(len(inputs) - len(order))
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            batch = [lines[i].strip("\r\n") for i in indices]
-            outputs = self.task.predict(self.saved, batch, generation)
-            for i, output in zip(indices, outputs, strict=True):
-                answers[i] = " ".join(output.split("\n")).strip()
+            batch = [given.strip("\r\n") if isinstance(given := inputs[i], str) else given for i in indices]
+            for i, answer in zip(indices, self.task.predict(self.saved, batch, options), strict=True):
+                answers[i] = answer
+            report(len(indices))
         return answers
+
+
+def _is_empty(given: Input) -> bool:
+    parts = [given] if isinstance(given, str) else given
+    return not parts or not all(part.strip() for part in parts)
+
+
+def _size(given: Input) -> int:
+    return len(given) if isinstance(given, str) else sum(map(len, given))
+
+
+def _device(name: str | None) -> torch.device:
+    """Where to compute.
+
+    Raises:
+        InputError: when torch knows no such device, or this machine has none.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise InputError(f"--device {name} cannot be used here: {reason(error)}") from error
+    return device
 
 
 def _task_of(config: PreTrainedConfig, directory: str) -> type[Task]:
@@ -105,8 +150,8 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfi
     try_tokenizer(tokenizer, directory)
 
 
-def _settings(directory: str) -> dict[str, Any]:
-    """What the training has noted for predictions in its results.
+def _settings(directory: str, task: type[Task]) -> dict[str, Any]:
+    """What the training has noted in its results for later commands.
 
     Raises:
         InputError: when it is not what a training notes.
@@ -114,7 +159,20 @@ def _settings(directory: str) -> dict[str, Any]:
     settings = read_optional_object(directory, RESULTS_FILE).get("settings", {})
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-    for name, kind in _SETTINGS.items():
-        if not isinstance(settings.get(name, kind()), kind):
-            raise InputError(f"{directory}/{RESULTS_FILE}: settings.{name} must be a {kind.__name__}")
+    hints = get_type_hints(task.arguments)
+    kinds = {**{name: hints[name] for name in task.arguments.measuring_options}, **_FOUND_IN_TRAINING}
+    for name, kind in kinds.items():
+        if name in settings and not _is_of(settings[name], kind):
+            shown = getattr(kind, "__name__", str(kind))
+            raise InputError(
+                f"{directory}/{RESULTS_FILE}: settings.{name} must be of type {shown}, not {settings[name]!r}"
+            )
     return settings
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)

@@ -35,14 +35,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f'training needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[train]"'
-        )
+    require_packages("training")
     from ..training.train import train
 
     train(parse_options(task, argv[1:]))
+
+
+def require_packages(doing: str) -> None:
+    """Refuse to begin what needs the extra `train` without it.
+
+    Raises:
+        InputError: naming the packages that are missing.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[train]"'
+        )
 
 
 def check_options(task: str, argv: list[str]) -> None:

@@ -224,15 +224,20 @@ def _field(fields: list[str], column: int, origin: str) -> str:
     return fields[index]
 
 
+def columns_of(row: Row) -> dict[str, Any]:
+    """The user's columns of a row, as the file has them."""
+    columns = {**row, "origin": row[_USERS_ORIGIN]} if _USERS_ORIGIN in row else row
+    left_out = _USERS_ORIGIN if _USERS_ORIGIN in row else "origin"
+    return {name: value for name, value in columns.items() if name != left_out}
+
+
 def value_of(row: Row, column: str) -> Any:
     """The value of `column`, which may be a path into nested objects, such as `translation.en`.
 
     Raises:
         InputError: when the row has no such column; it lists the existing ones.
     """
-    columns = {name: value for name, value in row.items() if name not in ("origin", _USERS_ORIGIN)}
-    if _USERS_ORIGIN in row:
-        columns["origin"] = row[_USERS_ORIGIN]
+    columns = columns_of(row)
     if column in columns:
         return columns[column]
     value: Any = columns

@@ -27,6 +27,13 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bl
     }
 
 
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """chrF of a single line."""
+    from sacrebleu.metrics import CHRF
+
+    return CHRF().sentence_score(hypothesis, [reference]).score
+
+
 def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """What a perplexity needs from each row, so that the logits need not be kept.
 

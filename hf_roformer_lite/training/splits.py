@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from .arguments import DataArguments
 from .data_files import Row, row_of
 from .tasks.base import Task
 
+_SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
 _FEWEST_ROWS = 100  # too few to spare any
@@ -22,7 +23,9 @@ _FEWEST_ROWS = 100  # too few to spare any
 logger = logging.getLogger(__name__)
 
 
-def load_splits(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> DatasetDict:
+def load_splits(
+    task: Task, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
+) -> DatasetDict:
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
     Args:
@@ -30,17 +33,18 @@ def load_splits(task: Task, args: DataArguments, cache_dir: Path, seed: int) -> 
         args: Where the rows come from.
         cache_dir: Where the rows are stored; memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.
+        wanted: The splits to read, of which there must be the first.
 
     Raises:
         InputError: about a file, a line or a column that cannot be used.
     """
-    sources = _hub_splits(args) if args.dataset_name else _file_splits(args)
+    sources = _hub_splits(args, wanted) if args.dataset_name else _file_splits(args, wanted)
     splits = DatasetDict()
     for split, source in sources.items():
         rows = _hub_rows(task, args, source) if args.dataset_name else task.read_rows(source)
         name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
         splits[split] = _collect(rows, task, cache_dir / split, name)
-    if "validation" not in splits:
+    if "train" in splits and "validation" not in splits:
         _hold_out(splits, task, args.validation_fraction, seed)
     return splits
 
@@ -71,20 +75,21 @@ def _hold_out(splits: DatasetDict, task: Task, fraction: float | None, seed: int
         splits["train"], splits["validation"] = parts["train"], parts["test"]
 
 
-def _file_splits(args: DataArguments) -> dict[str, list[str]]:
+def _file_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, list[str]]:
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-    return {split: paths for split, paths in files.items() if paths}
+    return {split: paths for split, paths in files.items() if paths and split in wanted}
 
 
-def _hub_splits(args: DataArguments) -> dict[str, Dataset]:
+def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:
     try:
         loaded = load_dataset(args.dataset_name, args.dataset_config_name)
     except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {"train": args.train_split, "validation": args.validation_split, "test": args.test_split}
-    if args.train_split not in loaded:
-        raise InputError(f"{args.dataset_name} has no split {args.train_split!r}; its splits are {', '.join(loaded)}")
-    return {split: loaded[name] for split, name in names.items() if name in loaded}
+    needed = names[wanted[0]]
+    if needed not in loaded:
+        raise InputError(f"{args.dataset_name} has no split {needed!r}; its splits are {', '.join(loaded)}")
+    return {split: loaded[names[split]] for split in wanted if names[split] in loaded}
 
 
 def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row]:

@@ -28,6 +28,7 @@ class TaskArguments(DataArguments):
     summary: ClassVar[str]
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
     training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
+    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Seq2SeqDataArguments(TaskArguments):
     training_defaults = {"num_train_epochs": 20.0}
     summary = "text to text: translation, normalisation, spelling …"
     stock_training_arguments = "Seq2SeqTrainingArguments"
+    measuring_options = ("source_column", "target_column", "max_source_length", "max_target_length", "bleu_tokenizer")
 
     source_column: str = field(default="source", metadata={"help": "Column of the input text."})
     target_column: str = field(default="target", metadata={"help": "Column of the output text."})
@@ -80,6 +82,7 @@ class LanguageModelDataArguments(TaskArguments):
     task = "causal"
     training_defaults = {"num_train_epochs": 20.0, "per_device_train_batch_size": 8}
     summary = "causal language model: a decoder learns to continue text"
+    measuring_options = ("text_column", "block_size", "line_by_line")
 
     text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
     block_size: int = field(default=256, metadata={"help": "Split documents into blocks of at most this many tokens."})
@@ -96,6 +99,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
 
     task = "mlm"
     summary = "masked language model: an encoder learns a language from plain text"
+    measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
     mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of the tokens to mask and predict."})
 
@@ -111,6 +115,7 @@ class ClassifyDataArguments(LabelArguments):
     task = "classify"
     training_defaults = _FOR_LABELS
     summary = "text classification: one label, several, or a number"
+    measuring_options = ("text_column", "text_pair_column", "label_column", "label_separator", "max_length")
 
     text_column: str = field(default="text", metadata={"help": "Column of the text."})
     text_pair_column: str | None = field(default=None, metadata={"help": "Column of a second text, for pairs."})
@@ -146,6 +151,7 @@ class TagDataArguments(LabelArguments):
     task = "tag"
     training_defaults = _FOR_LABELS
     summary = "tagging: entities, parts of speech; a tag for every token"
+    measuring_options = ("token_column", "tag_column")
 
     token_column: str | None = field(
         default=None,

@@ -28,6 +28,7 @@ from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerp
 from .finished_model import save_finished_model
 from .hub_upload import create_repository
 from .lock import training_lock
+from .measuring import measure
 from .metrics import Metrics
 from .model_and_tokenizer import make_model, make_tokenizer
 from .options import TrainOptions
@@ -282,13 +283,8 @@ def evaluate(
     trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> Evaluation:
     """The final figures of a split, and the time they took."""
-    set_seed(trainer.args.seed)  # the same masks for masked language models, however long the training was
     started = time.monotonic()
-    if hasattr(trainer.args, "predict_with_generate"):
-        trainer.args.predict_with_generate = True
-    output = trainer.predict(encoded, metric_key_prefix=split)
-    prediction = EvalPrediction(output.predictions, output.label_ids)
-    metrics = {"loss": output.metrics[f"{split}_loss"], **task.metrics(prediction, rows, tokenizer)}
+    metrics, _ = measure(trainer, task, split, rows, encoded, tokenizer)
     check_figures(metrics, split, trainer.args)
     return Evaluation(split, metrics, len(rows), time.monotonic() - started)
 

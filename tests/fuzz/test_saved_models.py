@@ -20,7 +20,10 @@ MODELS = {
     "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}),
     "causal": (rl.RoFormerLiteForCausalLM, {}),
-    "classify": (rl.RoFormerLiteForSequenceClassification, {"pairs": False, "label_separator": ","}),
+    "classify": (
+        rl.RoFormerLiteForSequenceClassification,
+        {"pairs": False, "label_separator": ",", "label_column": "label", "max_length": 16},
+    ),
     "tag": (rl.RoFormerLiteForTokenClassification, {"unit": "words"}),
 }
 

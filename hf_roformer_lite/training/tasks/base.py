@@ -10,7 +10,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
-from ..data_files import Row, read_table
+from ..data_files import Row, read_table, text_of
 from ..metrics import Metrics
 from ..task_arguments import TaskArguments
 
@@ -43,6 +43,40 @@ class SavedModel:
     settings: dict[str, Any]
 
 
+Input = str | list[str]  # a text; or a pair of texts, or the tokens of a sentence
+
+
+@dataclass
+class Answer:
+    """What a model answers to one input.
+
+    Args:
+        line: As `predict` writes it for a line of text.
+        columns: As it writes it behind the columns of a table.
+    """
+
+    line: str
+    columns: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What a model answered to one labelled row, or to one block of the text of a language model.
+
+    Args:
+        origin: Where the row comes from, as `file:line`.
+        columns: Inputs, what is right and what was answered, for a table.
+        mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
+        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without labels.
+    """
+
+    origin: str
+    columns: dict[str, Any]
+    mistake: float
+    true: list[str] = field(default_factory=list)
+    predicted: list[str] = field(default_factory=list)
+
+
 class Task(ABC):
     """One kind of training. An instance serves one training: it holds the options and what was found in the data.
 
@@ -58,6 +92,7 @@ class Task(ABC):
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
+    prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
@@ -133,8 +168,8 @@ class Task(ABC):
         return None
 
     def prediction_settings(self) -> dict[str, Any]:
-        """What `predict` must know later and the configuration of the model does not hold."""
-        return {}
+        """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
+        return {name: getattr(self.args, name) for name in self.arguments.measuring_options}
 
     # training
 
@@ -194,6 +229,20 @@ class Task(ABC):
         """Add to the trained model what is not learnt by gradients; returns the figures of its parts alone."""
         return {}
 
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        """Find in a saved model what `inspect_training_data` had found in the data, such as the set of labels.
+
+        Raises:
+            InputError: when the options of the task do not fit the model.
+        """
+        return None
+
+    @abstractmethod
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """What the model answered to each of the encoded `rows`, or to each block of their text."""
+
     # the card
 
     @abstractmethod
@@ -211,14 +260,42 @@ class Task(ABC):
     # predicting
 
     @classmethod
+    def check_prediction_options(
+        cls, config: PreTrainedConfig, settings: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """Refuse options of `predict` that were given and that a saved model does not use.
+
+        Raises:
+            InputError: naming the option and those that it uses.
+        """
+        foreign = [name for name in options if name not in cls.prediction_options]
+        if foreign:
+            theirs = ", ".join(f"--{name}" for name in cls.prediction_options) or "none of these options"
+            raise InputError(f"--{foreign[0]} is not for {cls.name} models, which take {theirs}")
+
+    @classmethod
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        """What `predict` gets of a row of a table.
+
+        Raises:
+            InputError: when the row lacks the column, or it holds something else.
+        """
+        return text_of(row, text_column)
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        """The names of an answer's columns in a table."""
+        return ["prediction"]
+
+    @classmethod
     @abstractmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """One line of output for each line of input, as one batch.
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """An answer to each input, as one batch.
 
         Args:
             saved: A model that the task has trained, with its tokenizer and settings.
-            lines: None of them empty.
-            generation: Options for `generate`, used by tasks whose model generates.
+            inputs: None of them empty.
+            options: Those of `prediction_options` that were given, by their names.
         """
 
     def loading_code(self, model_id: str) -> str:
@@ -251,6 +328,19 @@ def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> Bat
         if truncated:
             logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
     return encoded
+
+
+def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were given."""
+    arguments = {"num_beams": options["beams"]} if "beams" in options else {}
+    if "max_new_tokens" in options:
+        arguments |= {"max_new_tokens": options["max_new_tokens"], "max_length": None}  # in place of the saved limit
+    return arguments
+
+
+def text_answer(text: str) -> Answer:
+    """Text as an answer; a line has no line breaks."""
+    return Answer(" ".join(text.split("\n")).strip(), {"prediction": text.strip()})
 
 
 def one_of(names: Sequence[str]) -> str:

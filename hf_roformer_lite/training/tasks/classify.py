@@ -16,12 +16,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, text_of, value_of
 from ..metrics import Metrics, classification_metrics, multi_label_metrics, regression_metrics
 from ..task_arguments import ClassifyDataArguments
-from .base import SavedModel, encode_lines, quoted
+from .base import Answer, Input, Outcome, SavedModel, encode_lines, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ..options import TrainOptions
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+_RANKING = ("top_k", "threshold", "none_label")  # options of `predict` about labels
+_NONE = "-"  # stands for a label below the threshold
 
 
 class ClassifyTask(LabelTask):
@@ -42,6 +45,7 @@ class ClassifyTask(LabelTask):
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-classification"
     label_word = "label"
+    prediction_options = (*_RANKING, "text_pair_column")
     metric_names = ("accuracy", "macro_f1", "micro_f1", "pearson", "spearman", "mse")
     arguments = ClassifyDataArguments
 
@@ -104,7 +108,11 @@ class ClassifyTask(LabelTask):
         return {"problem_type": self.problem_type, **super().config_fields()}
 
     def prediction_settings(self) -> dict[str, Any]:
-        return {"pairs": self.args.text_pair_column is not None, "label_separator": self.args.label_separator or ","}
+        return {
+            "pairs": self.args.text_pair_column is not None,
+            **super().prediction_settings(),
+            "label_separator": self.args.label_separator or ",",
+        }
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         def target(names: list[str], origin: str) -> int | list[float]:
@@ -168,6 +176,39 @@ class ClassifyTask(LabelTask):
             splits[split] = Measured(logits, scores_of(scores, ids[split]), true, measure)
         return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
 
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.problem_type = problem_type_of(config)
+        if self.problem_type != REGRESSION:
+            super().inspect_model(config, settings)
+        if "pairs" in settings and settings["pairs"] != (self.args.text_pair_column is not None):
+            raise InputError(
+                "this model takes pairs of texts; give --text_pair_column, the column of the second"
+                if settings["pairs"]
+                else f"--text_pair_column {self.args.text_pair_column}: this model takes one text, and no pairs"
+            )
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
+        return [self._outcome(row, scores) for row, scores in zip(rows, logits, strict=True)]
+
+    def _outcome(self, row: Row, logits: torch.Tensor) -> Outcome:
+        texts = {name: row[name] for name in ("text", "text_pair") if name in row}
+        if self.problem_type == REGRESSION:
+            true, value = row["number"], logits.item()
+            return Outcome(row["origin"], {**texts, "label": true, "prediction": round(value, 4)}, abs(true - value))
+        names, true = list(self.labels), row["labels"]
+        if self.problem_type == SINGLE:
+            score, best = logits.softmax(-1).max(-1)
+            predicted, mistake = [names[best]], score.item() * (names[best] != true[0])
+            answer = {"prediction": predicted[0], "score": round(score.item(), 4)}
+            return Outcome(row["origin"], {**texts, "label": true[0], **answer}, mistake, true, predicted)
+        predicted = [names[number] for number in (logits > 0).nonzero().flatten().tolist()]
+        separator = self.args.label_separator or ","
+        shown = {"label": separator.join(true), "prediction": separator.join(predicted)}
+        return Outcome(row["origin"], {**texts, **shown}, len(set(true) ^ set(predicted)), true, predicted)
+
     def example_line(self, row: Row) -> str:
         return "\t".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])])
 
@@ -183,24 +224,87 @@ class ClassifyTask(LabelTask):
         )
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """`label TAB probability`; with several labels, those whose probability is above one half; for regression the
-        number."""
-        pairs = [line.split("\t") for line in lines] if saved.settings.get("pairs") else [[line] for line in lines]
-        for pair in pairs:
-            if saved.settings.get("pairs") and len(pair) != 2:
-                raise InputError(f"this model takes pairs of texts, separated by a tab, not {pair[0]!r}")
-        columns = [list(column) for column in zip(*pairs, strict=True)]
-        inputs = encode_lines(saved.tokenizer, *columns).to(saved.model.device)
-        logits = saved.model(**inputs).logits.float()  # (B, labels)
-        names = saved.model.config.id2label
-        if saved.model.config.problem_type == REGRESSION:
-            return [f"{value:.4f}" for value in logits.squeeze(-1).tolist()]
-        if saved.model.config.problem_type == MULTI:
-            separator = saved.settings.get("label_separator", ",")
-            return [separator.join(names[i] for i in row.nonzero().flatten().tolist()) for row in logits > 0]
-        best = logits.softmax(-1).max(-1)
-        return [f"{names[i]}\t{p:.4f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    def check_prediction_options(
+        cls, config: PreTrainedConfig, settings: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        super().check_prediction_options(config, settings, options)
+        ranking = [name for name in _RANKING if name in options]
+        if ranking and problem_type_of(config) == REGRESSION:
+            raise InputError(f"--{ranking[0]} is for labels; this model gives a number")
+        if options.get("top_k", 1) > config.num_labels:
+            raise InputError(f"--top_k {options['top_k']}: this model has {config.num_labels} labels")
+        if "text_pair_column" in options and settings.get("pairs") is False:
+            raise InputError(
+                f"--text_pair_column {options['text_pair_column']}: this model takes one text, and no pairs"
+            )
+
+    @classmethod
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        text = text_of(row, text_column)
+        return text if text_pair_column is None else [text, text_of(row, text_pair_column)]
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        if problem_type_of(saved.model.config) == REGRESSION:
+            return ["value"]
+        places = [f"_{place}" for place in range(1, options["top_k"] + 1)] if "top_k" in options else [""]
+        return [name + place for place in places for name in ("label", "score")]
+
+    @classmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """`label TAB probability`, with `top_k` several of them; with several labels for a text, those whose
+        probability is above one half, or reaches the `threshold`; for regression the number."""
+        problem_type = problem_type_of(saved.model.config)
+        logits = cls._logits(saved, inputs)  # (B, labels)
+        if problem_type == REGRESSION:
+            return [Answer(f"{value:.4f}", {"value": round(value, 4)}) for value in logits.squeeze(-1).tolist()]
+        scores = logits.softmax(-1) if problem_type == SINGLE else logits.sigmoid()
+        if problem_type == MULTI and "top_k" not in options:
+            chosen = logits > 0 if "threshold" not in options else scores >= options["threshold"]
+            return [cls._all_of(saved, *row, options) for row in zip(chosen, scores, strict=True)]
+        ranked = scores.sort(dim=-1, descending=True, stable=True)
+        return [
+            cls._first_of(saved, *row, options)
+            for row in zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
+        ]
+
+    @classmethod
+    def _logits(cls, saved: SavedModel, inputs: list[Input]) -> torch.Tensor:
+        takes_pairs = saved.settings.get("pairs")
+        rows = [text if isinstance(text, list) else text.split("\t") if takes_pairs else [text] for text in inputs]
+        for row in rows:
+            if takes_pairs and len(row) != 2:
+                raise InputError(
+                    f"this model takes pairs of texts, separated by a tab or in two columns of a table "
+                    f"(--text_column, --text_pair_column), not {row[0]!r}"
+                )
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return saved.model(**encode_lines(saved.tokenizer, *columns).to(saved.model.device)).logits.float()
+
+    @classmethod
+    def _first_of(cls, saved: SavedModel, labels: list[int], scores: list[float], options: dict[str, Any]) -> Answer:
+        """The most probable labels; below the threshold, none."""
+        names, none = saved.model.config.id2label, options.get("none_label", _NONE)
+        found: list[str | float] = []
+        for label, score in list(zip(labels, scores, strict=True))[: options.get("top_k", 1)]:
+            found += [none if score < options.get("threshold", 0) else names[label], round(score, 4)]
+        line = "\t".join(value if isinstance(value, str) else f"{value:.4f}" for value in found)
+        return Answer(line, dict(zip(cls.answer_columns(saved, options), found, strict=True)))
+
+    @classmethod
+    def _all_of(cls, saved: SavedModel, chosen: torch.Tensor, scores: torch.Tensor, options: dict[str, Any]) -> Answer:
+        """Every label that was chosen."""
+        separator = saved.settings.get("label_separator") or ","
+        numbers = chosen.nonzero().flatten().tolist()
+        label = separator.join(saved.model.config.id2label[number] for number in numbers)
+        if not numbers and "threshold" in options:
+            label = options.get("none_label", _NONE)
+        return Answer(label, {"label": label, "score": separator.join(f"{scores[i]:.4f}" for i in numbers)})
+
+
+def problem_type_of(config: PreTrainedConfig) -> str:
+    """What the head of a saved model gives; with a checkpoint that does not say it, the number of labels does."""
+    return config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
 
 
 def _numbers_first(label: str) -> tuple[bool, int, str]:

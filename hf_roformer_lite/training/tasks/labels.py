@@ -61,6 +61,9 @@ class LabelTask(Task):
             )
         return self.labels[label]
 
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.set_labels(_labels_of(config))
+
     def config_labels(self) -> list[str]:
         """The labels that the configuration of the model names, in the order of their numbers."""
         return list(self.labels)

@@ -21,7 +21,7 @@ from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import SavedModel, Task, quoted
+from .base import Answer, Input, Outcome, SavedModel, Task, generation_limits, quoted, text_answer
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
     from ..baselines import Baselines
+_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
 
 class LanguageModelTask(Task):
@@ -85,6 +86,24 @@ class LanguageModelTask(Task):
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return perplexity_metrics(prediction.predictions)
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
+        found = []
+        blocks = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
+        for number, (ids, (loss, tokens, right), labels) in enumerate(blocks, 1):
+            text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+            mean = float(loss) / max(int(tokens), 1)
+            figures = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
+            columns = {"text": text, **self.measured_tokens(labels, tokenizer), **figures}
+            found.append(Outcome(f"block {number}", columns, mean))
+        return found
+
+    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+        """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
+        return {}
 
 
 def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
@@ -146,6 +165,10 @@ class MaskedLMTask(LanguageModelTask):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
 
+    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+        masked = tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
+        return {"masked": " ".join(text.strip() for text in masked)}
+
     def example_line(self, row: Row) -> str:
         first, _, rest = row["text"].strip().partition(" ")
         return f"{first} [MASK] {rest.partition(' ')[2]}".strip()
@@ -161,13 +184,13 @@ class MaskedLMTask(LanguageModelTask):
         return [f"Perplexity and accuracy are those of the masked tokens, {self.args.mlm_probability:.0%} of all."]
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        inputs = saved.tokenizer(lines, padding=True, return_tensors="pt", verbose=False).to(saved.model.device)
-        logits = saved.model(**inputs).logits  # (B, L, vocab)
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        encoded = saved.tokenizer(inputs, padding=True, return_tensors="pt", verbose=False).to(saved.model.device)
+        logits = saved.model(**encoded).logits  # (B, L, vocab)
         logits[..., saved.tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
-        masked = inputs["input_ids"] == saved.tokenizer.mask_token_id
-        filled = torch.where(masked, logits.argmax(-1), inputs["input_ids"])
-        return saved.tokenizer.batch_decode(filled, skip_special_tokens=True)
+        masked = encoded["input_ids"] == saved.tokenizer.mask_token_id
+        filled = torch.where(masked, logits.argmax(-1), encoded["input_ids"])
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(filled, skip_special_tokens=True)]
 
 
 class CausalLMTask(LanguageModelTask):
@@ -179,6 +202,9 @@ class CausalLMTask(LanguageModelTask):
     pipeline_tag = "text-generation"
     arguments = LanguageModelDataArguments
     is_causal = True
+    prediction_options = (
+        *("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed", "greedy", "beams"),
+    )
 
     main_metric = "bits_per_byte"
 
@@ -209,10 +235,26 @@ class CausalLMTask(LanguageModelTask):
         )
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        prompts = [saved.tokenizer.cls_token + line for line in lines]  # no [SEP], which would end the text
-        inputs = saved.tokenizer(
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """Text that continues each input: drawn at random unless `greedy` or `beams` is given."""
+        prompts = [saved.tokenizer.cls_token + text for text in inputs]  # no [SEP], which would end the text
+        encoded = saved.tokenizer(
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
         ).to(saved.model.device)
-        generated = saved.model.generate(**inputs, **{"max_new_tokens": 50, **generation})
-        return saved.tokenizer.batch_decode(generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        arguments = {"max_new_tokens": 50, **generation_limits(options), **_choice_of_tokens(saved, options)}
+        generated = saved.model.generate(**encoded, **arguments)[:, encoded["input_ids"].shape[1] :]
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+
+
+def _choice_of_tokens(saved: SavedModel, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` that say how the next token is chosen. What was saved with the model stands before our
+    own defaults."""
+    chosen = {name: options[name] for name in ("repetition_penalty",) if name in options}
+    if options.get("greedy"):
+        return {**chosen, "do_sample": False, "num_beams": 1}
+    if "beams" in options:
+        return {**chosen, "do_sample": False}
+    for name, default in _SAMPLING.items():
+        given = options.get(name, getattr(saved.model.generation_config, name, None))
+        chosen[name] = default if given is None else given
+    return {**chosen, "do_sample": True, "num_beams": 1}

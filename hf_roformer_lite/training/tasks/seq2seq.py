@@ -17,9 +17,9 @@ from transformers import (
 from ...errors import InputError
 from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from ..data_files import Row, file_format, read_parallel, text_of
-from ..metrics import Metrics, translation_metrics
+from ..metrics import Metrics, sentence_chrf, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
-from .base import SavedModel, Task, encode_lines, quoted
+from .base import Answer, Input, Outcome, SavedModel, Task, encode_lines, generation_limits, quoted, text_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -38,6 +38,7 @@ class Seq2SeqTask(Task):
     pipeline_tag = "translation"
     arguments = Seq2SeqDataArguments
     config_class = RoFormerLiteSeq2SeqConfig
+    prediction_options = ("beams", "max_new_tokens")
     metric_names = ("bleu", "chrf", "exact_match")
 
     @classmethod
@@ -112,6 +113,16 @@ class Seq2SeqTask(Task):
         hypotheses = self.decode(prediction.predictions[: len(rows)], tokenizer)
         return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
 
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        found = []
+        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)], tokenizer), strict=True):
+            chrf = sentence_chrf(text, row["target"])
+            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
+            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
+        return found
+
     def decode(self, token_ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
         token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
@@ -144,9 +155,10 @@ class Seq2SeqTask(Task):
         ]
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        inputs = encode_lines(saved.tokenizer, lines).to(saved.model.device)
-        return saved.tokenizer.batch_decode(saved.model.generate(**inputs, **generation), skip_special_tokens=True)
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        encoded = encode_lines(saved.tokenizer, inputs).to(saved.model.device)
+        generated = saved.model.generate(**encoded, **generation_limits(options))
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
 
 
 def _is_parallel_part(path: str) -> bool:

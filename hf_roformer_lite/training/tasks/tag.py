@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
-from ..data_files import Row, file_format, read_tagged, value_of
+from ..data_files import Row, file_format, read_tagged, text_of, value_of
 from ..metrics import Metrics, tagging_metrics
 from ..task_arguments import TagDataArguments
-from .base import SavedModel, quoted
+from .base import Answer, Input, Outcome, SavedModel, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class TagTask(LabelTask):
 
     def inspect_training_data(self, rows: Dataset) -> None:
         tags = set(chain.from_iterable(rows["tags"]))
-        self.has_entities = all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
+        self.has_entities = _mark_entities(tags)
         if self.unit == "auto":
             characters = "".join(chain.from_iterable(rows[: min(len(rows), 1000)]["tokens"]))
             mostly_han = len(_HAN.findall(characters)) > len(characters) / 2
@@ -105,7 +106,7 @@ class TagTask(LabelTask):
         return (joiner.join(row["tokens"]) for row in rows)
 
     def prediction_settings(self) -> dict[str, Any]:
-        return {"unit": self.unit}
+        return {"unit": self.unit, **super().prediction_settings()}
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         limit = self.args.max_length if training else None  # evaluation counts every token
@@ -130,11 +131,31 @@ class TagTask(LabelTask):
         return logits.argmax(-1)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        return tagging_metrics(*self._tags(prediction, len(rows)), self.has_entities)
+
+    def _tags(self, prediction: EvalPrediction, rows: int) -> tuple[list[list[str]], list[list[str]]]:
+        """Predicted and true tags of each of the first `rows` sentences."""
         names, predicted, true = list(self.labels), [], []
-        for ids, labels in zip(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)], strict=True):
+        for ids, labels in zip(prediction.predictions[:rows], prediction.label_ids[:rows], strict=True):
             predicted.append([names[i] for i in ids[labels != -100]])
             true.append([names[i] for i in labels[labels != -100]])
-        return tagging_metrics(predicted, true, self.has_entities)
+        return predicted, true
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        super().inspect_model(config, settings)
+        self.has_entities = _mark_entities(self.labels)
+        self.unit = settings.get("unit", "words")
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        found = []
+        for row, predicted, true in zip(rows, *self._tags(prediction, len(rows)), strict=True):
+            tokens, _ = self.units(row["tokens"], row["tags"])
+            wrong = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
+            columns = {"tokens": tokens, "tags": true, "prediction": predicted}
+            found.append(Outcome(row["origin"], columns, wrong, true, predicted))
+        return found
 
     @property
     def main_metric(self) -> str:
@@ -197,22 +218,47 @@ class TagTask(LabelTask):
         return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
 
     @classmethod
-    def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
-        """`token/TAG token/TAG …`; tokens are separated by spaces, or are characters if the model was trained so.
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        tokens = value_of(row, text_column)
+        are_tokens = isinstance(tokens, list) and all(isinstance(token, str) and token.strip() for token in tokens)
+        return tokens if are_tokens else text_of(row, text_column)
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        return ["tags"]
+
+    @classmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """`token/TAG token/TAG …` as a line, the tags alone as a column. The tokens of a text are separated by spaces,
+        or are its characters if the model was trained so.
 
         A sentence longer than what the model takes is tagged in parts, each for itself; of a word longer than that
         only the beginning is read.
         """
-        by_character = saved.settings.get("unit") == "characters"
-        sentences = [list("".join(line.split())) if by_character else line.split() for line in lines]
+        sentences = [cls._tokens(saved, given) for given in inputs]
         parts = [(i, part) for i, words in enumerate(sentences) for part in split_sentence(saved.tokenizer, words)]
         tags: list[list[str]] = [[] for _ in sentences]
-        at_once = max(len(lines), _PARTS_AT_ONCE)
+        at_once = max(len(inputs), _PARTS_AT_ONCE)
         for first in range(0, len(parts), at_once):
             batch = parts[first : first + at_once]
             for (i, _), found in zip(batch, _tags_of(saved, [part for _, part in batch]), strict=True):
                 tags[i] += found
-        return [" ".join(map("/".join, zip(*pair, strict=True))) for pair in zip(sentences, tags, strict=True)]
+        return [
+            Answer(" ".join(map("/".join, zip(*pair, strict=True))), {"tags": pair[1]})
+            for pair in zip(sentences, tags, strict=True)
+        ]
+
+    @staticmethod
+    def _tokens(saved: SavedModel, given: Input) -> list[str]:
+        """The tokens of a text; those that are given stay as they are."""
+        if isinstance(given, list):
+            return given
+        return list("".join(given.split())) if saved.settings.get("unit") == "characters" else given.split()
+
+
+def _mark_entities(tags: Collection[str]) -> bool:
+    """Whether all tags are those of IOB2."""
+    return all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
 
 
 def _tags_of(saved: SavedModel, sentences: list[list[str]]) -> Iterator[list[str]]:

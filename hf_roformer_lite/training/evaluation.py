@@ -1,0 +1,120 @@
+"""Evaluation of a saved model on labelled data, as at the end of its training."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from datasets import disable_progress_bars
+from tqdm import tqdm
+from transformers import Trainer, TrainerCallback
+
+from ..errors import InputError
+from ..saved_files import reason
+from .measuring import measure
+from .metrics import Metrics
+from .splits import load_splits
+from .tasks.base import Outcome, SavedModel, Task
+from .train import encode
+from .trainer_arguments import RoFormerLiteTrainingArguments
+
+_SHOWN_AFTER = 3  # seconds
+
+
+@dataclass
+class SavedEvaluation:
+    """The figures of a saved model, and what it answered, in the order of the data."""
+
+    metrics: Metrics
+    outcomes: list[Outcome]
+    rows: int
+    seconds: float
+
+
+def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> SavedEvaluation:
+    """Measure a saved model on the test data that the options of `task` name.
+
+    Args:
+        task: With its options; what depends on the model is found here.
+        saved: The model, on the device that it shall compute on.
+        arguments: Fields of the training arguments that the figures depend on, such as the seed and the batch size.
+
+    Raises:
+        InputError: about the data, about options that do not fit the model, and when a figure is not a number.
+    """
+    disable_progress_bars()  # of preparing the data; the evaluation itself has one
+    task.inspect_model(saved.model.config, saved.settings)
+    with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
+        rows = load_splits(task, task.args, Path(folder), seed=0, wanted=("test",))
+        places = {origin: place for place, origin in enumerate(rows["test"]["origin"])}
+        encoded = encode(task, rows, saved.tokenizer)
+        trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
+        started = time.monotonic()
+        metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"], saved.tokenizer)
+        seconds = time.monotonic() - started
+        outcomes = task.outcomes(prediction, rows["test"], encoded["test"], saved.tokenizer)
+        count = len(rows["test"])
+    bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise InputError(f"on these data the model gives {', '.join(bad)} instead of a number")
+    outcomes.sort(key=lambda outcome: places.get(outcome.origin, 0))  # blocks have no place, and stay as they are
+    return SavedEvaluation(metrics, outcomes, count, seconds)
+
+
+def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Trainer:
+    """The trainer of the task, with which the training measured."""
+    arguments_class, trainer_class = task.training_classes()
+    with _only(saved.model.device):
+        try:
+            args: RoFormerLiteTrainingArguments = arguments_class(
+                **arguments, eval_strategy="no", disable_tqdm=True, use_cpu=saved.model.device.type == "cpu"
+            )
+        except ValueError as error:  # the model was trained in bfloat16, which this device does not have
+            raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
+        args._n_gpu = min(args.n_gpu, 1)  # the device that was asked for, not all there are
+    return trainer_class(
+        model=saved.model,
+        args=args,
+        data_collator=task.collator(saved.tokenizer, saved.model),
+        processing_class=saved.tokenizer,
+        preprocess_logits_for_metrics=task.reduce_logits,
+        callbacks=[_Progress()],
+    )
+
+
+@contextmanager
+def _only(device: torch.device) -> Iterator[None]:
+    """Inside the `with`, accelerate takes this device; it would take the first one."""
+    if device.type == "cpu":
+        yield
+        return
+    name, before = "ACCELERATE_TORCH_DEVICE", os.environ.get("ACCELERATE_TORCH_DEVICE")
+    os.environ[name] = f"{device.type}:{device.index or 0}"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+class _Progress(TrainerCallback):
+    """A bar on standard error, where that is a terminal, if the evaluation takes longer than a few seconds."""
+
+    def __init__(self):
+        self._bar: tqdm | None = None
+
+    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
+        if self._bar is None:
+            self._bar = tqdm(total=len(eval_dataloader), unit=" batches", delay=_SHOWN_AFTER, disable=None)
+        self._bar.update()
+
+    def on_predict(self, *args: Any, **kwargs: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,273 @@
+"""`predict` on tables, and the options of its answers: equal to what it says of lines, or refused by name."""
+
+import csv
+import gzip
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from conftest import build, seq2seq_config, stack_config
+
+import hf_roformer_lite as rl
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands.tables import AnswerTable, table_stream
+from hf_roformer_lite.training.data_files import columns_of, read_table
+
+TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
+LABELS = ["bad", "fair", "good"]
+SETTINGS = {
+    "classify": {"pairs": False, "label_separator": ";"},
+    "several": {"pairs": False, "label_separator": ";"},
+    "pairs": {"pairs": True, "label_separator": ","},
+    "tag": {"unit": "words"},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """A directory with an untrained model of every kind that predicts."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = rl.RoFormerLiteTokenizer.train(["one two three four five six seven, "] * 8, vocab_size=300)
+    small = {"vocab_size": len(tokenizer), "num_hidden_layers": 1, "hidden_size": 16}
+    labels = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
+    classify, tag = rl.RoFormerLiteForSequenceClassification, rl.RoFormerLiteForTokenClassification
+    several = {"problem_type": "multi_label_classification"}
+    pair = type(seq2seq_config())(encoder=stack_config(**small), decoder=stack_config(**small))
+    kinds = {
+        "classify": (classify, stack_config(**small, **labels)),
+        "several": (classify, stack_config(**small, **labels, **several)),
+        "pairs": (classify, stack_config(**small, **labels)),
+        "number": (classify, stack_config(**small, num_labels=1, problem_type="regression")),
+        "tag": (tag, stack_config(**small, **labels)),
+        "mlm": (rl.RoFormerLiteForMaskedLM, stack_config(**small)),
+        "causal": (rl.RoFormerLiteForCausalLM, stack_config(**small, is_decoder=True)),
+        "seq2seq": (rl.RoFormerLiteForConditionalGeneration, pair),
+    }
+    for name, (model_class, config) in kinds.items():
+        model = build(model_class, config)
+        if name == "seq2seq":
+            model.generation_config.max_length = 6
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        (folder / name / "results.json").write_text(json.dumps({"settings": SETTINGS.get(name, {})}))
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
+    with open("x.csv", "w", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerows([["number", "review", "note"], *([i, text, "a\nb"] for i, text in enumerate(TEXTS))])
+    Path("x.jsonl").write_text(
+        "".join(json.dumps({"review": text, "number": i}) + "\n" for i, text in enumerate(TEXTS))
+    )
+    return tmp_path
+
+
+def predict(model: Path, source: str, target: str, *options: str, status: int = 0) -> None:
+    command = ["predict", str(model), "--input_file", source, "--output_file", target, "--device", "cpu", *options]
+    assert main(command) == status
+
+
+def lines_of(model: Path, *options: str) -> list[str]:
+    predict(model, "lines.txt", "lines.out", *options)
+    return Path("lines.out").read_text().split("\n")[:-1]
+
+
+def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]:
+    predict(model, source, target, "--text_column", "review", *options)
+    return [columns_of(row) for row in read_table(target)]
+
+
+@pytest.mark.parametrize("target", ["y.csv", "y.jsonl", "y.csv.gz", "y.jsonl.gz"])
+@pytest.mark.parametrize("source", ["x.csv", "x.jsonl"])
+def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
+    expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
+    rows = table_of(models / "classify", source, target)
+    given = [columns_of(row) for row in read_table(source)]
+    assert [[*row][-2:] for row in rows] == [["label", "score"]] * len(TEXTS)
+    for before, row, (label, score) in zip(given, rows, expected, strict=True):
+        assert all(str(row[name]) == str(value) for name, value in before.items())
+        assert (row["label"] or "") == label and (row["score"] in (None, "")) == (label == "")
+        assert not label or float(row["score"]) == float(score)
+    assert Path(target).read_bytes()[:2] == b"\x1f\x8b" or not target.endswith(".gz")
+
+
+def test_the_most_probable_labels(models, place):
+    rows = table_of(models / "classify", "x.csv", "y.csv", "--top_k", "3")
+    assert [*rows[0]][3:] == ["label_1", "score_1", "label_2", "score_2", "label_3", "score_3"]
+    first = lines_of(models / "classify")
+    ranked = lines_of(models / "classify", "--top_k", "3")
+    for row, line, best in zip(rows, ranked, first, strict=True):
+        if best:
+            scores = [float(row[f"score_{place}"]) for place in (1, 2, 3)]
+            assert {row[f"label_{place}"] for place in (1, 2, 3)} == set(LABELS)
+            assert scores == sorted(scores, reverse=True) and math.isclose(sum(scores), 1, abs_tol=2e-4)
+            assert line.startswith(best) and len(line.split("\t")) == 6
+    assert lines_of(models / "several", "--top_k", "1") != lines_of(models / "several")
+
+
+def test_below_the_threshold_there_is_no_label(models, place):
+    plain = [line.split("\t") for line in lines_of(models / "classify") if line]
+    middle = sorted(float(score) for _, score in plain)[len(plain) // 2]
+    for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
+        found = [
+            line.split("\t") for line in lines_of(models / "classify", "--threshold", str(middle), *options) if line
+        ]
+        expected = [[label if float(score) > middle - 1e-4 else none, score] for label, score in plain]
+        assert [row for row in found if float(row[1]) != middle] == [
+            row for row in expected if float(row[1]) != middle
+        ]
+        assert none in {label for label, _ in found}
+    rows = table_of(models / "several", "x.jsonl", "y.jsonl", "--threshold", "0.0")
+    assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
+    assert set(lines_of(models / "several", "--threshold", "1.0", "--none_label", "none of these")) == {
+        "none of these",
+        "",
+    }
+    half = [row["label"] for row in table_of(models / "several", "x.csv", "y.csv")]
+    assert half == lines_of(models / "several")
+
+
+def test_pairs_and_numbers(models, place):
+    Path("pairs.jsonl").write_text(
+        json.dumps({"a": "one", "b": "two"}) + "\n" + json.dumps({"a": "one", "b": ""}) + "\n"
+    )
+    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
+    found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
+    Path("pairs.txt").write_text("one\ttwo\n")
+    predict(models / "pairs", "pairs.txt", "y.txt")
+    label, score = Path("y.txt").read_text().strip().split("\t")
+    assert (found[0]["label"], found[0]["score"]) == (label, float(score)) and found[1]["label"] is None
+    numbers = [row["value"] and float(row["value"]) for row in table_of(models / "number", "x.csv", "y.csv")]
+    assert numbers == [line and float(line) for line in lines_of(models / "number")]
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "mlm"])
+def test_generated_and_filled_text(models, place, kind):
+    rows = table_of(models / kind, "x.jsonl", "y.jsonl")
+    assert [" ".join((row["prediction"] or "").split("\n")) for row in rows] == lines_of(models / kind)
+    assert rows[2]["prediction"] is None
+
+
+def test_tags_are_a_list(models, place):
+    rows = table_of(models / "tag", "x.jsonl", "y.jsonl")
+    lines = lines_of(models / "tag")
+    for row, line in zip(rows, lines, strict=True):
+        assert [word.rpartition("/")[2] for word in line.split()] == (row["tags"] or [])
+    Path("t.jsonl").write_text(json.dumps({"review": TEXTS[0].split()}) + "\n")
+    assert table_of(models / "tag", "t.jsonl", "y.jsonl")[0]["tags"] == rows[0]["tags"]
+    assert json.loads(table_of(models / "tag", "x.csv", "y.csv")[0]["tags"]) == rows[0]["tags"]
+
+
+def test_causal_models_draw_their_text(models, place):
+    model = models / "causal"
+    options = ["--max_new_tokens", "8"]
+    drawn = lines_of(model, *options)
+    assert drawn == lines_of(model, *options, "--seed", "42") == lines_of(model, *options, "--temperature", "0.8")
+    assert drawn != lines_of(model, *options, "--seed", "1") and drawn[2] == ""
+    greedy = lines_of(model, *options, "--greedy")
+    assert greedy == lines_of(model, *options, "--top_k", "1") == lines_of(model, *options, "--beams", "1") != drawn
+    loaded, tokenizer = (
+        rl.RoFormerLiteForCausalLM.from_pretrained(model),
+        rl.RoFormerLiteTokenizer.from_pretrained(model),
+    )
+    prompt = tokenizer(tokenizer.cls_token + TEXTS[0], add_special_tokens=False, return_tensors="pt")
+    ids = loaded.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert " ".join(tokenizer.decode(ids, skip_special_tokens=True).split("\n")).strip() == greedy[0]
+    assert lines_of(model, *options, "--greedy", "--repetition_penalty", "100") != greedy
+
+
+REFUSED = [
+    ("seq2seq", "--temperature 1", "--temperature is not for seq2seq models, which take --beams, --max_new_tokens"),
+    ("causal", "--threshold 0.5", "--threshold is not for causal models"),
+    ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
+    ("tag", "--beams 2", "--beams is not for tag models"),
+    ("classify", "--greedy", "--greedy is not for classify models, which take --top_k, --threshold, --none_label"),
+    ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
+    ("number", "--threshold 0.5", "--threshold is for labels; this model gives a number"),
+    ("classify", "--text_column a --text_pair_column b", "--text_pair_column b: this model takes one text"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), REFUSED, ids=lambda value: value)
+def test_options_that_a_model_does_not_use(models, place, capsys, kind, options, message):
+    predict(models / kind, "x.csv", "y.csv", *options.split(), status=2)
+    assert message in capsys.readouterr().err and not Path("y.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--text_column a", "--text_column a needs --input_file"),
+        ("--input_file lines.txt --text_column a", "--input_file lines.txt: a table needs a name that ends in"),
+        ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
+        ("--prefix a", "--prefix is for tables; give --text_column"),
+        ("--none_label a", "--none_label a has no effect without --threshold"),
+        ("--greedy --beams 2", "--greedy and --beams exclude each other"),
+        ("--greedy --top_p 0.5", "--top_p has no effect beside --greedy"),
+        ("--beams 2 --seed 0", "--seed has no effect beside --beams"),
+        ("--temperature 0", "--temperature=0.0 must be above 0"),
+        ("--threshold 2", "--threshold=2.0 must be at least 0 and at most 1"),
+    ],
+)
+def test_mistakes_in_the_options(place, capsys, options, message):
+    assert main(["predict", "m", *options.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
+    Path("y.csv").write_text("kept")
+    Path("label.csv").write_text("review,label\none,good\n")
+    Path("other.jsonl").write_text('{"review": "one"}\n{"review": "two", "more": 1}\n')
+    for source, target, message in (
+        ("label.csv", "y.csv", "label.csv:2: the table has a column 'label' already; put something before the names"),
+        ("other.jsonl", "y.csv", "other.jsonl:2: the columns are review, more, those of the first row review"),
+        ("x.csv", "y.tsv", "x.csv:2: column 'note' holds a tab or a line break, which a .tsv file cannot"),
+    ):
+        predict(models / "classify", source, target, "--text_column", "review", status=2)
+        assert message in capsys.readouterr().err
+    predict(models / "classify", "x.csv", "y.csv", "--text_column", "text", status=2)
+    assert "x.csv:2: no column 'text'; the columns are: number, review, note" in capsys.readouterr().err
+    assert Path("y.csv").read_text() == "kept" and not Path("y.tsv").exists()
+    rows = table_of(models / "classify", "label.csv", "y.csv", "--prefix", "predicted_")
+    assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0]["label"] == "good"
+
+
+def test_a_table_that_is_read_line_by_line_is_told(models, place, caplog):
+    predict(models / "classify", "lines.txt", "y.txt")
+    assert "line by line" not in caplog.text
+    predict(models / "classify", "x.csv", "y.txt")
+    assert "x.csv is read line by line; --text_column reads a column of it" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
+def test_what_is_written_is_read_again(tmp_path, kind):
+    values = ['a "quoted", text', "tab" if kind == ".tsv" else "a\ttab\nand a line", "", "null", '["a"]']
+    rows = [{"origin": "x:1", "a": value, "b": str(i)} for i, value in enumerate(values)]
+    path = tmp_path / f"t{kind}.gz"
+    with path.open("w") as stream, table_stream(stream, str(path)) as packed:
+        table = AnswerTable(packed, kind, ["tags"])
+        for row in rows:
+            table.check(row)
+            table.write(row, {"tags": ["B-a b", "O"]})
+    found = [columns_of(row) for row in read_table(path)]
+    assert [{"a": row["a"], "b": row["b"]} for row in found] == [columns_of(row) for row in rows]
+    assert all((row["tags"] if kind == ".jsonl" else json.loads(row["tags"])) == ["B-a b", "O"] for row in found)
+    assert gzip.decompress(path.read_bytes()).count(b"tags") == (len(rows) if kind == ".jsonl" else 1)
+
+
+def test_a_column_that_is_called_origin(tmp_path):
+    """Rows use that name for their place; a user's column of the name keeps its value and its place."""
+    (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
+    (row,) = read_table(tmp_path / "o.csv")
+    out = io.StringIO()
+    AnswerTable(out, ".csv", ["label"]).write(row, {"label": "x\ny"})
+    assert out.getvalue() == 'a,origin,b,label\n1,here,2,"x\ny"\n'
+    out = io.StringIO()
+    AnswerTable(out, ".tsv", ["label"]).write(row, {"label": "x\ny"})
+    assert out.getvalue() == "a\torigin\tb\tlabel\n1\there\t2\tx y\n"
