@@ -64,7 +64,7 @@ def _train_field(train: Sentences) -> pycrfsuite.Tagger:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "field"
         trainer.train(str(path))
-        tagger.open_inmemory(path.read_bytes())
+        tagger.open(str(path))  # which reads all of it
     return tagger
 
 
