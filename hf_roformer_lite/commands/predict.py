@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, check_number
+from ..model_name import check_model_name
 from ..output_file import complete_file
 from ..training.data_files import decode_line, numbered_lines
 from .command_parser import CommandParser
@@ -54,6 +55,7 @@ def main(argv: list[str]) -> None:
         DIR="the model's directory, or its name on the Hub",
     )
     options, paths = parser.parse(argv)
+    check_model_name(paths.dir)
     from transformers.utils.logging import disable_progress_bar
 
     from .predictor import Predictor
