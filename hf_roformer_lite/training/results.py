@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..version import __version__
-from .metrics import Metrics
+from .metrics import ByLabel, Metrics
 from .options import TrainOptions
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -27,6 +27,7 @@ class Evaluation:
     metrics: Metrics
     rows: int
     seconds: float
+    by_label: ByLabel = field(default_factory=dict)
 
 
 @dataclass
@@ -56,6 +57,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
         "command": options.command,
         "settings": run.task.prediction_settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in run.evaluations},
+        "by_label": {evaluation.split: evaluation.by_label for evaluation in run.evaluations if evaluation.by_label},
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in run.evaluations},
         "rows": run.rows,
         "parameters": run.model.num_parameters(),

@@ -264,6 +264,8 @@ def evaluate(
     """The final figures of a split, and the time they took."""
     set_seed(trainer.args.seed)  # the same masks for masked language models, however long the training was
     started = time.monotonic()
+    if trainer.is_world_process_zero():
+        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
     trainer.compute_metrics = None
     if hasattr(trainer.args, "predict_with_generate"):
         trainer.args.predict_with_generate = True
@@ -271,7 +273,8 @@ def evaluate(
     prediction = EvalPrediction(output.predictions, output.label_ids)
     metrics = {"loss": output.metrics[f"{split}_loss"], **task.metrics(prediction, rows, tokenizer)}
     check_figures(metrics, split, trainer.args)
-    return Evaluation(split, metrics, len(rows), time.monotonic() - started)
+    by_label = task.figures_by_label(prediction, rows)
+    return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
 
 
 def _set_generation(

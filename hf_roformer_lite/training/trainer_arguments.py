@@ -8,6 +8,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..errors import InputError
 from .arguments import HubArguments, OwnTrainingArguments
+from .metrics import LOWER_IS_BETTER
 from .stock_limits import check_stock_numbers
 
 
@@ -22,6 +23,11 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
                 raise InputError(f"--{option.name}={value} must be a number that is finite")
         OwnTrainingArguments.__post_init__(self)
         check_stock_numbers(self)
+        if (
+            self.greater_is_better is None
+            and (self.metric_for_best_model or "").removeprefix("eval_") in LOWER_IS_BETTER
+        ):
+            self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
         TrainingArguments.__post_init__(self)

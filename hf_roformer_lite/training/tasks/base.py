@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
 from ..data_files import Row, read_table
-from ..metrics import Metrics
+from ..metrics import ByLabel, Metrics
 from ..task_arguments import TaskArguments
 
 if TYPE_CHECKING:
@@ -169,7 +169,16 @@ class Task(ABC):
         """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
         rows, because each process gets equally many: those beyond the last row must be ignored."""
 
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        """Precision, recall, F1 and support of each label, where a task has labels. `prediction` is as for
+        `metrics`."""
+        return {}
+
     # the card
+
+    @abstractmethod
+    def neutral_example(self) -> Row:
+        """A row that is nobody's data, for a card that anybody may read."""
 
     @abstractmethod
     def example_line(self, row: Row) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
@@ -17,7 +18,14 @@ from transformers import (
 
 from ...errors import InputError
 from ..data_files import Row, text_of, value_of
-from ..metrics import Metrics, classification_metrics, multi_label_metrics, regression_metrics
+from ..metrics import (
+    ByLabel,
+    Metrics,
+    classification_metrics,
+    figures_by_label,
+    multi_label_metrics,
+    regression_metrics,
+)
 from ..task_arguments import ClassifyDataArguments
 from .base import SavedModel, encode_lines, quoted
 from .labels import LabelTask
@@ -120,12 +128,37 @@ class ClassifyTask(LabelTask):
         return DataCollatorWithPadding(tokenizer)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        measure = {
+            SINGLE: classification_metrics,
+            MULTI: multi_label_metrics,
+            REGRESSION: regression_metrics,
+        }[self.problem_type]
+        return measure(*self._predicted_and_true(prediction, rows))
+
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        if self.problem_type == REGRESSION:
+            return {}
+        return figures_by_label(*self._predicted_and_true(prediction, rows), list(self.labels))
+
+    def _predicted_and_true(self, prediction: EvalPrediction, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
         logits, labels = prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)]
         if self.problem_type == REGRESSION:
-            return regression_metrics(logits.squeeze(-1), labels)
+            return logits.squeeze(-1), labels
         if self.problem_type == MULTI:
-            return multi_label_metrics((logits > 0).astype(int), labels.astype(int))
-        return classification_metrics(logits.argmax(-1), labels)
+            return (logits > 0).astype(int), labels.astype(int)
+        return logits.argmax(-1), labels
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        if self.problem_type == REGRESSION:
+            return ["Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."]
+        return [
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or "
+            "rare. The loss is the cross-entropy in nats."
+        ]
+
+    def neutral_example(self) -> Row:
+        pair = {"text_pair": "the second text of a pair"} if self.args.text_pair_column else {}
+        return {"text": "a text to classify", **pair}
 
     def example_line(self, row: Row) -> str:
         return "\t".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])])

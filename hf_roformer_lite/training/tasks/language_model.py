@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from transformers import (
 from ...errors import InputError
 from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
-from ..metrics import Metrics, perplexity_metrics, token_scores
+from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import SavedModel, Task, quoted
 from .masking import MaskingCollator
@@ -136,6 +137,9 @@ class MaskedLMTask(LanguageModelTask):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
 
+    def neutral_example(self) -> Row:
+        return {"text": "The weather is fine today."}
+
     def example_line(self, row: Row) -> str:
         first, _, rest = row["text"].strip().partition(" ")
         return f"{first} [MASK] {rest.partition(' ')[2]}".strip()
@@ -148,7 +152,11 @@ class MaskedLMTask(LanguageModelTask):
         )
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        return [f"Perplexity and accuracy are those of the masked tokens, {self.args.mlm_probability:.0%} of all."]
+        return [
+            f"All figures are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
+            "token, perplexity its exponential. Models with another vocabulary or masking, and causal models, have "
+            "figures that cannot be compared with these."
+        ]
 
     @classmethod
     def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
@@ -168,6 +176,7 @@ class CausalLMTask(LanguageModelTask):
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
     arguments = LanguageModelDataArguments
+    metric_names = ("perplexity", "accuracy", "bits_per_byte")
     is_causal = True
 
     def config_fields(self) -> dict[str, Any]:
@@ -179,6 +188,28 @@ class CausalLMTask(LanguageModelTask):
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
+
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        metrics = super().metrics(prediction, rows, tokenizer)
+        documents, size, last = 0, 0, None
+        for batch in rows.iter(batch_size=1000):
+            names = batch["document"]
+            documents += sum(name != before for before, name in pairwise([last, *names]))
+            last = names[-1]
+            size += sum(len(text.encode()) for text in batch["text"])
+        # Of a block the first token is not predicted: in the first block of a document [CLS], in others text.
+        scores = prediction.predictions
+        tokens = int(scores[:, 1].sum(dtype=np.float64)) + len(scores) - documents
+        return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        return [
+            "The loss is in nats by token of this model's vocabulary, and perplexity its exponential; bits_per_byte, "
+            "the loss of the text in bits over its UTF-8 bytes, can be compared with models of other vocabularies."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"text": "Once upon a time"}
 
     def example_line(self, row: Row) -> str:
         return " ".join(row["text"].split()[:5])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import (
     AutoModelForTokenClassification,
@@ -18,7 +19,7 @@ from transformers import (
 
 from ...errors import InputError
 from ..data_files import Row, file_format, read_tagged, value_of
-from ..metrics import Metrics, tagging_metrics
+from ..metrics import ByLabel, Metrics, figures_by_entity, figures_by_label, tagging_metrics
 from ..task_arguments import TagDataArguments
 from .base import SavedModel, quoted
 from .labels import LabelTask
@@ -125,16 +126,33 @@ class TagTask(LabelTask):
         return logits.argmax(-1)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        return tagging_metrics(*self._predicted_and_true(prediction, rows), self.has_entities)
+
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        predicted, true = self._predicted_and_true(prediction, rows)
+        if self.has_entities:
+            return figures_by_entity(predicted, true)
+        numbers = [np.array([self.labels[tag] for row in tags for tag in row]) for tags in (predicted, true)]
+        return figures_by_label(*numbers, list(self.labels))
+
+    def _predicted_and_true(self, prediction: EvalPrediction, rows: Dataset) -> tuple[list, list]:
+        """The tags of each sentence."""
         names, predicted, true = list(self.labels), [], []
         for ids, labels in zip(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)], strict=True):
             predicted.append([names[i] for i in ids[labels != -100]])
             true.append([names[i] for i in labels[labels != -100]])
-        return tagging_metrics(predicted, true, self.has_entities)
+        return predicted, true
 
     def example_line(self, row: Row) -> str:
         return next(iter(self.texts([row])))
 
+    def neutral_example(self) -> Row:
+        tokens = list("这是一句话") if self.unit == "characters" else ["This", "is", "a", "sentence", "."]
+        return {"tokens": tokens, "tags": ["O"] * len(tokens)}
+
     def snippet(self, model_id: str, row: Row) -> str:
+        if self.has_entities:
+            return self._snippet_of_entities(model_id, row)
         return self.loading_code(model_id) + (
             f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
             "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
@@ -143,8 +161,22 @@ class TagTask(LabelTask):
             "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
         )
 
+    def _snippet_of_entities(self, model_id: str, row: Row) -> str:
+        return (
+            "import hf_roformer_lite  # makes the architecture known to transformers\n"
+            "from transformers import pipeline\n\n"
+            f'tagger = pipeline("token-classification", {quoted(model_id)}, aggregation_strategy="first")\n'
+            f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
+            "print(tagger(tokens, is_split_into_words=True))"
+        )
+
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
+        if not self.has_entities:
+            return ["Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags."]
+        return [
+            "Precision, recall and F1 count whole entities (seqeval), accuracy counts tokens; all are fractions from "
+            "0 to 1."
+        ]
 
     @classmethod
     def predict(cls, saved: SavedModel, lines: list[str], generation: dict[str, Any]) -> list[str]:
