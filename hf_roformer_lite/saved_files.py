@@ -16,6 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from .errors import InputError
+from .model_name import check_model_name
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _LOADED_WEIGHTS = ("model.safetensors", INDEX_FILES[0], "pytorch_model.bin", INDEX_FILES[1])  # in transformers' order
@@ -40,6 +41,7 @@ def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None
     if os.path.isdir(name):
         path = Path(name) / file
         return path if path.is_file() else None
+    check_model_name(name, f"no {wanted} can be loaded from {name}")
     from transformers.utils import cached_file
 
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..former_modules import FORMER_FILES
+from ..model_name import check_directory
 from ..output_directory import is_disk_full, remove_left_overs, unfinished_path
 from .command_parser import CommandParser
 
@@ -28,9 +29,8 @@ def bundle(directory: Path) -> list[str]:
     from ..model.remote_code import RemoteCodeMixin
     from ..saved_model import load_config, load_tokenizer
 
+    check_directory(directory)
     maps: dict[str, Any] = {}
-    if not directory.is_dir():
-        raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite: no such directory")
     with _staging(directory) as folder:
         for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
             if not (directory / name).is_file():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..errors import InputError
+from ..model_name import check_directory
 from .command_parser import CommandParser
 
 # The names in `conversion.CONVERTERS`, which cannot be imported without torch.
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> None:
         OUT="the directory to write",
     )
     options, paths = parser.parse(argv)
+    check_directory(paths.checkpoint)
     from ..conversion import convert_checkpoint, export_checkpoint
 
     if options.source is not None:

@@ -1,13 +1,13 @@
 """`roformer-lite demo`: a whole training, from making the data to using the saved model, in about two minutes."""
 
 import random
-import shlex
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..training.shown_command import shown_command
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
 from .train import parse_options
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
             write_tsv(examples, path)
             files += [f"--{split}_file", str(path)]
         options = parse_options("seq2seq", [*files, *RECIPE, *_training_options(arguments)])
-        options.command = shlex.join(["roformer-lite", "demo", *argv])
+        options.command = shown_command("demo", argv)
         train(options)
     show(Path(arguments.output_dir), test, Console())
 

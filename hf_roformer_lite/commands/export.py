@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from ..errors import InputError
-from ..exporting import FORMATS
+from ..exporting import FORMATS, check_libraries
+from ..model_name import check_model_name
 from ..output_directory import complete_directory, require_space
 from .command_parser import CommandParser
 
@@ -31,6 +32,8 @@ def main(argv: list[str]) -> None:
         OUT="the directory to write",
     )
     options, paths = parser.parse(argv)
+    check_model_name(paths.dir)
+    check_libraries(options.format)
     from ..conversion.checkpoints import new_directory
     from ..exporting import export_model
     from ..saved_model import load_model, load_tokenizer

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
 from ..errors import InputError, check_number
+from ..model_name import check_model_name
 from ..output_file import complete_file
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
 from .command_parser import CommandParser
@@ -158,6 +159,7 @@ def main(argv: list[str]) -> None:
         DIR="the model's directory, or its name on the Hub",
     )
     files, answering, paths = parser.parse(argv)
+    check_model_name(paths.dir)
     from transformers import set_seed
     from transformers.utils.logging import disable_progress_bar
 

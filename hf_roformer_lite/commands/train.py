@@ -1,14 +1,15 @@
 """`roformer-lite train TASK`: train a model on a person's own data."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..model_name import check_model_name
 from ..training.arguments import CardArguments, HubArguments, ModelArguments, OwnTrainingArguments
+from ..training.shown_command import shown_command
 from ..training.stock_arguments import stock_arguments
 from ..training.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Packages of the extra `train`, some of which are needed only when the training is over.
 _NEEDED = ("accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu", "scipy", "sklearn", "seqeval")
-_SECRETS = ("--hub_token", "--hub-token")
 
 
 def main(argv: list[str]) -> None:
@@ -58,15 +58,24 @@ def check_options(task: str, argv: list[str]) -> None:
     """Answer `--help` and mistakes in the options, before anything that takes seconds is imported.
 
     Raises:
-        InputError: for a value that is impossible, and for options that are missing or exclude each other.
+        InputError: for a value that is impossible, for options that are missing or exclude each other, and for a model
+            or tokenizer that is nowhere.
     """
     task_arguments = TASK_ARGUMENTS[task]
     own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
     names = {field.name for arguments in own for field in fields(arguments)}
-    stock = stock_arguments(task_arguments.stock_training_arguments, leave_out=names)
-    parser = CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock])
+    groups = [*own]
+    if {"-h", "--help"}.isdisjoint(argv):  # which show what the package adds: a page, not ten
+        groups.append(stock_arguments(task_arguments.stock_training_arguments, leave_out=names))
+    parser = CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", groups)
     parser.set_defaults(**task_arguments.training_defaults)
-    parser.parse(argv)
+    parser.add_argument("--help-all", action="help", help="show all options, those of transformers too, and exit")
+    parser.epilog = "--help-all lists every option of transformers' TrainingArguments as well."
+    model = parser.parse(argv)[1]
+    for option in ("model_name_or_path", "tokenizer"):
+        name = getattr(model, option)
+        if name is not None:
+            check_model_name(name, f"--{option} {name}")
 
 
 def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
@@ -95,18 +104,6 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
         raise InputError(reason(error)) from error
     check_stock_choices(training)
     parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
-    command = shlex.join(["roformer-lite", "train", task, *_without_secrets(argv)])
     implementation = task_class(data)
     implementation.check_options(training)
-    return TrainOptions(implementation, data, model, card, training, command)
-
-
-def _without_secrets(argv: Sequence[str]) -> list[str]:
-    """The arguments as the card may show them: without the token of the Hub."""
-    shown, is_secret = [], False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        if not is_secret:
-            shown.append(name if name in _SECRETS else argument)
-        is_secret = name in _SECRETS and not equals
-    return shown
+    return TrainOptions(implementation, data, model, card, training, shown_command(f"train {task}", argv))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..errors import InputError
+from ..model_name import check_directory
 from ..training.data_files import numbered_lines
 from .command_parser import CommandParser
 from .convert import SOURCES, check_source
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> None:
         CHECKPOINT="a directory with config.json and weights",
     )
     options, paths = parser.parse(argv)
+    check_directory(paths.checkpoint)
     from ..conversion import find_converter, open_checkpoint, verify
     from ..saved_model import load_tokenizer
 

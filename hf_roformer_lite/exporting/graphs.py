@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
-from . import FORMATS
+from . import FORMATS, check_libraries
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
@@ -43,6 +43,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         raise InputError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
+    check_libraries(format)
     config = AutoExportConfig.from_dict({"export_format": FORMATS[format], "dynamic": True})
     try:
         exporter = AutoHfExporter.from_config(config)

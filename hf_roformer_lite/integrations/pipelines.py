@@ -18,9 +18,10 @@ MAX_NEW_TOKENS = 256  # where neither the model nor the caller says how long: as
 class RoFormerLiteText2TextPipeline(Pipeline):
     """Text in, text out, by an encoder–decoder.
 
-    `pipe(text)` gives `[{"generated_text": ...}]`, one entry for each of `num_return_sequences`; a list of texts gives
-    a list of those, and a dataset or generator an iterator. With `batch_size` texts go through the model together;
-    padding is left out of all products but attention's.
+    As in transformers 4, `pipe(text)` gives `[{"generated_text": ...}]`, one entry for each of `num_return_sequences`.
+    A list of texts gives a list with one entry for each text; with several sequences, a list of lists. A dataset or
+    generator gives an iterator over what `pipe(text)` gives for each. With `batch_size` texts go through the model
+    together; padding is left out of all products but attention's.
 
     Options, for `pipeline(...)` or for one call:
         clean_up_tokenization_spaces (`bool`): As `tokenizer.decode` has it. Default: the tokenizer's own setting.
@@ -47,6 +48,14 @@ class RoFormerLiteText2TextPipeline(Pipeline):
                 f"model_type={model_type!r}: transformers 5 has no task {self.task!r}; hf_roformer_lite adds it for "
                 f"{RoFormerLiteSeq2SeqConfig.model_type!r} alone."
             )
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        if isinstance(inputs, list) and not inputs:
+            return []
+        answers = super().__call__(inputs, **options)
+        if isinstance(inputs, list) and all(len(entries) == 1 for entries in answers):
+            return [entry for (entry,) in answers]
+        return answers
 
     def _sanitize_parameters(
         self,

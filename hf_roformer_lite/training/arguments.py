@@ -255,6 +255,10 @@ class CardArguments:
     limitations: str | None = field(
         default=None, metadata={"help": "A sentence on what the model should not be used for."}
     )
+    card_example: bool = field(
+        default=False,
+        metadata={"help": "Show a row of the validation data in the card's code, instead of a made-up one."},
+    )
 
 
 @dataclass

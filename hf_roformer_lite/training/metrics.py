@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 Metrics = dict[str, float]
+ByLabel = dict[str, Metrics]  # precision, recall, f1 and support of each label
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # and every loss
 
 
@@ -63,6 +64,17 @@ def perplexity_metrics(scores: np.ndarray) -> Metrics:
     return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": float(right / labels)}
 
 
+def bits_per_byte(loss: float, tokens: int, size: int) -> float:
+    """What a language model needs to store a byte of the text, which does not depend on the vocabulary.
+
+    Args:
+        loss: Mean negative log-likelihood in nats by token.
+        tokens: Number of tokens of the text.
+        size: Number of its UTF-8 bytes.
+    """
+    return loss * tokens / math.log(2) / size
+
+
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """Accuracy and macro F1 (the mean over the classes that occur)."""
     from sklearn.metrics import accuracy_score, f1_score
@@ -81,6 +93,36 @@ def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
         "accuracy": float(accuracy_score(true, predicted)),
         "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
         "micro_f1": float(f1_score(true, predicted, average="micro", zero_division=0)),
+    }
+
+
+def figures_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
+    """Precision, recall, F1 and support (how often it is true) of each label; figures of nothing are 0.
+
+    Args:
+        predicted, true: The numbers of the labels, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`.
+        labels: Their names in the order of their numbers.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    figures = precision_recall_fscore_support(true, predicted, labels=range(len(labels)), zero_division=0)
+    return {
+        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for label, precision, recall, f1, support in zip(labels, *figures, strict=True)
+    }
+
+
+def figures_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
+    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags as in IOB2."""
+    from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
+
+    types = sorted({kind for tags in (predicted, true) for kind, _, _ in get_entities(tags)})
+    if not types:
+        return {}
+    figures = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
+    return {
+        kind: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        for kind, precision, recall, f1, support in zip(types, *figures, strict=True)
     }
 
 

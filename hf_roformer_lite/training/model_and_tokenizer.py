@@ -44,7 +44,7 @@ def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path
 
 def _train_tokenizer(options: "TrainOptions", train_rows: Dataset) -> RoFormerLiteTokenizer:
     try:
-        return RoFormerLiteTokenizer.train(
+        tokenizer = RoFormerLiteTokenizer.train(
             options.task.texts(train_rows),
             vocab_size=options.model.vocab_size,
             algorithm=options.model.tokenizer_algorithm,
@@ -53,6 +53,10 @@ def _train_tokenizer(options: "TrainOptions", train_rows: Dataset) -> RoFormerLi
         )
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
+    made, asked = len(tokenizer), options.model.vocab_size
+    if made < asked:
+        print(f"the training data yield {made:,} tokens; {asked:,} were asked for", file=sys.stderr)
+    return tokenizer
 
 
 def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..model_name import is_hub_name
+from .metrics import ByLabel
+
 if TYPE_CHECKING:
     from .options import TrainOptions
     from .results import Run
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
+_MOST_LABELS = 30  # of which the card shows the figures of every one
+_BEST_AND_WORST = 10
 
 # The Hub's names of our metrics, where it has one.
 _HUB_METRICS = {
@@ -27,28 +32,34 @@ _HUB_METRICS = {
 def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
     """Write `README.md` into `folder`.
 
+    The card is meant for everybody: it shows no row of the data unless `--card_example` asks for one, and no path of
+    this machine.
+
     Args:
         results: The contents of `results.json`, where every figure of the card comes from.
         run: The finished training.
         folder: Where the model is being saved.
     """
     options, task = run.options, run.task
-    model_id, dataset = _model_id(options), _dataset_title(options)
+    model_id = _model_id(options)
+    example = run.example if options.card.card_example else task.neutral_example()
+    base = options.model.model_name_or_path
     card = ModelCard.from_template(
         _metadata(results, run),
         template_path=str(TEMPLATE),
-        title=options.card.title or model_id,
+        title=_title(options),
         summary=f"`{type(run.model).__name__}` with {results['parameters']:,} parameters: "
         f"{task.summary.partition(':')[0]}.",
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
         metric_notes=task.metric_notes(run.model),
-        snippet=task.snippet(model_id, run.example),
-        command=f"echo {shlex.quote(task.example_line(run.example))} | roformer-lite predict {shlex.quote(model_id)}",
+        by_label=_shown_labels(results["by_label"]),
+        snippet=task.snippet(model_id, example),
+        command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
-        base=options.model.model_name_or_path,
-        dataset_title=dataset,
+        base=base and (base if is_hub_name(base) else Path(base).name or "another model"),
+        dataset_title=_dataset_title(options),
         limitations=options.card.limitations or _LIMITATIONS,
     )
     card.save(folder / "README.md")
@@ -57,7 +68,10 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
 def _metadata(results: dict[str, Any], run: "Run") -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
     options, task = run.options, run.task
-    hub_datasets = options.card.datasets or ([options.data.dataset_name] if options.data.dataset_name else [])
+    hub_datasets = options.card.datasets or [
+        name for name in [options.data.dataset_name] if name is not None and is_hub_name(name)
+    ]
+    base = options.model.model_name_or_path
     figures = [
         (split, name, value)
         for split, metrics in results["metrics"].items()
@@ -83,17 +97,44 @@ def _metadata(results: dict[str, Any], run: "Run") -> ModelCardData:
         pipeline_tag=task.pipeline_tag,
         tags=["roformer-lite", "rope", task.name],
         datasets=hub_datasets or None,
-        base_model=options.model.model_name_or_path,
+        base_model=base if base is not None and is_hub_name(base) else None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in figures}) or None,
-        model_name=options.card.title or _model_id(options),
+        model_name=_title(options),
         eval_results=evaluations or None,
     )
 
 
 def _model_id(options: "TrainOptions") -> str:
-    return options.training.hub_model_id or options.output_dir.name
+    """What whoever reads the card loads the model by: the repository, or the directory as the command names it."""
+    if options.push_to_hub:
+        return options.training.hub_model_id
+    return options.output_dir.name if options.output_dir.is_absolute() else str(options.output_dir)
+
+
+def _title(options: "TrainOptions") -> str:
+    return options.card.title or (options.training.hub_model_id if options.push_to_hub else options.output_dir.name)
 
 
 def _dataset_title(options: "TrainOptions") -> str:
+    name = options.data.dataset_name
+    if name is not None and not is_hub_name(name):
+        name = Path(name).name
     file_names = ", ".join(Path(path).name for path in options.data.train_file or [])
-    return options.card.dataset_title or options.data.dataset_name or file_names
+    return options.card.dataset_title or name or file_names
+
+
+def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
+    """The figures by label of the test data, or without them the validation data, or None; with many labels those of
+    the best and the worst."""
+    if not by_label:
+        return None
+    split = "test" if "test" in by_label else next(iter(by_label))
+    figures, parts = by_label[split], {}
+    if len(figures) <= _MOST_LABELS:
+        parts[""] = list(figures)
+    else:
+        occurring = [label for label in figures if figures[label]["support"]]
+        best_first = sorted(occurring, key=lambda label: -figures[label]["f1"])
+        parts[f"The {_BEST_AND_WORST} best of {len(figures)} by F1:"] = best_first[:_BEST_AND_WORST]
+        parts[f"The {_BEST_AND_WORST} worst:"] = best_first[-_BEST_AND_WORST:]
+    return {"split": split, "figures": figures, "parts": parts}

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..version import __version__
 from .baselines import Baselines
 from .early_stopping import what_happened
-from .metrics import LOWER_IS_BETTER, Metrics
+from .metrics import LOWER_IS_BETTER, ByLabel, Metrics
 from .options import TrainOptions
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -29,6 +29,7 @@ class Evaluation:
     metrics: Metrics
     rows: int
     seconds: float
+    by_label: ByLabel = field(default_factory=dict)
 
 
 @dataclass
@@ -60,6 +61,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
         "command": options.command,
         "settings": run.task.prediction_settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in run.evaluations},
+        "by_label": {evaluation.split: evaluation.by_label for evaluation in run.evaluations if evaluation.by_label},
         "parts": run.parts,
         "baselines": run.baselines,
         "verdict": verdict(run),

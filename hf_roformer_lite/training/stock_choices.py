@@ -4,6 +4,8 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 
+_PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}  # others are named as the tracker
+
 
 def check_stock_choices(args: TrainingArguments) -> None:
     """Refuse what the Trainer would refuse after the data are read and the tokenizer is trained.
@@ -29,9 +31,10 @@ def check_stock_choices(args: TrainingArguments) -> None:
 def _check_trackers(trackers: list[str] | str | None) -> None:
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    shown = " ".join(trackers) if isinstance(trackers, list) else trackers
-    try:
-        for callback in get_reporting_integration_callbacks(trackers):
-            callback()  # which looks for the tracker's library
-    except (ImportError, RuntimeError, ValueError) as error:
-        raise InputError(f"--report_to {shown}: {error}") from error
+    for tracker in [trackers] if isinstance(trackers, str) else trackers or []:
+        try:
+            for callback in get_reporting_integration_callbacks(tracker):
+                callback()  # which looks for the tracker's library
+        except (ImportError, RuntimeError, ValueError) as error:
+            missing = f"its library is not installed; install it with pip install {_PACKAGES.get(tracker, tracker)}"
+            raise InputError(f"--report_to {tracker}: {missing if 'install' in str(error) else error}") from error

@@ -284,9 +284,12 @@ def evaluate(
 ) -> Evaluation:
     """The final figures of a split, and the time they took."""
     started = time.monotonic()
-    metrics, _ = measure(trainer, task, split, rows, encoded, tokenizer)
+    if trainer.is_world_process_zero():
+        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
+    metrics, prediction = measure(trainer, task, split, rows, encoded, tokenizer)
     check_figures(metrics, split, trainer.args)
-    return Evaluation(split, metrics, len(rows), time.monotonic() - started)
+    by_label = task.figures_by_label(prediction, rows)
+    return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
 
 
 def _set_generation(

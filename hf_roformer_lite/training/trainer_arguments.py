@@ -32,6 +32,11 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
                 together = self.save_steps % (self.eval_steps or self.logging_steps) == 0
             self.load_best_model_at_end = self.eval_strategy != "no" and together
         check_stock_numbers(self)
+        if (
+            self.greater_is_better is None
+            and (self.metric_for_best_model or "").removeprefix("eval_") in LOWER_IS_BETTER
+        ):
+            self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
         TrainingArguments.__post_init__(self)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import hf_roformer_lite  # noqa: F401
 from hf_roformer_lite.cli import main
@@ -187,6 +187,16 @@ def test_tag(tmp_path):
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
     assert predict(tmp_path / "m", ["Anna lives in New York"]) == ["Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"]
+    assert {kind: (f["f1"], f["support"]) for kind, f in results["by_label"]["test"].items()} == {
+        "LOC": (1.0, 80),
+        "PER": (1.0, 80),
+    }
+    tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
+    found = tagger("Anna lives in New York".split(), is_split_into_words=True)
+    assert [(entity["entity_group"], entity["word"].strip()) for entity in found] == [
+        ("PER", "Anna"),
+        ("LOC", "New York"),
+    ]
 
 
 def test_tag_chinese_by_the_character(tmp_path):
@@ -241,7 +251,7 @@ def test_tuning_on_from_a_saved_model(documents, tmp_path, seq2seq_model):
         ("source\ttarget\na\tb\n", ["--max_tokens_per_batch", "2"], "--max_tokens_per_batch: max_tokens=2 is below"),
         ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be above 0 and below 1"),
         ("source\ttarget\na\tb\n", ["--dataset_name", "x"], "either --train_file or --dataset_name"),
-        ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "no tokenizer can be loaded from ./nowhere"),
+        ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "--tokenizer ./nowhere: there is no such directory"),
     ],
 )
 def test_bad_input_leaves_nothing(content, options, message, tmp_path, capsys):
@@ -315,7 +325,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
     results = check_directory(tmp_path / "demo", "seq2seq")
     exact = results["metrics"]["test"]["exact_match"]
     assert f"Exact match on all 80 held-out examples: {exact:.2%}" in printed
-    assert results["command"] == f"roformer-lite demo --output_dir {tmp_path / 'demo'}"
+    assert results["command"] == "roformer-lite demo --output_dir demo"
     assert all(name in printed for name in ("date-en", "date-zh", "number-en", "number-zh", "model.safetensors"))
     assert results["rows"] == {"train": 400, "validation": 40, "test": 80}
 

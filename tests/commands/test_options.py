@@ -30,6 +30,7 @@ NOT_FROM_TEXT = {"liger_kernel_config", "parallelism_config"}
 REFUSED_LATE = {"log_level", "log_level_replica", "parallelism_config"}
 
 HELP = [[], *([command] for command in COMMANDS if command != "serve"), *(["train", task] for task in TASK_ARGUMENTS)]
+HELP = [*([*command, "--help"] for command in HELP), ["train", "tag", "--help-all"]]
 MISTAKES = [
     (["trian"], "invalid choice: 'trian'"),
     (["train", "mlm", *NEEDED, "--learning_rat", "1"], "--learning_rat 1; did you mean --learning_rate"),
@@ -53,6 +54,15 @@ MISTAKES = [
     (["export", "m", "out", "--format", "gguf"], "choose one of onnx, torch"),
     (["convert", "m", "out"], "exactly one of --from and --to"),
     (["verify", "m", "--from", "brt"], "there is no source 'brt'"),
+    (["predict", "./modle"], "./modle: there is no such directory"),
+    (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),
+    (["convert", "nowhere", "out", "--from", "bert"], "nowhere: there is no such directory"),
+    (["bundle", __file__], "is a file; the directory of a model is needed"),
+    (
+        ["train", "mlm", *NEEDED, "--model_name_or_path", "a//b"],
+        "--model_name_or_path a//b: there is no such directory",
+    ),
+    (["train", "mlm", *NEEDED, "--tokenizer", "tok/"], "--tokenizer tok/: there is no such directory"),
 ]
 
 RUN_ALL = """
@@ -65,13 +75,13 @@ for arguments in {commands}:
         status = ended.code
     found = [name for name in ("torch", "datasets", "peft", "torchao", "accelerate") if name in sys.modules]
     assert not found, (arguments, found)
-    assert status == (0 if "--help" in arguments else 2), (arguments, status)
+    assert status == (0 if arguments[-1].startswith("--help") else 2), (arguments, status)
     print("<end>", file=sys.stderr, flush=True)
 """
 
 
 def test_help_and_mistakes_are_answered_without_torch():
-    commands = [[*command, "--help"] for command in HELP] + [command for command, _ in MISTAKES]
+    commands = HELP + [command for command, _ in MISTAKES]
     code = RUN_ALL.format(commands=commands)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -100,16 +110,18 @@ def test_predicting_imports_nothing_that_only_training_needs():
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_help_has_own_options_first_in_groups(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "classify", "--help"])
-    printed = capsys.readouterr().out
-    groups = re.findall(r"^(\S.*):$", printed, re.MULTILINE)
-    assert groups == [
-        *("options", "data", "model and tokenizer", "training", "model card", "Hub"),
-        "transformers' TrainingArguments",
-    ]
-    own, stock = printed.split("transformers' TrainingArguments:")
+def test_help_has_own_options_in_groups_and_on_request_all(capsys):
+    printed = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main(["train", "classify", option])
+        printed.append(capsys.readouterr().out.strip())
+    groups = [re.findall(r"^(\S.*):$", text, re.MULTILINE) for text in printed]
+    assert groups[0] == ["options", "data", "model and tokenizer", "training", "model card", "Hub"]
+    assert groups[1] == [*groups[0], "transformers' TrainingArguments"]
+    assert printed[0].count("\n") < 220 and printed[0].splitlines()[-1].startswith("--help-all lists every option")
+    own, stock = printed[1].split("transformers' TrainingArguments:")
+    assert printed[0].startswith(own.strip())
     for option in ("--label_column", "--size", "--learning_rate", "--ema_decay", "--license", "--push_to_hub"):
         assert option in own and not re.search(f"{option}\\b", stock)
     assert "--adam_beta1" in stock and "(default: 0.0005)" in own and "(default: 0.9)" in stock

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from transformers.integrations import integration_utils
 
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.train import check_options, parse_options
@@ -130,3 +131,20 @@ def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, cap
     monkeypatch.setattr(train, "_NEEDED", ("rich", "matplotlib_of_another_name"))
     assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", "m"]) == 2
     assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: False)
+    message = "--report_to tensorboard: its library is not installed; install it with pip install tensorboard$"
+    with pytest.raises(InputError, match=message):
+        parse_options("mlm", ["--dataset_name", "x", "--output_dir", "m", "--report_to", "tensorboard"])
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "best_is_largest"),
+    [("causal", "bits_per_byte", False), ("mlm", "eval_perplexity", False), ("classify", "macro_f1", True)],
+)
+def test_which_value_of_a_metric_is_the_best(task, metric, best_is_largest):
+    options = ["--dataset_name", "x", "--output_dir", "m", "--use_cpu", "true", "--metric_for_best_model", metric]
+    assert parse_options(task, options).training.greater_is_better == best_is_largest
+    assert parse_options(task, [*options, "--greater_is_better", "true"]).training.greater_is_better is True

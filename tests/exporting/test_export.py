@@ -1,5 +1,7 @@
 """Exported graphs: the same numbers as the model at sizes they were not traced with, the same tokens as `generate`."""
 
+import re
+
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -14,6 +16,7 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
+    exporting,
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
@@ -154,6 +157,13 @@ def test_command_line(tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "gguf"]) == 2
     assert "choose one of onnx, torch" in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_what_is_not_installed(monkeypatch):
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    message = 'onnx needs onnx>=1.21, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
+    with pytest.raises(InputError, match=re.escape(message)):
+        export_model(build(RoFormerLiteModel, stack_config()))
 
 
 def test_what_cannot_be_exported():

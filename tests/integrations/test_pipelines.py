@@ -16,6 +16,7 @@ from transformers import (
     pipeline,
 )
 from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
+from transformers.pipelines.pt_utils import KeyDataset
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.integrations.pipelines import RoFormerLiteTranslationPipeline, register_pipelines
@@ -193,15 +194,19 @@ def test_text_to_text_by_name_and_by_object(name, translator):
     pipe = pipeline(name, translator)
     assert pipe(SOURCES[0]) == [{key: TARGETS[0]}]
     by_object = pipeline(name, model=pipe.model, tokenizer=pipe.tokenizer, batch_size=4)
-    assert by_object(SOURCES) == [[{key: target}] for target in TARGETS]
-    assert list(by_object(source for source in SOURCES)) == by_object(SOURCES)
+    assert by_object(SOURCES) == [{key: target} for target in TARGETS]
+    assert list(by_object(source for source in SOURCES)) == [[{key: target}] for target in TARGETS]
+    assert list(by_object(KeyDataset([{"text": source} for source in SOURCES], "text"))) == [
+        [{key: target}] for target in TARGETS
+    ]
+    assert by_object(SOURCES[:1]) == [{key: TARGETS[0]}] and by_object([]) == []
 
 
 def test_padding_of_a_batch_is_left_out(translator):
     pipe, seen = pipeline("translation", translator), []
     mlp = pipe.model.get_encoder().layers[0].mlp
     mlp.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
-    assert pipe(SOURCES, batch_size=len(SOURCES)) == [[{"translation_text": target}] for target in TARGETS]
+    assert pipe(SOURCES, batch_size=len(SOURCES)) == [{"translation_text": target} for target in TARGETS]
     lengths = [len(ids) for ids in pipe.tokenizer(SOURCES)["input_ids"]]
     assert seen == [sum(lengths)] and sum(lengths) < 0.7 * len(lengths) * max(lengths)
 

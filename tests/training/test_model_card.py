@@ -1,14 +1,19 @@
-"""The measured cards, as the Hub and a shell read them."""
+"""The measured cards, as the Hub and a shell read them, and what a card shows of its training."""
 
 import json
 import re
 import shlex
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, build, stack_config
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from hf_roformer_lite import RoFormerLiteForMaskedLM
+from hf_roformer_lite.commands.train import parse_options
+from hf_roformer_lite.training.model_card import write_model_card
+from hf_roformer_lite.training.results import Run
+from hf_roformer_lite.training.shown_command import shown_command
 from hf_roformer_lite.training.tasks import TASKS
 
 CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
@@ -52,3 +57,79 @@ def test_code_of_measured_card(path):
     _, line, *rest = shlex.split(command)
     assert rest == ["|", "roformer-lite", "predict", path.parent.name]
     assert json.dumps(line, ensure_ascii=False) in snippet
+
+
+def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
+    """The card of a training that never was, with these results, on a file in `folder`."""
+    rows = {"mlm": {"text": "my secret"}, "classify": {"text": "my secret", "text_pair": "too", "label": "x"}}
+    path = folder / "private" / "data.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows[task]) + "\n")
+    parsed = parse_options(task, ["--train_file", str(path), "--use_cpu", "true", *options])
+    model = build(RoFormerLiteForMaskedLM, stack_config())
+    example = parsed.task.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    run = Run(parsed.task, parsed, model, None, [], 1, 1.0, 1.0, {"train": 1}, example, [])
+    machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
+    training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}
+    results = {"metrics": {}, "rows": {"train": 1}, "by_label": {}, "parameters": 1, "vocabulary": 9, **results}
+    results |= {"command": parsed.command, "training": training, "machine": machine, "versions": {}}
+    write_model_card(results, run, folder)
+    return ModelCard.load(folder / "README.md")
+
+
+@pytest.mark.parametrize("task", ["mlm", "classify"])
+def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    given = ["--model_name_or_path", str(tmp_path / "base"), "--hub_token", "hf_x"]
+    card = card_of(tmp_path, {}, task, *given, "--output_dir", str(tmp_path / "models" / "m"))
+    assert "secret" not in card.content and str(tmp_path) not in card.content and "hf_x" not in card.content
+    assert card.data.base_model is None and "Trained from the weights of base on data.jsonl" in card.text
+    assert 'from_pretrained("m")' in card.text and "1 process of 1 thread, 1 core |" in card.text
+    assert f"roformer-lite train {task} --train_file data.jsonl --use_cpu true --model_name_or_path base" in card.text
+
+    card = card_of(tmp_path, {}, task, "--output_dir", "models/m", "--card_example", "--dataset_title", "Letters")
+    assert (
+        "my " in card.text
+        and 'from_pretrained("models/m")' in card.text
+        and "roformer-lite predict models/m" in card.text
+    )
+    assert "Trained from scratch on Letters" in card.text and card.data.model_name == "m"
+
+
+def test_names_of_the_hub_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hf_roformer_lite.model_name._refusal_of_hub", lambda name: None)
+    options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
+    card = card_of(tmp_path, {}, "mlm", *options)
+    assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text
+    assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"
+    card = card_of(tmp_path, {}, "mlm", *options[:4], "--hub_model_id", "me/m2")  # which is not uploaded
+    assert 'from_pretrained("m")' in card.text
+
+
+@pytest.mark.parametrize("labels", [3, 30, 31])
+def test_figures_by_label(tmp_path, monkeypatch, labels):
+    monkeypatch.chdir(tmp_path)
+    figures = {
+        f"l|{i}": {"precision": 0.5, "recall": 0.25, "f1": i / 100, "support": 1000 * (i != 7)} for i in range(labels)
+    }
+    results = {"by_label": {"validation": {}, "test": figures}}
+    card = card_of(tmp_path, results, "classify", "--output_dir", "m", "--text_pair_column", "text_pair")
+    shown = [int(number) for number in re.findall(r"^\| l\\\|(\d+) \| 0.500 \| 0.250 \|", card.text, re.MULTILINE)]
+    if labels <= 30:
+        assert shown == list(range(labels))
+    else:
+        assert shown == [*range(30, 20, -1), *range(10, 7, -1), *range(6, -1, -1)]
+        assert "The 10 best of 31 by F1:\n\n| label |" in card.text and "The 10 worst:\n\n| label |" in card.text
+    assert "### By label, on the test data" in card.text and "| l\\|1 | 0.500 | 0.250 | 0.010 | 1,000 |\n" in card.text
+    assert '"a text to classify", "the second text of a pair"' in card.text
+
+
+def test_the_command_as_it_is_shown():
+    argv = ["--train_file", "/home/me/a b.csv", "data/b.csv", "--test_file=/x/t.csv", "--hub_token", "hf_1"]
+    argv += ["--hub-token=hf_2", "--tokenizer", "~/tok", "--label_separator", "/", "--config", "rope=1"]
+    assert shown_command("train classify", argv) == (
+        "roformer-lite train classify --train_file 'a b.csv' data/b.csv --test_file=t.csv --hub_token --hub-token "
+        "--tokenizer tok --label_separator / --config rope=1"
+    )

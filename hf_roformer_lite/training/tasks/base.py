@@ -20,7 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
 from ..data_files import Row, read_table, text_of
-from ..metrics import Metrics
+from ..metrics import ByLabel, Metrics
 from ..task_arguments import TaskArguments
 
 if TYPE_CHECKING:
@@ -243,7 +243,16 @@ class Task(ABC):
     ) -> list[Outcome]:
         """What the model answered to each of the encoded `rows`, or to each block of their text."""
 
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        """Precision, recall, F1 and support of each label, where a task has labels. `prediction` is as for
+        `metrics`."""
+        return {}
+
     # the card
+
+    @abstractmethod
+    def neutral_example(self) -> Row:
+        """A row that is nobody's data, for a card that anybody may read."""
 
     @abstractmethod
     def example_line(self, row: Row) -> str:

@@ -20,7 +20,14 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, text_of, value_of
-from ..metrics import Metrics, classification_metrics, multi_label_metrics, regression_metrics
+from ..metrics import (
+    ByLabel,
+    Metrics,
+    classification_metrics,
+    figures_by_label,
+    multi_label_metrics,
+    regression_metrics,
+)
 from ..task_arguments import ClassifyDataArguments
 from .base import Answer, Input, Outcome, SavedModel, encode_lines, quoted
 from .labels import LabelTask
@@ -133,14 +140,43 @@ class ClassifyTask(LabelTask):
         return DataCollatorWithPadding(tokenizer)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        return self._measure(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)])
+        return self._measure(*self._logits_and_labels(prediction, rows))
+
+    def _logits_and_labels(self, prediction: EvalPrediction, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
+        return prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)]
 
     def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
+        measure = {
+            SINGLE: classification_metrics,
+            MULTI: multi_label_metrics,
+            REGRESSION: regression_metrics,
+        }[self.problem_type]
+        return measure(*self._predicted_and_true(logits, labels))
+
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         if self.problem_type == REGRESSION:
-            return regression_metrics(logits.squeeze(-1), labels)
+            return {}
+        pair = self._predicted_and_true(*self._logits_and_labels(prediction, rows))
+        return figures_by_label(*pair, list(self.labels))
+
+    def _predicted_and_true(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.problem_type == REGRESSION:
+            return logits.squeeze(-1), labels
         if self.problem_type == MULTI:
-            return multi_label_metrics((logits > 0).astype(int), labels.astype(int))
-        return classification_metrics(logits.argmax(-1), labels)
+            return (logits > 0).astype(int), labels.astype(int)
+        return logits.argmax(-1), labels
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        if self.problem_type == REGRESSION:
+            return ["Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."]
+        return [
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or "
+            "rare. The loss is the cross-entropy in nats."
+        ]
+
+    def neutral_example(self) -> Row:
+        pair = {"text_pair": "the second text of a pair"} if self.args.text_pair_column else {}
+        return {"text": "a text to classify", **pair}
 
     @property
     def main_metric(self) -> str:

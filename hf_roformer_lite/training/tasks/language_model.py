@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from transformers import (
 from ...errors import InputError
 from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
-from ..metrics import Metrics, perplexity_metrics, token_scores
+from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Input, Outcome, SavedModel, Task, generation_limits, quoted, text_answer
 from .masking import MaskingCollator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
     from ..baselines import Baselines
+
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
 
@@ -169,6 +171,9 @@ class MaskedLMTask(LanguageModelTask):
         masked = tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
         return {"masked": " ".join(text.strip() for text in masked)}
 
+    def neutral_example(self) -> Row:
+        return {"text": "The weather is fine today."}
+
     def example_line(self, row: Row) -> str:
         first, _, rest = row["text"].strip().partition(" ")
         return f"{first} [MASK] {rest.partition(' ')[2]}".strip()
@@ -181,7 +186,11 @@ class MaskedLMTask(LanguageModelTask):
         )
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        return [f"Perplexity and accuracy are those of the masked tokens, {self.args.mlm_probability:.0%} of all."]
+        return [
+            f"All figures are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
+            "token, perplexity its exponential. Models with another vocabulary or masking, and causal models, have "
+            "figures that cannot be compared with these."
+        ]
 
     @classmethod
     def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
@@ -201,6 +210,7 @@ class CausalLMTask(LanguageModelTask):
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
     arguments = LanguageModelDataArguments
+    metric_names = ("perplexity", "accuracy", "bits_per_byte")
     is_causal = True
     prediction_options = (
         *("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed", "greedy", "beams"),
@@ -223,6 +233,28 @@ class CausalLMTask(LanguageModelTask):
 
         texts = {split: self.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)
+
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        metrics = super().metrics(prediction, rows, tokenizer)
+        documents, size, last = 0, 0, None
+        for batch in rows.iter(batch_size=1000):
+            names = batch["document"]
+            documents += sum(name != before for before, name in pairwise([last, *names]))
+            last = names[-1]
+            size += sum(len(text.encode()) for text in batch["text"])
+        # Of a block the first token is not predicted: in the first block of a document [CLS], in others text.
+        scores = prediction.predictions
+        tokens = int(scores[:, 1].sum(dtype=np.float64)) + len(scores) - documents
+        return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        return [
+            "The loss is in nats by token of this model's vocabulary, and perplexity its exponential; bits_per_byte, "
+            "the loss of the text in bits over its UTF-8 bytes, can be compared with models of other vocabularies."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"text": "Once upon a time"}
 
     def example_line(self, row: Row) -> str:
         return " ".join(row["text"].split()[:5])

@@ -141,6 +141,9 @@ class Seq2SeqTask(Task):
     def example_line(self, row: Row) -> str:
         return row["source"]
 
+    def neutral_example(self) -> Row:
+        return {"source": "a line of text", "target": ""}
+
     def snippet(self, model_id: str, row: Row) -> str:
         return self.loading_code(model_id) + (
             f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
@@ -151,7 +154,8 @@ class Seq2SeqTask(Task):
         beams = model.generation_config.num_beams
         return [
             f"BLEU (tokenizer {self.args.bleu_tokenizer}) and chrF are sacrebleu {version('sacrebleu')}'s on the "
-            f"untouched reference text; beam search with {beams} beam{'' if beams == 1 else 's'}."
+            f"untouched reference text; beam search with {beams} beam{'' if beams == 1 else 's'}. "
+            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the cross-entropy in nats by token."
         ]
 
     @classmethod

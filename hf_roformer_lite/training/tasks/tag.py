@@ -21,7 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, file_format, read_tagged, text_of, value_of
-from ..metrics import Metrics, tagging_metrics
+from ..metrics import ByLabel, Metrics, figures_by_entity, figures_by_label, tagging_metrics
 from ..task_arguments import TagDataArguments
 from .base import Answer, Input, Outcome, SavedModel, quoted
 from .labels import LabelTask
@@ -133,6 +133,13 @@ class TagTask(LabelTask):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return tagging_metrics(*self._tags(prediction, len(rows)), self.has_entities)
 
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        predicted, true = self._tags(prediction, len(rows))
+        if self.has_entities:
+            return figures_by_entity(predicted, true)
+        numbers = [np.array([self.labels[tag] for row in tags for tag in row]) for tags in (predicted, true)]
+        return figures_by_label(*numbers, list(self.labels))
+
     def _tags(self, prediction: EvalPrediction, rows: int) -> tuple[list[list[str]], list[list[str]]]:
         """Predicted and true tags of each of the first `rows` sentences."""
         names, predicted, true = list(self.labels), [], []
@@ -205,7 +212,13 @@ class TagTask(LabelTask):
     def example_line(self, row: Row) -> str:
         return next(iter(self.texts([row])))
 
+    def neutral_example(self) -> Row:
+        tokens = list("这是一句话") if self.unit == "characters" else ["This", "is", "a", "sentence", "."]
+        return {"tokens": tokens, "tags": ["O"] * len(tokens)}
+
     def snippet(self, model_id: str, row: Row) -> str:
+        if self.has_entities:
+            return self._snippet_of_entities(model_id, row)
         return self.loading_code(model_id) + (
             f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
             "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
@@ -214,8 +227,22 @@ class TagTask(LabelTask):
             "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
         )
 
+    def _snippet_of_entities(self, model_id: str, row: Row) -> str:
+        return (
+            "import hf_roformer_lite  # makes the architecture known to transformers\n"
+            "from transformers import pipeline\n\n"
+            f'tagger = pipeline("token-classification", {quoted(model_id)}, aggregation_strategy="first")\n'
+            f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
+            "print(tagger(tokens, is_split_into_words=True))"
+        )
+
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        return ["Precision, recall and F1 count whole entities (seqeval)."] if self.has_entities else []
+        if not self.has_entities:
+            return ["Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags."]
+        return [
+            "Precision, recall and F1 count whole entities (seqeval), accuracy counts tokens; all are fractions from "
+            "0 to 1."
+        ]
 
     @classmethod
     def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:

@@ -1,0 +1,91 @@
+"""A mistyped model is refused with one sentence: at once where it can only be a path, soon where the Hub is asked."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from hub_server import ENVIRONMENT, running_hub
+
+from hf_roformer_lite import model_name
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.model_name import check_model_name, is_hub_name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert", True),
+        ("me/bert-base_v1.0", True),
+        *(
+            (name, False)
+            for name in ("./bert", "/bert", "../me/bert", "me/bert/", "a/b/c", "here/bert", "a b", "a..b")
+        ),
+        ("file.txt", False),
+    ],
+)
+def test_what_can_be_a_name_on_the_hub(name, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file.txt").touch()
+    assert is_hub_name(name) == expected
+
+
+def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(model_name, "_refusal_of_hub", None)  # calling it would be a TypeError
+    (tmp_path / "models" / "reviews").mkdir(parents=True)
+    check_model_name("models/reviews")
+    for name in ("models/reveiws", "./models/reveiws/", str(tmp_path / "models" / "reveiws")):
+        with pytest.raises(
+            InputError, match=r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$"
+        ):
+            check_model_name(name)
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(InputError, match="^--tokenizer model.bin: is a file"):
+        check_model_name("model.bin", "--tokenizer model.bin")
+
+
+def predict(name: str, endpoint: str, home: str, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": endpoint, "HF_HOME": home, **environment}
+    command = [sys.executable, "-m", "hf_roformer_lite.cli", "predict", name]
+    return subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=120)
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        closed = predict("modle", endpoint, str(tmp_path))
+        silent.listen()  # connections are taken, and nothing is ever answered
+        started = time.monotonic()
+        waiting = predict("modle", endpoint, str(tmp_path), HF_HUB_ETAG_TIMEOUT="2")
+        assert 2 < time.monotonic() - started
+    for done, reason in ((closed, "Connection refused"), (waiting, "")):
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()  # no line about another try
+        assert line.startswith(
+            "roformer-lite predict: error: modle: there is no such directory, and it cannot be had from the Hub: "
+        )
+        assert reason in line
+
+
+def test_a_hub_that_does_not_have_it(tmp_path):
+    with running_hub() as hub:
+        done = predict("me/modle", hub.url, str(tmp_path))
+    assert done.returncode == 2 and "the Hub: it has no repository of this name" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch, capsys):
+    monkeypatch.setattr(model_name, "_ask_hub", lambda name, patience: "away")
+    monkeypatch.setattr(model_name, "_is_cached", lambda name: name == "cached")
+    for _ in range(2):
+        check_model_name("cached")
+    assert capsys.readouterr().err == "cached: the Hub gives no answer (away); its files in the cache are used\n"
+    with pytest.raises(
+        InputError, match="absent: there is no such directory, and it cannot be had from the Hub: away$"
+    ):
+        check_model_name("absent")
