@@ -3,17 +3,26 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .ctranslate2 import export_ctranslate2
     from .graphs import export_model
 
-FORMATS = {"onnx": "onnx", "torch": "dynamo"}  # our names of the formats, and transformers'
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}  # our names, and those of transformers' exporters
+FORMATS = (*GRAPH_FORMATS, "ctranslate2")
+QUANTIZATIONS = {  # how the weights can be stored, besides float32
+    "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
+}
 
-__all__ = ["FORMATS", "export_model"]
+__all__ = ["FORMATS", "GRAPH_FORMATS", "QUANTIZATIONS", "export_ctranslate2", "export_model"]
 
 
 def __getattr__(name: str) -> Any:
-    """`export_model`, imported when it is first used: torch comes with it."""
-    if name != "export_model":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .graphs import export_model
+    """The exporters, imported when they are first used: torch comes with them."""
+    if name == "export_model":
+        from .graphs import export_model
 
-    return export_model
+        return export_model
+    if name == "export_ctranslate2":
+        from .ctranslate2 import export_ctranslate2
+
+        return export_ctranslate2
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

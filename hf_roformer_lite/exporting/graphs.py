@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
-from . import FORMATS
+from . import GRAPH_FORMATS
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
@@ -39,11 +39,11 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         from transformers.exporters import AutoExportConfig, AutoHfExporter
     except ImportError as error:
         raise InputError(f"export needs a transformers with exporters, such as 5.23: {error}") from error
-    if format not in FORMATS:
-        raise InputError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}")
+    if format not in GRAPH_FORMATS:
+        raise InputError(f"format={format!r} is unknown; choose one of {', '.join(GRAPH_FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
-    config = AutoExportConfig.from_dict({"export_format": FORMATS[format], "dynamic": True})
+    config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True})
     try:
         exporter = AutoHfExporter.from_config(config)
     except ImportError as error:
