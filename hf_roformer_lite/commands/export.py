@@ -23,7 +23,7 @@ class ExportArguments:
     format: str = field(default="onnx", metadata={"help": f"What to write: {', '.join(FORMATS)}."})
     quantization: str | None = field(
         default=None,
-        metadata={"help": f"How to store the weights, where the format has a choice ({_QUANTIZATIONS}); else float32."},
+        metadata={"help": f"How to store the weights, where the format has a choice ({_QUANTIZATIONS})."},
     )
 
     def __post_init__(self):

@@ -84,7 +84,9 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
         _check(Requirements("CTranslate2", stack.config, f"{side}."))
     needs = Requirements("CTranslate2", decoder.config, "decoder.")
     eps = encoder.config.norm_eps
-    needs.require(decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}")
+    needs.require(
+        decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}"
+    )
     needs = Requirements("CTranslate2", encoder.config, "encoder.")
     needs.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
     source = _encoder_spec(specs, encoder)

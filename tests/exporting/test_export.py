@@ -152,8 +152,14 @@ def test_command_line(tmp_path, capsys):
 
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "gguf"]) == 2
-    assert "choose one of onnx, torch" in capsys.readouterr().err and not (tmp_path / "new").exists()
+    for options, message in (
+        (["--format", "tflite"], "choose one of onnx, torch, ctranslate2"),
+        (["--quantization", "int8"], "--format onnx has none; ctranslate2 have"),
+        (["--format", "ctranslate2", "--quantization", "int4"], "choose one of int8, int8_float32"),
+        (["--format", "ctranslate2"], "RoFormerLiteForSequenceClassification cannot be exported"),
+    ):
+        assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), *options]) == 2
+        assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_what_cannot_be_exported():
