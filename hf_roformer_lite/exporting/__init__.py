@@ -6,11 +6,7 @@ if TYPE_CHECKING:
     from .ctranslate2 import export_ctranslate2
     from .graphs import export_model
 
-GRAPH_FORMATS = {
-    "onnx": "onnx",
-    "torch": "dynamo",
-    "openvino": "openvino",
-}  # our names, and those of transformers' exporters
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # and transformers' names of them
 FORMATS = (*GRAPH_FORMATS, "ctranslate2")
 QUANTIZATIONS = {  # how the weights can be stored, besides float32
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
