@@ -75,6 +75,10 @@ def _write(
 
         loader = export_ctranslate2(model, tokenizer, directory, options.quantization)
         return f"to be loaded by ctranslate2.{loader}"
+    if options.format == "gguf":
+        from ..exporting import export_gguf
+
+        return f"architecture {export_gguf(model, tokenizer, directory, options.quantization)}"
     from ..exporting import export_model
 
     exported = export_model(model, options.format)

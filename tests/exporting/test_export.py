@@ -180,8 +180,8 @@ def test_command_line(tmp_path, capsys):
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
     assert "exists already" in capsys.readouterr().err
     for options, message in (
-        (["--format", "tflite"], "choose one of onnx, torch, openvino, ctranslate2"),
-        (["--quantization", "int8"], "--format onnx has none; ctranslate2 have"),
+        (["--format", "tflite"], "choose one of onnx, torch, openvino, ctranslate2, gguf"),
+        (["--quantization", "int8"], "--format onnx has none; ctranslate2, gguf have"),
         (["--format", "ctranslate2", "--quantization", "int4"], "choose one of int8, int8_float32"),
         (["--format", "ctranslate2"], "RoFormerLiteForSequenceClassification cannot be exported"),
     ):
