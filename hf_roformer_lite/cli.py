@@ -21,7 +21,7 @@ COMMANDS = {
     "predict": "read lines or a column of a table, write the answers of a trained model",
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
-    "export": "write a trained model for other runtimes: ONNX or torch.export",
+    "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp, OpenVINO",
     "serve": "answer requests over HTTP with a causal model, as `transformers serve` does",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }

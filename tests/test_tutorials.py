@@ -77,7 +77,8 @@ def test_long_text(run, tmp_path):
     assert f"long, and seven short: (8, {lengths[2]})" in out
 
 
-def test_translate_and_onnx(run, tmp_path):
+def test_translate_and_its_exports(run, tmp_path):
+    """Both engines give the tokens of `generate`, in processes that can import neither torch nor transformers."""
     rows = unique_examples(300, 7, held_out=False)
     pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
     (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
@@ -85,19 +86,21 @@ def test_translate_and_onnx(run, tmp_path):
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
     assert re.search(r"BLEU \d+\.\d on 30 pairs", out) and f"{rows[0].written} → " in out
 
-    assert main(["export", str(tmp_path / "translator"), str(tmp_path / "onnx")]) == 0
     lines = [rows[0].written, "x", rows[1].written + ", " + rows[2].written, *(row.written for row in rows[3:9])]
-    command = [sys.executable, "-c", ALONE, str(TUTORIALS / "translate_onnx.py"), "onnx", "--max_new_tokens", "20"]
-    text = "\n".join(lines) + "\n"
-    done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "translator")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translator")
     inputs = tokenizer(lines, padding=True, return_tensors="pt")
     with torch.inference_mode():
         outputs = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=20, max_length=None)
     expected = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-    assert done.stdout.splitlines() == expected and len(set(expected)) > 1
+    assert len(set(expected)) > 1
+    for format, script in (("onnx", "translate_onnx.py"), ("ctranslate2", "translate_ctranslate2.py")):
+        assert main(["export", str(tmp_path / "translator"), str(tmp_path / format), "--format", format]) == 0
+        command = [sys.executable, "-c", ALONE, str(TUTORIALS / script), format, "--max_new_tokens", "20"]
+        text = "\n".join(lines) + "\n"
+        done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == expected, format
 
 
 @pytest.mark.parametrize("kind", ["pair", "encoder"])

@@ -8,12 +8,32 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    from .ctranslate2 import export_ctranslate2
+    from .gguf import export_gguf
     from .graphs import export_model
 
-FORMATS = {"onnx": "onnx", "torch": "dynamo"}  # our names of the formats, and transformers'
-_LIBRARIES = {"onnx": ("onnx", "onnxscript")}  # that writing a format needs, of the extra `export`
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # and transformers' names of them
+FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
+QUANTIZATIONS = {  # how the weights can be stored, besides float32
+    "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
+    "gguf": ("f16", "bf16", "q8_0"),
+}
+_LIBRARIES = {  # that writing a format needs, and the extra that brings them
+    "onnx": ("export", ("onnx", "onnxscript")),
+    "openvino": ("openvino", ("openvino",)),
+    "ctranslate2": ("ctranslate2", ("ctranslate2",)),
+    "gguf": ("gguf", ("gguf",)),
+}
 
-__all__ = ["FORMATS", "check_libraries", "export_model"]
+__all__ = [
+    "FORMATS",
+    "GRAPH_FORMATS",
+    "QUANTIZATIONS",
+    "check_libraries",
+    "export_ctranslate2",
+    "export_gguf",
+    "export_model",
+]
 
 
 def check_libraries(format: str) -> None:
@@ -23,15 +43,24 @@ def check_libraries(format: str) -> None:
         InputError: naming them, in the versions that this package needs.
     """
     versions = {re.split(r"[^\w-]", line)[0]: line.partition(";")[0] for line in requires("hf_roformer_lite") or ()}
-    missing = [versions.get(name, name) for name in _LIBRARIES.get(format, ()) if find_spec(name) is None]
+    extra, names = _LIBRARIES.get(format, ("", ()))
+    missing = [versions.get(name, name) for name in names if find_spec(name) is None]
     if missing:
-        raise InputError(f'{format} needs {", ".join(missing)}; install with pip install "hf_roformer_lite[export]"')
+        raise InputError(f'{format} needs {", ".join(missing)}; install with pip install "hf_roformer_lite[{extra}]"')
 
 
 def __getattr__(name: str) -> Any:
-    """`export_model`, imported when it is first used: torch comes with it."""
-    if name != "export_model":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .graphs import export_model
+    """The exporters, imported when they are first used: torch comes with them."""
+    if name == "export_model":
+        from .graphs import export_model
 
-    return export_model
+        return export_model
+    if name == "export_ctranslate2":
+        from .ctranslate2 import export_ctranslate2
+
+        return export_ctranslate2
+    if name == "export_gguf":
+        from .gguf import export_gguf
+
+        return export_gguf
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

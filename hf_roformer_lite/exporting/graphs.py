@@ -5,13 +5,14 @@ A graph takes batches of any size and length, with their padding. A model that g
 before it; an encoder-decoder also has `encoder`, which runs first. `tutorials/translate_onnx.py` generates with them.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
-from . import FORMATS, check_libraries
+from . import GRAPH_FORMATS, check_libraries
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
@@ -22,8 +23,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
     Args:
         model: The model; it is put into evaluation mode.
-        format: `onnx` (the extra `export`; runs on onnxruntime and whatever else reads ONNX) or `torch`
-            (torch.export).
+        format: `onnx` (the extra `export`; runs on onnxruntime and whatever else reads ONNX), `torch`
+            (torch.export), or `openvino` (the extra `openvino`; for models that do not generate).
 
     Returns:
         transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and `decode`, and `encoder`),
@@ -32,19 +33,23 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         has a `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
 
     Raises:
-        InputError: for an unknown format, a missing library, a decoder that needs the states of an encoder, or
-            `torch` with a decoder that has sliding-window layers.
+        InputError: for an unknown format, a missing library, a decoder that needs the states of an encoder, `torch`
+            with a decoder that has sliding-window layers, or `openvino` with a model that generates.
     """
+    # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
+    sys.modules.setdefault("openvino_telemetry", None)
     try:
         from transformers.exporters import AutoExportConfig, AutoHfExporter
     except ImportError as error:
         raise InputError(f"export needs a transformers with exporters, such as 5.23: {error}") from error
-    if format not in FORMATS:
-        raise InputError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}")
+    if format not in GRAPH_FORMATS:
+        raise InputError(f"format={format!r} is unknown; choose one of {', '.join(GRAPH_FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
+    if format == "openvino" and model.can_generate():
+        raise InputError(f"{type(model).__name__} generates, and only format='onnx' and 'torch' can do that here")
     check_libraries(format)
-    config = AutoExportConfig.from_dict({"export_format": FORMATS[format], "dynamic": True})
+    config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True})
     try:
         exporter = AutoHfExporter.from_config(config)
     except ImportError as error:

@@ -1,7 +1,10 @@
 """Exported graphs: the same numbers as the model at sizes they were not traced with, the same tokens as `generate`."""
 
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -68,6 +71,29 @@ def test_torch_export_alone():
 def test_onnx_takes_any_size(name, pooling):
     model = build(RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))
     assert_same_everywhere(model, export_model(model, "onnx"), "logits")
+
+
+def test_openvino(tmp_path):
+    """In a process that reads the files alone, with the hint without which some CPUs multiply in bfloat16."""
+    model = build(RoFormerLiteForSequenceClassification, stack_config("sliding"))
+    export_model(model, "openvino").save_pretrained(tmp_path)
+    inputs = batch(4, 40)
+    np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in inputs.items()})
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "transformers", "openvino_telemetry"))
+import numpy, openvino
+model = openvino.Core().compile_model("openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), expected, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match="RoFormerLiteForCausalLM generates"):
+        export_model(build(RoFormerLiteForCausalLM, stack_config(is_decoder=True)), "openvino")
+    assert sys.modules["openvino_telemetry"] is None
 
 
 def test_rows_without_tokens(ragged_input):
@@ -155,8 +181,14 @@ def test_command_line(tmp_path, capsys):
 
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "gguf"]) == 2
-    assert "choose one of onnx, torch" in capsys.readouterr().err and not (tmp_path / "new").exists()
+    for options, message in (
+        (["--format", "tflite"], "choose one of onnx, torch, openvino, ctranslate2, gguf"),
+        (["--quantization", "int8"], "--format onnx has none; ctranslate2, gguf have"),
+        (["--format", "ctranslate2", "--quantization", "int4"], "choose one of int8, int8_float32"),
+        (["--format", "ctranslate2"], "RoFormerLiteForSequenceClassification cannot be exported"),
+    ):
+        assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), *options]) == 2
+        assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_what_is_not_installed(monkeypatch):

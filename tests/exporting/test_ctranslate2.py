@@ -1,0 +1,207 @@
+"""Models for CTranslate2: the same log-probabilities and tokens as the model, and refusals before anything is written.
+
+CTranslate2 reads the files that were written, so every test goes through the disk.
+"""
+
+import ctranslate2
+import numpy as np
+import pytest
+import torch
+from conftest import VOCAB, build, stack_config
+
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteModel,
+    RoFormerLiteSeq2SeqConfig,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.exporting import export_ctranslate2
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+KINDS: dict[str, dict] = {
+    "pre": {},
+    "post": {"norm_placement": "post", "norm_eps": 1e-12},
+    "post-final-norm": {"norm_placement": "post", "final_norm": True, "scale_embeddings": False},
+    "pre-no-final-norm": {"final_norm": False, "norm_bias": False, "hidden_act": "relu"},
+    "rms-gated-grouped": {
+        "norm_type": "rmsnorm",
+        "gated_mlp": True,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "norm_eps": 1e-3,
+    },
+    "sinusoidal": {"position_embedding_type": "sinusoidal", "norm_placement": "post"},
+    "learned": {"position_embedding_type": "learned", "hidden_act": "gelu_new"},
+    "partial-rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+    "embedding-norm": {"embedding_norm": True, "lm_head_bias": True},
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 0.5}},
+    "llama3": {"rope_parameters": LLAMA3},
+    "yarn": {"rope_parameters": YARN},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> RoFormerLiteTokenizer:
+    return RoFormerLiteTokenizer.train(["one two three four"] * 9, vocab_size=VOCAB, algorithm="wordpiece")
+
+
+def pair_config(kind: str, **fields) -> RoFormerLiteSeq2SeqConfig:
+    """A pair of two widths, both sides of one kind."""
+    sizes = {"max_position_embeddings": 32} | KINDS[kind]
+    encoder = stack_config(hidden_size=24, num_hidden_layers=1, **{"head_dim": 8} | sizes)
+    return RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(**sizes), **fields)
+
+
+def shaken(model):
+    """Norms and biases start as ones and zeros, which would hide a wrong place."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def texts(lengths: tuple[int, ...], seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(5, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
+    """The rows as CTranslate2 takes them."""
+    known = {index: token for token, index in tokenizer.get_vocab().items()}
+    return [[known.get(index, f"<unused {index}>") for index in row] for row in rows]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs(kind, tokenizer, tmp_path):
+    tied = kind == "rms-gated-grouped"  # random weights that are tied repeat one token
+    model = shaken(build(RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied)))
+    assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
+    translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
+    sources, targets = texts((7, 19, 3), 1), texts((5, 11, 8), 2)
+    scores = translator.score_batch(names(tokenizer, sources), names(tokenizer, targets))
+    found = translator.translate_batch(names(tokenizer, sources), beam_size=1, max_decoding_length=20)
+    chosen = set()
+    for source, target, score, best in zip(sources, targets, scores, found, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[2, *target]])).logits
+        expected = logits[0].log_softmax(-1)[range(len(target) + 1), [*target, 3]]
+        np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
+        tokens = model.generate(torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20)[0, 1:]
+        expected_names = names(tokenizer, [[index for index in tokens.tolist() if index != 3]])
+        assert best.hypotheses[0] == expected_names[0]
+        chosen |= set(expected_names[0])
+    assert tied or len(chosen) > 1
+
+
+@pytest.mark.parametrize("kind", ["rms-gated-grouped", "sinusoidal", "llama3", "embedding-norm"])
+def test_causal_models(kind, tokenizer, tmp_path):
+    config = stack_config(is_decoder=True, **{"max_position_embeddings": 64} | KINDS[kind])
+    model = shaken(build(RoFormerLiteForCausalLM, config))
+    assert export_ctranslate2(model, tokenizer, tmp_path) == "Generator"
+    generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
+    rows = texts((9, 23, 2), 3)
+    scores = generator.score_batch(names(tokenizer, rows))
+    options = {"beam_size": 1, "sampling_topk": 1, "max_length": 12, "include_prompt_in_result": False}
+    found = generator.generate_batch(names(tokenizer, rows), **options)
+    for row, score, best in zip(rows, scores, found, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([row])).logits[0]
+        expected = logits.log_softmax(-1)[range(len(row) - 1), row[1:]]
+        np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
+        tokens = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)[0, len(row) :].tolist()
+        assert best.sequences_ids[0] == [index for index in tokens if index != 3]
+
+
+@pytest.mark.parametrize("kind", ["post", "rms-gated-grouped", "learned", "yarn"])
+def test_encoders(kind, tokenizer, tmp_path):
+    """With segments, where there are any, and with BERT's pooler."""
+    fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
+    model = shaken(build(RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind])))
+    assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
+    encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
+    rows = texts((9, 30, 1), 4)
+    segments = [[index % 2 if fields else 0 for index in row] for row in rows]
+    found = encoder.forward_batch(rows, **({"token_type_ids": segments} if fields else {}))
+    states, pooled = np.array(found.last_hidden_state), np.array(found.pooler_output)
+    for number, (row, kinds) in enumerate(zip(rows, segments, strict=True)):
+        given = {"token_type_ids": torch.tensor([kinds])} if fields else {}
+        with torch.no_grad():
+            expected = model(torch.tensor([row]), **given)
+        np.testing.assert_allclose(states[number, : len(row)], expected.last_hidden_state[0], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(pooled[number], expected.pooler_output[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8_float32", "float16", "bfloat16"])
+def test_quantization(quantization, tokenizer, tmp_path):
+    """Smaller, near, and the model itself is as it was."""
+    model = build(RoFormerLiteForMaskedLM, stack_config(hidden_size=64))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sizes = {}
+    for kind in (None, quantization):
+        directory = tmp_path / str(kind)
+        directory.mkdir()
+        assert export_ctranslate2(model, tokenizer, directory, kind) == "Encoder"
+        sizes[kind] = (directory / "model.bin").stat().st_size
+    assert sizes[quantization] < 0.6 * sizes[None]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    encoder = ctranslate2.Encoder(str(tmp_path / quantization), compute_type="default", intra_threads=1)
+    row = texts((12,), 5)[0]
+    found = np.array(encoder.forward_batch([row]).last_hidden_state)[0].ravel()
+    with torch.no_grad():
+        expected = model.model(torch.tensor([row])).last_hidden_state.numpy().ravel()
+    assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > 0.995
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}, r"layer_types=\['sliding_attention', "),
+        ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
+        ({"layer_style": "parallel_heads"}, "layer_style='parallel_heads'"),
+        ({"rotary_value": True}, "rotary_value=True"),
+        ({"embedding_size": 16}, "embedding_size=16"),
+        ({"embedding_norm": True, "embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001.*norm_eps=1e-06"),
+        ({"hidden_act": "mish"}, "hidden_act='mish'.*gelu, gelu_new"),
+        ({"position_embedding_type": "none"}, "position_embedding_type='none'"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
+        ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn only"),
+        ({"lm_head_transform": True}, "lm_head_transform=True"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"vocab_size": 20}, "vocab_size=20: it is another model's"),
+    ],
+)
+def test_refusals(fields, message, tokenizer, tmp_path):
+    model = build(RoFormerLiteForMaskedLM, stack_config(**fields))
+    with pytest.raises(InputError, match=message):
+        export_ctranslate2(model, tokenizer, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
+    config = pair_config("pre")
+    config.decoder.norm_eps = 1e-3
+    pair = build(RoFormerLiteForConditionalGeneration, config)
+    with pytest.raises(InputError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
+        export_ctranslate2(pair, tokenizer, tmp_path)
+    sliding = {"layer_types": ["sliding_attention"], "sliding_window": 3, "num_hidden_layers": 1}
+    config = RoFormerLiteSeq2SeqConfig(encoder=stack_config(**sliding), decoder=stack_config())
+    with pytest.raises(InputError, match="encoder.layer_types"):
+        export_ctranslate2(build(RoFormerLiteForConditionalGeneration, config), tokenizer, tmp_path)
+    pair = build(RoFormerLiteForConditionalGeneration, pair_config("pre"))
+    pair.generation_config.eos_token_id = [3, 4]
+    with pytest.raises(InputError, match=r"eos_token_id=\[3, 4\]"):
+        export_ctranslate2(pair, tokenizer, tmp_path)
+    with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
+        export_ctranslate2(build(RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
+    with pytest.raises(InputError, match="quantization='int4' is unknown"):
+        export_ctranslate2(pair, tokenizer, tmp_path, "int4")

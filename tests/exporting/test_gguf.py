@@ -1,0 +1,167 @@
+"""Encoders for llama.cpp: the same ids for lines of text, the same embeddings, and refusals of what it cannot run."""
+
+import gzip
+import json
+import tarfile
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xllamacpp
+from conftest import SHARED, build, stack_config
+
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteModel,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.exporting import export_gguf
+
+LINES = [
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune,",
+    "“My dear Mr. Bennet,” said his lady, “have you heard that Netherfield Park is let at last?”",
+    "Café, naïve, Straße, ŁÓDŹ; e-mail: a_b@c.org – 3.14 % of 1,000 (about $31)…",
+    "第一回　甄士隐梦幻识通灵，贾雨村风尘怀闺秀。",
+    "此開卷第一回也。作者自云：曾歷過一番夢幻之後，abc123，故將真事隱去。",
+    "東京で３時に…\u3000ｶﾀｶﾅ ελληνικά Привет",
+    "two  spaces\tand a tab",
+    "not in the vocabulary: 한국어 Zyxwvq ℵ 🙂 end",
+]
+RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+POST = {"norm_placement": "post", "embedding_norm": True}
+GATED = {key: RMS[key] for key in ("gated_mlp", "hidden_act", "attention_bias", "mlp_bias")}
+KINDS = {
+    "eurobert": RMS | {"num_key_value_heads": 2},
+    "jina-bert-v3": POST | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    "nomic-bert": POST | GATED | {"scale_embeddings": False, "norm_eps": 1e-5, "classifier_pooling": "cls"},
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
+def tokenizer(request) -> RoFormerLiteTokenizer:
+    options = {"algorithm": "wordpiece", "lowercase": request.param, "show_progress": False}
+    return RoFormerLiteTokenizer.train(LINES[:-1] * 3, vocab_size=400, **options)
+
+
+def model_of(kind: str, tokenizer, **fields):
+    sizes = {
+        "vocab_size": len(tokenizer) + 3,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "max_position_embeddings": 512,
+    }
+    model = build(RoFormerLiteForMaskedLM, stack_config(**{**sizes, **KINDS[kind], **fields}))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model
+
+
+def server_of(directory: Path) -> xllamacpp.Server:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(directory / "model.gguf")
+    parameters.embedding = True
+    parameters.n_gpu_layers = 0
+    parameters.n_ctx = 512
+    parameters.warmup = False
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to half
+    parameters.cpuparams.n_threads = 1
+    return xllamacpp.Server(parameters)
+
+
+def embed(server: xllamacpp.Server, text: str) -> np.ndarray:
+    reply = server.handle_embeddings({"input": [text], "encoding_format": "float"})
+    reply = json.loads(reply) if isinstance(reply, (str, bytes)) else reply
+    return np.array(reply["data"][0]["embedding"])
+
+
+def ids_of(server: xllamacpp.Server, text: str) -> list[int]:
+    body = json.dumps({"content": text, "add_special": True, "parse_special": True}).encode()
+    request = urllib.request.Request(
+        f"{server.listening_address}/tokenize", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)["tokens"]
+
+
+def book(name: str) -> list[str]:
+    """The first lines of one of the books of shared/data."""
+    if name == "zh_novels":
+        text = gzip.decompress((SHARED / "data" / name / "三国演义.txt.gz").read_bytes())
+    else:
+        with tarfile.open(SHARED / "data" / name / "gutenberg.tar.gz") as archive:
+            text = archive.extractfile(next(one for one in archive if one.name.endswith("emma.txt"))).read()
+    return [line for line in text.decode("utf-8", "ignore").splitlines() if line.strip()][:2000]
+
+
+def expected_embedding(model, tokenizer, text: str) -> np.ndarray:
+    with torch.no_grad():
+        states = model.model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+    pooled = states[0] if model.config.classifier_pooling == "cls" else states.mean(0)
+    return (pooled / pooled.norm()).numpy()
+
+
+@pytest.mark.parametrize(("kind", "quantization"), [*((kind, None) for kind in KINDS), ("eurobert", "q8_0")])
+def test_embeddings_and_ids(kind, quantization, tokenizer, tmp_path):
+    model = model_of(kind, tokenizer)
+    assert export_gguf(model, tokenizer, tmp_path, quantization) == kind
+    server = server_of(tmp_path)
+    assert [ids_of(server, line) for line in LINES] == [tokenizer(line)["input_ids"] for line in LINES]
+    for line in LINES[:4]:
+        cosine = embed(server, line) @ expected_embedding(model, tokenizer, line)
+        assert cosine >= (0.999 if quantization else 0.99999), line
+
+
+@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs the books of shared/data")
+@pytest.mark.parametrize("books", ["gutenberg_en", "zh_novels"])
+def test_same_ids_of_books(books, tokenizer, tmp_path):
+    lines = book(books)
+    export_gguf(model_of("eurobert", tokenizer), tokenizer, tmp_path)
+    server = server_of(tmp_path)
+    wrong = [line for line in lines if ids_of(server, line) != tokenizer(line)["input_ids"]]
+    assert len(lines) > 500 and not wrong, wrong[:3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("eurobert", {"norm_placement": "post"}, r"norm_placement='post'.*llama.cpp \(eurobert\) needs 'pre'"),
+        ("eurobert", {"hidden_act": "relu"}, "hidden_act='relu'.*needs 'silu'"),
+        ("jina-bert-v3", {"num_key_value_heads": 2}, "num_key_value_heads=2.*num_attention_heads=4"),
+        ("jina-bert-v3", {"embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001"),
+        ("nomic-bert", {"head_dim": 8}, "head_dim=8.*of 64"),
+        ("nomic-bert", {"type_vocab_size": 2}, "type_vocab_size=2"),
+        ("eurobert", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters="),
+        ("eurobert", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 9}, "layer_types="),
+        ("eurobert", {"position_embedding_type": "learned"}, "position_embedding_type='learned'"),
+    ],
+)
+def test_refusals(kind, fields, message, tokenizer, tmp_path):
+    with pytest.raises(InputError, match=message):
+        export_gguf(model_of(kind, tokenizer, **fields), tokenizer, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_refused_tokenizers_and_models(tokenizer, tmp_path):
+    model = build(RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
+    for algorithm, reason in (("bpe", "list of patterns"), ("unigram", "the bytes of a character")):
+        other = RoFormerLiteTokenizer.train(LINES, vocab_size=400, algorithm=algorithm, show_progress=False)
+        with pytest.raises(InputError, match=reason):
+            export_gguf(model, other, tmp_path)
+    korean = RoFormerLiteTokenizer.train(
+        ["한국어 문장"] * 9, vocab_size=80, algorithm="wordpiece", show_progress=False
+    )
+    with pytest.raises(InputError, match="has learned Korean"):
+        export_gguf(model, korean, tmp_path)
+    causal = build(RoFormerLiteForCausalLM, stack_config(vocab_size=400, is_decoder=True, **RMS))
+    classifier = build(RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS))
+    for refused in (causal, classifier):
+        with pytest.raises(InputError, match=f"{type(refused).__name__} cannot be exported"):
+            export_gguf(refused, tokenizer, tmp_path)
+    assert not any(tmp_path.iterdir())
