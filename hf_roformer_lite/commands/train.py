@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..training.arguments import CardArguments, HubArguments, ModelArguments, OwnTrainingArguments
+from ..training.arguments import CardArguments, HubArguments, OwnTrainingArguments
 from ..training.stock_arguments import stock_arguments
 from ..training.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser
@@ -52,7 +52,7 @@ def check_options(task: str, argv: list[str]) -> None:
         InputError: for a value that is impossible, and for options that are missing or exclude each other.
     """
     task_arguments = TASK_ARGUMENTS[task]
-    own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
+    own = [task_arguments, task_arguments.model_arguments, OwnTrainingArguments, CardArguments, HubArguments]
     names = {field.name for arguments in own for field in fields(arguments)}
     stock = stock_arguments(task_arguments.stock_training_arguments, leave_out=names)
     CommandParser(f"train {task}", f"Train a model for {task_arguments.summary}.", [*own, stock]).parse(argv)
@@ -65,6 +65,7 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
         InputError: for options that transformers refuses or that do not fit together.
     """
     from ..saved_files import reason
+    from ..training.fine_tuning import FineTuning
     from ..training.model_and_tokenizer import parse_overrides
     from ..training.options import TrainOptions
     from ..training.stock_choices import check_stock_choices
@@ -75,8 +76,10 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     parser = CommandParser(
         f"train {task}",
         f"Train a model for {task_class.summary}.",
-        [task_class.arguments, ModelArguments, CardArguments, training_arguments],
+        [task_class.arguments, task_class.arguments.model_arguments, CardArguments, training_arguments],
     )
+    fine_tuning = FineTuning.of(parser, argv)
+    parser.set_defaults(**fine_tuning.defaults)
     try:
         data, model, card, training = parser.parse(argv)
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices
@@ -86,7 +89,7 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     command = shlex.join(["roformer-lite", "train", task, *_without_secrets(argv)])
     implementation = task_class(data)
     implementation.check_options(training)
-    return TrainOptions(implementation, data, model, card, training, command)
+    return TrainOptions(implementation, data, model, card, training, command, fine_tuning)
 
 
 def _without_secrets(argv: Sequence[str]) -> list[str]:

@@ -47,7 +47,7 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
         snippet=task.snippet(model_id, run.example),
         command=f"echo {shlex.quote(task.example_line(run.example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
-        base=options.model.model_name_or_path,
+        base=" and ".join(options.model.pretrained),
         dataset_title=dataset,
         limitations=options.card.limitations or _LIMITATIONS,
     )

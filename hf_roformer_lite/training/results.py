@@ -66,6 +66,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             "minutes": round(run.train_seconds / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
             "arguments": _chosen_arguments(args),
+            **options.fine_tuning.summary(),
         },
         "machine": _machine(args.world_size),
         "versions": {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from ..errors import InputError, check_number
-from .arguments import DataArguments
+from .arguments import DataArguments, ModelArguments, Seq2SeqModelArguments
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
@@ -23,6 +23,7 @@ class TaskArguments(DataArguments):
 
     task: ClassVar[str]
     summary: ClassVar[str]
+    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
 
 
@@ -32,6 +33,7 @@ class Seq2SeqDataArguments(TaskArguments):
 
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
+    model_arguments = Seq2SeqModelArguments
     stock_training_arguments = "Seq2SeqTrainingArguments"
 
     source_column: str = field(default="source", metadata={"help": "Column of the input text."})
