@@ -8,6 +8,7 @@
 """
 
 from .checkpoints import convert_checkpoint, export_checkpoint, open_checkpoint
+from .fine_tuning import convert_for_fine_tuning, converter_of
 from .registry import CONVERTERS, convert, export, find_converter
 from .verification import Difference, verify
 
@@ -16,6 +17,8 @@ __all__ = [
     "Difference",
     "convert",
     "convert_checkpoint",
+    "convert_for_fine_tuning",
+    "converter_of",
     "export",
     "export_checkpoint",
     "find_converter",

@@ -1,6 +1,7 @@
 """Reading and writing checkpoint directories. Code inside a checkpoint is never executed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import complete_directory
-from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, read_object, shards_of
+from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
 from hf_roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
 
 from .registry import export, find_converter
@@ -24,11 +25,14 @@ _STOCK_TOKENIZERS = {
 
 
 def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
-    """Tensors and config of a directory: `config.json` with safetensors or torch files, whole or in shards.
+    """Tensors and config of a directory, or of a repository on the Hub: `config.json` with safetensors or torch files,
+    whole or in shards.
 
     Raises:
         InputError: when a file is missing or cannot be read.
     """
+    if not os.path.isdir(directory) and (path := find_file(directory, "config.json")) is not None:
+        return Checkpoint(weight_files(directory)), read_object(path)
     directory = Path(directory)
     config = read_object(directory / "config.json")
     for index_file in INDEX_FILES:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..model_name import check_model_name
-from ..training.arguments import CardArguments, HubArguments, ModelArguments, OwnTrainingArguments
+from ..training.arguments import CardArguments, HubArguments, OwnTrainingArguments
 from ..training.shown_command import shown_command
 from ..training.stock_arguments import stock_arguments
 from ..training.task_arguments import TASK_ARGUMENTS
@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from ..training.options import TrainOptions
 
 # Packages of the extra `train`, some of which are needed only when the training is over.
-_NEEDED = ("accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu", "scipy", "sklearn", "seqeval")
+_NEEDED = (
+    *(
+        "accelerate",
+        "datasets",
+        "jinja2",
+        "matplotlib",
+        "pycrfsuite",
+        "pyppmd",
+        "rich",
+        "sacrebleu",
+        "scipy",
+        "sklearn",
+    ),
+    "seqeval",
+)
 
 
 def main(argv: list[str]) -> None:
@@ -62,7 +76,7 @@ def check_options(task: str, argv: list[str]) -> None:
             or tokenizer that is nowhere.
     """
     task_arguments = TASK_ARGUMENTS[task]
-    own = [task_arguments, ModelArguments, OwnTrainingArguments, CardArguments, HubArguments]
+    own = [task_arguments, task_arguments.model_arguments, OwnTrainingArguments, CardArguments, HubArguments]
     names = {field.name for arguments in own for field in fields(arguments)}
     groups = [*own]
     if {"-h", "--help"}.isdisjoint(argv):  # which show what the package adds: a page, not ten
@@ -85,6 +99,7 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
         InputError: for options that transformers refuses or that do not fit together.
     """
     from ..saved_files import reason
+    from ..training.fine_tuning import FineTuning
     from ..training.model_and_tokenizer import parse_overrides
     from ..training.options import TrainOptions
     from ..training.stock_choices import check_stock_choices
@@ -95,9 +110,11 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     parser = CommandParser(
         f"train {task}",
         f"Train a model for {task_class.summary}.",
-        [task_class.arguments, ModelArguments, CardArguments, training_arguments],
+        [task_class.arguments, task_class.arguments.model_arguments, CardArguments, training_arguments],
     )
     parser.set_defaults(**task_class.arguments.training_defaults)
+    fine_tuning = FineTuning.of(parser, argv)
+    parser.set_defaults(**fine_tuning.defaults)
     try:
         data, model, card, training = parser.parse(argv)
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices
@@ -106,4 +123,5 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
     implementation = task_class(data)
     implementation.check_options(training)
-    return TrainOptions(implementation, data, model, card, training, shown_command(f"train {task}", argv))
+    command = shown_command(f"train {task}", argv)
+    return TrainOptions(implementation, data, model, card, training, command, fine_tuning)

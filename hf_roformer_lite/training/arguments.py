@@ -86,7 +86,11 @@ class ModelArguments:
         },
     )
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Start from these weights and their tokenizer instead of from scratch."}
+        default=None,
+        metadata={
+            "help": "Start from these weights and their tokenizer instead of from scratch: a directory or a name on "
+            "the Hub, of a model of this package or of one that it converts, such as BERT."
+        },
     )
     tokenizer: str | None = field(
         default=None, metadata={"help": "Tokenizer to use. Default: train one on the training data."}
@@ -122,11 +126,52 @@ class ModelArguments:
             if "=" not in assignment:
                 raise InputError(f"--config {assignment}: name=value is needed")
 
+    @property
+    def pretrained(self) -> list[str]:
+        """The models whose weights the training starts from."""
+        return [] if self.model_name_or_path is None else [self.model_name_or_path]
+
     def _refuse(self, given: str, why: str, *names: str) -> None:
         """Refuse options that would be ignored beside the option `given`."""
         beside = [f"--{name} {getattr(self, name)}" for name in names if getattr(self, name) is not None]
         if beside:
             raise InputError(f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two")
+
+
+@dataclass
+class Seq2SeqModelArguments(ModelArguments):
+    """The same, and the stacks of a pair."""
+
+    encoder_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": "Start from this encoder and its tokenizer; its head is left out. The decoder is new, of --size, "
+            "and shares the encoder's table of tokens, unless --decoder_name_or_path is given."
+        },
+    )
+    decoder_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": "Beside --encoder_name_or_path, start from this causal model, with the same vocabulary. Its "
+            "cross-attention is new."
+        },
+    )
+
+    def __post_init__(self):
+        if self.encoder_name_or_path is not None:
+            if self.model_name_or_path is not None:
+                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+            self._refuse("--encoder_name_or_path", "which brings its own tokenizer", "tokenizer", *_NEW_TOKENIZER)
+        if self.decoder_name_or_path is not None:
+            if self.encoder_name_or_path is None:
+                raise InputError("--decoder_name_or_path needs --encoder_name_or_path beside it")
+            self._refuse("--decoder_name_or_path", "which brings its own size", "size")
+        super().__post_init__()
+
+    @property
+    def pretrained(self) -> list[str]:
+        stacks = (self.encoder_name_or_path, self.decoder_name_or_path)
+        return [*super().pretrained, *(name for name in stacks if name is not None)]
 
 
 @dataclass
@@ -144,7 +189,9 @@ class OwnTrainingArguments:
         default=False,
         metadata={"help": "Replace a finished model, and discard an unfinished training with other options."},
     )
-    num_train_epochs: float = field(default=10.0, metadata={"help": "Passes over the training data."})
+    num_train_epochs: float = field(
+        default=10.0, metadata={"help": "Passes over the training data. Default of fine-tuning: 4."}
+    )
     max_steps: int = field(default=-1, metadata={"help": "Number of training steps, instead of epochs."})
     time_limit_minutes: float | None = field(
         default=None,
@@ -161,9 +208,18 @@ class OwnTrainingArguments:
     per_device_eval_batch_size: int = field(
         default=64, metadata={"help": "Rows in an evaluation batch on each device."}
     )
-    learning_rate: float = field(default=5e-4, metadata={"help": "Highest learning rate."})
+    learning_rate: float = field(
+        default=5e-4,
+        metadata={
+            "help": "Highest learning rate. Default of fine-tuning: 1e-4, and 3e-4 for models that this command has "
+            "trained from scratch."
+        },
+    )
     warmup_steps: float = field(
-        default=0.06, metadata={"help": "Steps of warm-up; a number below 1 is a fraction of the training."}
+        default=0.06,
+        metadata={
+            "help": "Steps of warm-up; a number below 1 is a fraction of the training. Default of fine-tuning: 0.1."
+        },
     )
     weight_decay: float = field(default=0.01, metadata={"help": "Weight decay of AdamW."})
     ema_decay: float | None = field(

@@ -14,23 +14,21 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
 from ..model.tokenization_roformer_lite import RoFormerLiteTokenizer
-from ..saved_model import load_config, load_tokenizer, load_with_new_head, try_tokenizer
+from .pair_of_stacks import pair_of_stacks
+from .pretrained import pretrained_for_task, pretrained_tokenizer
 
 if TYPE_CHECKING:
     from .options import TrainOptions
 
 
 def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model given, or one trained on the training data.
+    """The tokenizer given, or that of the model or encoder given, or one trained on the training data.
 
     A trained tokenizer is kept in `state_dir`, where the other processes and a continued training find it.
     """
-    given = options.model.tokenizer or options.model.model_name_or_path
+    given = options.model.tokenizer or next(iter(options.model.pretrained), None)
     if given:
-        tokenizer = load_tokenizer(given)
-        if tokenizer is None:
-            raise InputError(f"no tokenizer can be loaded from {given}: it has none")
-        try_tokenizer(tokenizer, given)
+        tokenizer = pretrained_tokenizer(given)
     else:
         with options.training.main_process_first(local=False, desc="training the tokenizer"):
             if options.training.should_save and not (state_dir / "tokenizer").exists():
@@ -60,53 +58,44 @@ def _train_tokenizer(options: "TrainOptions", train_rows: Dataset) -> RoFormerLi
 
 
 def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """The model given with a head for the task, or a new one of the size asked for.
+    """The model given with a head for the task, one of the stacks given, or a new one of the size asked for.
 
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
     overrides = parse_overrides(options.model.config, options.task.config_class)
     try:
-        if options.model.model_name_or_path:
-            return _pretrained_model(options, len(tokenizer), overrides)
-        fields = {} if options.model.has_size else options.task.new_model
-        return _new_model(options, tokenizer, {**fields, **options.task.config_fields(), **overrides})
+        model = _make_model(options, tokenizer, overrides)
+        _check_positions(options, model)
+        return model
     except InputError:
         raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:
         raise InputError(f"no model can be made: {error}") from error
 
 
-def _pretrained_model(options: "TrainOptions", tokens: int, overrides: dict[str, Any]) -> PreTrainedModel:
-    """The model given, with its own head if that fits the task and the labels of the training data."""
-    name, task = options.model.model_name_or_path, options.task
-    given = load_config(name)
-    keeps_head = task.take_over_labels(given)  # before `config_fields`, which gives the labels in their order
-    config = type(given).from_dict(merged(given.to_dict(), {**task.config_fields(), **overrides}))
-    if tokens > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {tokens} tokens, but {name} a vocabulary of {config.vocab_size}; give the tokenizer "
-            "that the model was trained with"
-        )
-    if keeps_head:
-        model, new = load_with_new_head(task.auto_model, name, config)
-        if new and options.training.should_save:
-            print(f"{name}: the model gets a new head for this task: {', '.join(new)}", file=sys.stderr)
-        return model
-    if options.training.should_save:
-        print(f"{name}: {task.why_new_head(given)}; the training starts with a new head", file=sys.stderr)
-    return _with_new_head(options, name, config, {"id2label": given.id2label, "label2id": given.label2id})
-
-
-def _with_new_head(
-    options: "TrainOptions", name: str, config: PreTrainedConfig, own_labels: dict[str, Any]
+def _make_model(
+    options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, overrides: dict[str, Any]
 ) -> PreTrainedModel:
-    """The stack of the model `name` below a head that is new, even where the weights of the old one would fit."""
-    own = type(config).from_dict({**config.to_dict(), **own_labels})  # its weights have the shapes of these
-    given, _ = load_with_new_head(options.task.auto_model, name, own)
-    model = options.task.auto_model.from_config(config).to(given.dtype)
-    model.base_model.load_state_dict(given.base_model.state_dict())
-    return model
+    if options.model.model_name_or_path:
+        return pretrained_for_task(options, len(tokenizer), overrides)
+    if options.model.pretrained:
+        return pair_of_stacks(options, tokenizer, overrides)
+    fields = {} if options.model.has_size else options.task.new_model
+    return _new_model(options, tokenizer, {**fields, **options.task.config_fields(), **overrides})
+
+
+def _check_positions(options: "TrainOptions", model: PreTrainedModel) -> None:
+    """Refuse texts longer than a table of learned positions, before the first long one stops the training."""
+    args, config = options.task.args, model.config
+    stacks = {name: getattr(config, "encoder", config) for name in ("max_length", "max_source_length", "block_size")}
+    for name, stack in {**stacks, "max_target_length": getattr(config, "decoder", config)}.items():
+        learned, length = getattr(stack, "position_embedding_type", None) == "learned", getattr(args, name, 0)
+        if learned and length > stack.max_position_embeddings:
+            raise InputError(
+                f"--{name} {length} is more than the model has positions for; give at most "
+                f"{stack.max_position_embeddings}"
+            )
 
 
 def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fields: dict[str, Any]) -> PreTrainedModel:
@@ -121,12 +110,6 @@ def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fiel
         tokens["decoder_start_token_id"] = tokenizer.cls_token_id
     config = config_class.from_preset(options.model.size, **{**tokens, **fields})
     return options.task.auto_model.from_config(config)
-
-
-def merged(fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
-    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
-    return {**fields, **overrides, **nested}
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:

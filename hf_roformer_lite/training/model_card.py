@@ -43,7 +43,6 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
     options, task = run.options, run.task
     model_id = _model_id(options)
     example = run.example if options.card.card_example else task.neutral_example()
-    base = options.model.model_name_or_path
     card = ModelCard.from_template(
         _metadata(results, run),
         template_path=str(TEMPLATE),
@@ -58,11 +57,16 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
         snippet=task.snippet(model_id, example),
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
-        base=base and (base if is_hub_name(base) else Path(base).name or "another model"),
+        base=" and ".join(map(_shown_base, options.model.pretrained)),
         dataset_title=_dataset_title(options),
         limitations=options.card.limitations or _LIMITATIONS,
     )
     card.save(folder / "README.md")
+
+
+def _shown_base(name: str) -> str:
+    """A model that the training started from, without the path of a directory."""
+    return name if is_hub_name(name) else Path(name).name or "another model"
 
 
 def _metadata(results: dict[str, Any], run: "Run") -> ModelCardData:

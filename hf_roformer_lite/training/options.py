@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import CardArguments, DataArguments, HubArguments, ModelArguments
+from .fine_tuning import FineTuning
 from .resume import training_directory
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -47,6 +48,7 @@ class TrainOptions:
     card: CardArguments
     training: RoFormerLiteTrainingArguments
     command: str
+    fine_tuning: FineTuning = field(default_factory=FineTuning)
     output_dir: Path = field(init=False)
     push_to_hub: bool = field(init=False)
 

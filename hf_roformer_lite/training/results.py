@@ -76,6 +76,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             "whole_command_minutes": round(seconds / 60, 2),
             "what_happened": _what_happened(run),
             "arguments": _chosen_arguments(args),
+            **options.fine_tuning.summary(),
         },
         "machine": _machine(args.world_size),
         "versions": {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
-from .arguments import DataArguments
+from .arguments import DataArguments, ModelArguments, Seq2SeqModelArguments
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
@@ -26,6 +26,7 @@ class TaskArguments(DataArguments):
 
     task: ClassVar[str]
     summary: ClassVar[str]
+    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
     training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
     measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
@@ -51,6 +52,7 @@ class Seq2SeqDataArguments(TaskArguments):
     task = "seq2seq"
     training_defaults = {"num_train_epochs": 20.0}
     summary = "text to text: translation, normalisation, spelling …"
+    model_arguments = Seq2SeqModelArguments
     stock_training_arguments = "Seq2SeqTrainingArguments"
     measuring_options = ("source_column", "target_column", "max_source_length", "max_target_length", "bleu_tokenizer")
 

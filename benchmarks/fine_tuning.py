@@ -1,0 +1,132 @@
+"""`python -m benchmarks.fine_tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and in transformers.
+
+`roformer-lite train classify` against `BertForSequenceClassification` under the stock Trainer: the same rows, epochs,
+batches, learning rate and seed, each in a process of its own. Files are .csv with the columns text and label.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from transformers import HfArgumentParser
+
+
+@dataclass
+class Setting:
+    """What both contenders do."""
+
+    num_train_epochs: float = 4.0
+    learning_rate: float = 1e-4
+    warmup_steps: float = 0.1
+    weight_decay: float = 0.01
+    per_device_train_batch_size: int = 32
+    max_length: int = field(default=64, metadata={"help": "truncate texts to this many tokens"})
+    seed: int = 42
+    only: list[str] = field(default_factory=lambda: ["ours", "stock"], metadata={"help": "contenders"})
+
+
+def train_ours(checkpoint: str, files: list[str], options: dict[str, Any], out: Path) -> dict[str, float]:
+    from hf_roformer_lite.cli import main
+
+    names = ("train_file", "validation_file", "test_file")
+    typed = [part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair]
+    typed += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    fixed = "--use_cpu true --eval_strategy no --save_strategy no --disable_tqdm true".split()
+    start = ["--model_name_or_path", checkpoint, "--output_dir", str(out / "model")]
+    if main(["train", "classify", *typed, *fixed, *start]):
+        raise SystemExit("the training failed")
+    metrics = json.loads((out / "model" / "results.json").read_text("utf-8"))["metrics"]
+    return {split: metrics[split]["accuracy"] for split in ("validation", "test")}
+
+
+def train_stock(checkpoint: str, files: list[str], options: dict[str, Any], out: Path) -> dict[str, float]:
+    """As the examples of transformers do it."""
+    from datasets import load_dataset
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+        set_seed,
+    )
+
+    max_length = options.pop("max_length")
+    set_seed(options["seed"])
+    splits = dict(zip(("train", "validation", "test"), files, strict=True))
+    rows = load_dataset("csv", data_files=splits, cache_dir=str(out / "data"))
+    numbers = {label: number for number, label in enumerate(sorted(set(rows["train"]["label"])))}
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+
+    def encode(batch: dict[str, list]) -> dict[str, list]:
+        encoded = tokenizer(batch["text"], truncation=True, max_length=max_length)
+        return {**encoded, "labels": [numbers[label] for label in batch["label"]]}
+
+    encoded = rows.map(encode, batched=True, remove_columns=["text", "label"])
+    args = TrainingArguments(
+        str(out / "model"), **options, per_device_eval_batch_size=64, logging_steps=50, report_to="none",
+        save_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(
+        AutoModelForSequenceClassification.from_pretrained(checkpoint, num_labels=len(numbers)),
+        args,
+        train_dataset=encoded["train"],
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    found = {}
+    for split in ("validation", "test"):
+        prediction = trainer.predict(encoded[split])
+        found[split] = float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())
+    trainer.save_model()
+    return found
+
+
+CONTENDERS = {"ours": train_ours, "stock": train_stock}
+
+
+def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> None:
+    """Train in this process, and print accuracies, seconds and peak memory as its last line."""
+    with tempfile.TemporaryDirectory() as out:
+        started = time.monotonic()
+        accuracies = CONTENDERS[name](checkpoint, files, options, Path(out))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = {"cpu_seconds": usage.ru_utime + usage.ru_stime, "seconds": time.monotonic() - started}
+    print(json.dumps({**accuracies, **seconds, "peak_mib": usage.ru_maxrss / 1024}))
+
+
+def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:
+    """What `run_here` measures in a fresh process."""
+    code = "import json, sys; from benchmarks.fine_tuning import run_here; run_here(*json.loads(sys.argv[1]))"
+    arguments = json.dumps([name, checkpoint, files, options])
+    done = subprocess.run([sys.executable, "-c", code, arguments], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name} failed")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(arguments: list[str]) -> None:
+    parser = HfArgumentParser(Setting, prog="python -m benchmarks.fine_tuning", allow_abbrev=False)
+    for name in ("checkpoint", "train", "validation", "test"):
+        parser.add_argument(name)
+    setting, given = parser.parse_args_into_dataclasses(arguments)
+    options = {name: value for name, value in vars(setting).items() if name != "only"}
+    table = Table("", "validation", "test", "CPU seconds", "seconds", "peak MiB")
+    for name in setting.only:
+        found = run(name, given.checkpoint, [given.train, given.validation, given.test], options)
+        accuracies = [f"{found[split]:.4f}" for split in ("validation", "test")]
+        table.add_row(name, *accuracies, *(f"{found[key]:,.0f}" for key in ("cpu_seconds", "seconds", "peak_mib")))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
