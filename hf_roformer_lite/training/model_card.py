@@ -8,10 +8,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..model_name import is_hub_name
 from .metrics import ByLabel
+from .results import Run, beside_table
 
 if TYPE_CHECKING:
     from .options import TrainOptions
-    from .results import Run
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
@@ -29,7 +29,7 @@ _HUB_METRICS = {
 }
 
 
-def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
+def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
     """Write `README.md` into `folder`.
 
     The card is meant for everybody: it shows no row of the data unless `--card_example` asks for one, and no path of
@@ -53,6 +53,7 @@ def write_model_card(results: dict[str, Any], run: "Run", folder: Path) -> None:
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
         metric_notes=task.metric_notes(run.model),
+        beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
         snippet=task.snippet(model_id, example),
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
@@ -69,7 +70,7 @@ def _shown_base(name: str) -> str:
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _metadata(results: dict[str, Any], run: "Run") -> ModelCardData:
+def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
     options, task = run.options, run.task
     hub_datasets = options.card.datasets or [

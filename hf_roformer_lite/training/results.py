@@ -48,6 +48,7 @@ class Run:
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
     baselines: Baselines = field(default_factory=dict)
+    chosen_step: int | None = None  # of the checkpoint that is kept, where it is not the last
     parts: Baselines = field(default_factory=dict)  # figures of the model's parts, each alone
     earlier_seconds: float = 0.0  # of commands that were interrupted, up to the checkpoint that was continued
 
@@ -62,6 +63,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
         "settings": run.task.prediction_settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in run.evaluations},
         "by_label": {evaluation.split: evaluation.by_label for evaluation in run.evaluations if evaluation.by_label},
+        "main_metric": run.task.main_metric,
         "parts": run.parts,
         "baselines": run.baselines,
         "verdict": verdict(run),
@@ -75,6 +77,7 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             "minutes": round(run.train_seconds / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
             "what_happened": _what_happened(run),
+            "chosen_step": run.chosen_step,
             "arguments": _chosen_arguments(args),
             **options.fine_tuning.summary(),
         },
@@ -97,7 +100,15 @@ def verdict(run: Run) -> str:
     name = (min if lower_is_better else max)(theirs, key=theirs.get)
     is_better = ours < theirs[name] if lower_is_better else ours > theirs[name]
     figures = f"{metric} on the {evaluation.split} data is {ours:.4f}, that of {name} {theirs[name]:.4f}"
-    return f"The model is worth its place: its {figures}." if is_better else f"Simple means do as well: its {figures}."
+    judgement = "The model is worth its place" if is_better else "Simple means do as well or better"
+    return f"{judgement}: its {figures}."
+
+
+def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The main figure by split, of the model, of its parts alone and of simple means, of which there must be some."""
+    others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
+    rows = {"this model": results["metrics"], **others} if others else {}
+    return {name: {split: figures[metric] for split, figures in by_split.items()} for name, by_split in rows.items()}
 
 
 def _what_happened(run: Run) -> str:
@@ -142,12 +153,15 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         for name in next(iter(results["metrics"].values())):
             table.add_row(name, *(f"{metrics[name]:.4f}" for metrics in results["metrics"].values()))
         console.print(table)
-    for name, by_split in {**results["parts"], **results["baselines"]}.items():
-        shown = ", ".join(
-            f"{split} " + " ".join(f"{metric} {value:.4f}" for metric, value in by_split[split].items())
-            for split in by_split
-        )
-        console.print(f"{name}: {shown}", soft_wrap=True)
+    beside = beside_table(results)
+    if beside:
+        table = Table(title=f"{results['main_metric']} of the model, of its parts and of simple means")
+        table.add_column("")
+        for split in results["metrics"]:
+            table.add_column(split, justify="right")
+        for name, figures in beside.items():
+            table.add_row(name, *(f"{figures[split]:.4f}" for split in results["metrics"]))
+        console.print(table)
     training = results["training"]
     for sentence in filter(None, (results["verdict"], training["what_happened"])):
         console.print(sentence, soft_wrap=True)

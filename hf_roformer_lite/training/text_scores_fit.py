@@ -220,13 +220,13 @@ def add_fitted_scores(
         The figures of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
     """
     parts: Baselines = {
-        "the encoder alone": {split: part.measure(part.logits) for split, part in splits.items()},
-        "the n-grams alone": {split: part.measure(part.text_scores) for split, part in splits.items()},
+        "its encoder alone": {split: part.measure(part.logits) for split, part in splits.items()},
+        "its linear model alone": {split: part.measure(part.text_scores) for split, part in splits.items()},
     }
     validation = splits["validation"]
     weights = best_weights(validation.logits, validation.text_scores, validation.answers, model.config.problem_type)
     mixed = validation.measure(weights[0] * validation.logits + weights[1] * validation.text_scores)
-    if weights[1] == 0 or mixed[main_metric] < parts["the encoder alone"]["validation"][main_metric]:
+    if weights[1] == 0 or mixed[main_metric] < parts["its encoder alone"]["validation"][main_metric]:
         return {}
     with torch.no_grad():
         model.classifier.out_proj.weight.mul_(weights[0])

@@ -198,6 +198,7 @@ def _run(
         example=rows.get("validation", rows["train"])[0],
         evaluations=evaluations,
         earlier_seconds=trainer.clock.earlier_commands,
+        chosen_step=trainer.state.best_global_step if trainer.args.load_best_model_at_end else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores of n-grams beside a classifier's encoder."""
+"""Scores of the text beside the encoder of a classifier or tagger."""
 
 import re
 from collections.abc import Iterable
@@ -9,8 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
-from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.model.text_of_tokens import Words
+from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteWordScores
 from hf_roformer_lite.training.text_scores_fit import best_weights, fit_text_scores, scores_of, token_bytes
 
 TEXTS = [
@@ -121,6 +127,56 @@ def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     padded = tokenizer(TEXTS, padding=True, return_tensors="pt")
     assert torch.equal(again(**padded).logits, model(**padded).logits)
+
+
+@torch.no_grad()
+def test_tagger_adds_the_scores_of_the_word_that_a_token_begins_in():
+    torch.manual_seed(0)
+    tokenizer = _tokenizer("bpe")
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
+    model = RoFormerLiteForTokenClassification(config).eval()
+    examples = tokenizer(TEXTS)["input_ids"]
+    answers = np.concatenate([[-100, *(np.arange(len(ids) - 2) % 3), -100] for ids in examples])
+    scores = fit_text_scores(RoFormerLiteWordScores, token_bytes(tokenizer), examples, answers, config)
+    alone = [model(input_ids=torch.tensor([ids])).logits[0] for ids in examples]
+    model.add_text_scores(scores)
+    text_scores = torch.from_numpy(scores_of(scores, examples)).split([len(ids) for ids in examples])
+    expected = [logits + added for logits, added in zip(alone, text_scores, strict=True)]
+    assert (expected[0] - alone[0]).std(0).min() > 0.1
+
+    for side in ("right", "left"):
+        padded = tokenizer(TEXTS, padding=True, padding_side=side, return_tensors="pt")
+        for options in ({}, {"output_hidden_states": True}):
+            logits = model(**padded, **options).logits
+            for row, mask, wanted in zip(logits, padded["attention_mask"].bool(), expected, strict=True):
+                torch.testing.assert_close(row[mask], wanted, atol=1e-5, rtol=0)
+    packed = torch.tensor([[token for ids in examples for token in ids]])
+    borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
+    logits = model(input_ids=packed, cu_seq_lens_q=borders).logits[0]
+    torch.testing.assert_close(logits, torch.cat(expected), atol=1e-5, rtol=0)
+
+
+def test_features_of_a_word_in_its_sentence():
+    """Words with the same features share them wherever they stand, and neighbours count."""
+    tokenizer = _tokenizer("bpe")
+    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8)
+    scores = RoFormerLiteWordScores(config, 2)
+    scores.token_bytes.copy_(token_bytes(tokenizer))
+
+    def features(text: str, number: int) -> set[int]:
+        ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+        keys, tokens = scores.find_features(ids, torch.zeros_like(ids))
+        words = Words.of_tokens(scores.token_bytes, ids, torch.zeros_like(ids)).word_of_token
+        return set(keys[tokens == words.tolist().index(number)].tolist())
+
+    film = features("A fine film", 1)
+    assert len(film - features("A fine film indeed", 1)) == 2  # what is two words further on: nothing, or a word
+    assert features("A fine film indeed", 1) == features("A fine film indeed, truly", 1)
+    assert film != features("The fine film", 1)
+    own = film & features("We saw fine music", 2)
+    # the word twice, its shape, its two affixes of each length, the shapes that both have at other distances
+    assert len(own) >= 11
+    assert len(features("Fine", 0) & features("fine", 0)) == len(features("fine", 0)) - 2  # capitals and shape
 
 
 def test_embeddings_can_be_resized(tmp_path):
