@@ -45,6 +45,7 @@ POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier
 
 # The values that fields of our config must have for RoFormer to have an equivalent. Train with them to export later.
 EXPRESSIBLE: dict[str, Any] = {
+    "classifier_text_features": 0,
     "layer_style": "standard",
     "norm_type": "layernorm",
     "norm_placement": "post",

@@ -226,9 +226,10 @@ class RaggedBatch:
             real = slice(sum(batch.lengths))
             places, documents = batch.token_index[real], batch.document_of_token()[real]
             return padded.flatten()[places], places, documents, len(batch.lengths)
-        places = torch.arange(padded.numel(), device=padded.device)
-        if self.attention_mask is not None:
-            places = places[self.attention_mask.flatten()]
+        if self.attention_mask is None:
+            places = torch.arange(padded.numel(), device=padded.device)
+        else:
+            places = self.attention_mask.flatten().nonzero().squeeze(-1)
         return padded.flatten()[places], places, places // self.seq_len, self.batch_size
 
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:

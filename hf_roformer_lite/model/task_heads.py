@@ -84,7 +84,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             )
         real, places, documents, num_documents = tokens.tokens_of_documents(input_ids)
         by_token = self.text_scores_class is RoFormerLiteWordScores
-        return self.text_scores(real, documents, len(real) if by_token else num_documents), places
+        return self.text_scores(real, documents, real.shape[0] if by_token else num_documents), places
 
     def encode_and_pool(
         self,

@@ -64,7 +64,7 @@ class Words:
             documents: The number of the document of each token, `(N,)`, rising.
         """
         characters = token_bytes[token_ids].long()  # (N, LONGEST_TOKEN)
-        there = characters.flatten().nonzero().squeeze(-1)  # (S,) with the blanks
+        there = places_where(characters.flatten())  # (S,) with the blanks
         text, tokens = characters.flatten()[there], there // LONGEST_TOKEN
         owners = documents[tokens]
         kinds = _KINDS.to(text.device)[text]
@@ -75,10 +75,10 @@ class Words:
         begins = (kinds == _SINGLE) | ((kinds == _LETTER) & (before != _LETTER))
         begins |= (kinds != _INNER) & (F.pad(owners, (1, 0), value=-1)[:-1] != owners)
         in_word = (kinds_of_lead != _BLANK) & (begins.cumsum(0) > 0)
-        kept = in_word.nonzero().squeeze(-1)
+        kept = places_where(in_word)
         text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]  # each (S,)
         words = begins.cumsum(0) - 1
-        starts = begins.nonzero().squeeze(-1)
+        starts = places_where(begins)
         ends = torch.cat((starts[1:], starts.new_full((1,), text.shape[0])))
         return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, token_ids.shape[0]))
 
@@ -116,6 +116,11 @@ class Words:
             windows = (windows * _BASE + shifted + 1) % PRIME
             parts.append((windows, left >= length))
         return parts
+
+
+def places_where(condition: torch.Tensor) -> torch.Tensor:
+    """Where `condition` `(N,)` is true. Exported graphs fail to index by a condition that holds nowhere."""
+    return condition.nonzero()[:, 0]
 
 
 def seeded(hashes: torch.Tensor, seed: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .text_of_tokens import LONGEST_TOKEN, Words, join, seeded
+from .text_of_tokens import LONGEST_TOKEN, Words, join, places_where, seeded
 
 _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
 _AFFIXES = (1, 2, 3, 4)  # bytes
@@ -58,8 +58,8 @@ class RoFormerLiteTextScores(nn.Module):
         """The rows of the table that each owner has, once each, and the owners in rising order; each `(K,)`."""
         keys, owners = self.find_features(token_ids, documents)
         places = torch.searchsorted(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
-        is_known = self.hashes[places] == keys
-        found = torch.unique(owners[is_known] * self.hashes.shape[0] + places[is_known])
+        known = places_where(self.hashes[places] == keys)
+        found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])
         return found % self.hashes.shape[0], found // self.hashes.shape[0]
 
     def forward(self, token_ids: torch.Tensor, documents: torch.Tensor, num_owners: int) -> torch.Tensor:
@@ -89,7 +89,7 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         words = Words.of_tokens(self.token_bytes, token_ids, documents)
         text = words.lower()  # (S,)
         hashes, owners = words.hash_words(text), words.documents  # each (W,)
-        same = owners[1:] == owners[:-1]
+        same = places_where(owners[1:] == owners[:-1])
         keys, of = [hashes, join(hashes[:-1], hashes[1:])[same]], [owners, owners[1:][same]]
         is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
         places = torch.arange(text.shape[0], device=text.device)
@@ -99,7 +99,8 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
             sorts = [(length, is_long & fits)] if length in _CHARACTER_NGRAMS else []
             if length in _AFFIXES:
                 sorts += [(10 + length, is_long & fits & is_first), (20 + length, is_long & (left == length))]
-            for seed, chosen in sorts:
+            for seed, condition in sorts:
+                chosen = places_where(condition)
                 keys.append(seeded(windows, seed)[chosen])
                 of.append(owners[words.word_of_byte[chosen]])
         return torch.cat(keys), torch.cat(of)
@@ -127,14 +128,15 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
             if abs(distance) == 1:
                 keys.append(seeded(join(lower, beside[0]), 40 + distance))
         of_word = torch.stack(keys, dim=1)  # (W, features)
-        has_word = words.word_of_token >= 0  # (N,)
-        of_token = of_word[words.word_of_token[has_word]]  # (tokens with a word, features)
-        tokens = torch.arange(token_ids.shape[0], device=token_ids.device)[has_word]
+        tokens = places_where(words.word_of_token >= 0)
+        of_token = of_word[words.word_of_token[tokens]]  # (tokens with a word, features)
         return of_token.flatten(), tokens[:, None].expand_as(of_token).flatten()
 
 
 def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:
     """What stands `distance` words further on, `(W,)`; 0 beyond the document."""
-    places = torch.arange(values.shape[0], device=values.device) + distance
-    inside = places.clamp(0, max(0, values.shape[0] - 1))
-    return torch.where((places == inside) & (owners[inside] == owners), values[inside], 0)
+    outside = values.shape[0]
+    places = torch.arange(outside, device=values.device) + distance
+    places = torch.where(places >= 0, places, outside).clamp(max=outside)
+    values, beside = F.pad(values, (0, 1)), F.pad(owners, (0, 1), value=-1)
+    return torch.where(beside[places] == owners, values[places], 0)

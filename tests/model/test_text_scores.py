@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -15,6 +16,9 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
+from hf_roformer_lite.conversion import export
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.exporting import export_model
 from hf_roformer_lite.model.text_of_tokens import Words
 from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteWordScores
 from hf_roformer_lite.training.text_scores_fit import best_weights, fit_text_scores, scores_of, token_bytes
@@ -205,3 +209,31 @@ def test_weights_make_the_loss_least():
     assert encoder == pytest.approx(1, abs=0.25)  # the log-odds of such noise
     assert ngrams < 0.15
     assert best_weights(useless, 2 * right, answers, "single_label_classification")[1] == pytest.approx(0.5, abs=0.15)
+
+
+@pytest.mark.parametrize("head", [RoFormerLiteForSequenceClassification, RoFormerLiteForTokenClassification])
+def test_exported_graphs_add_the_scores_too(head, tmp_path):
+    """At sizes that they were not traced with; those of classifiers also where no text has a letter."""
+    tokenizer = _tokenizer("bpe")
+    examples = tokenizer(TEXTS)["input_ids"]
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=2)
+    model = head(config).eval()
+    by_token = head is RoFormerLiteForTokenClassification
+    kind = RoFormerLiteWordScores if by_token else RoFormerLiteDocumentScores
+    answers = np.arange(sum(map(len, examples)) if by_token else len(examples)) % 2
+    model.add_text_scores(fit_text_scores(kind, token_bytes(tokenizer), examples, answers, config))
+    export_model(model, "onnx").save_pretrained(tmp_path)
+    session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
+    names = [given.name for given in session.get_inputs()]
+    for texts in (TEXTS, TEXTS[:2], TEXTS[:1] if by_token else ["", " "]):
+        inputs = tokenizer(texts, padding=True, return_tensors="pt")
+        (logits,) = session.run(None, {name: inputs[name].numpy() for name in names})
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=0)
+
+
+def test_other_systems_cannot_say_it():
+    model, _ = _fitted()
+    with pytest.raises(InputError, match=r"classifier_text_features=\d+ \(must be 0\)"):
+        export("roformer", model)
