@@ -26,10 +26,10 @@ def bundle(directory: Path) -> list[str]:
         InputError: when the directory holds neither a model nor a tokenizer of this package, or damaged ones, and when
             the disk is full or not writable; nothing is changed then.
     """
+    check_directory(directory)
     from ..model.remote_code import RemoteCodeMixin
     from ..saved_model import load_config, load_tokenizer
 
-    check_directory(directory)
     maps: dict[str, Any] = {}
     with _staging(directory) as folder:
         for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
