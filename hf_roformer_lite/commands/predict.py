@@ -159,13 +159,6 @@ def main(argv: list[str]) -> None:
         DIR="the model's directory, or its name on the Hub",
     )
     files, answering, paths = parser.parse(argv)
-    check_model_name(paths.dir)
-    from transformers import set_seed
-    from transformers.utils.logging import disable_progress_bar
-
-    from .predictor import Predictor
-
-    disable_progress_bar()  # of loading the weights
     options = answering.given
     if files.text_pair_column is not None:
         options["text_pair_column"] = files.text_pair_column
@@ -173,6 +166,13 @@ def main(argv: list[str]) -> None:
         output = sys.stdout
         if files.output_file:  # opened before the model is loaded, which takes seconds
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
+        check_model_name(paths.dir)
+        from transformers import set_seed  # torch comes with it
+        from transformers.utils.logging import disable_progress_bar
+
+        from .predictor import Predictor
+
+        disable_progress_bar()  # of loading the weights
         predictor = Predictor.load(paths.dir, files.device, options)
         set_seed(options.pop("seed", _SEED))
         if files.text_column is None:

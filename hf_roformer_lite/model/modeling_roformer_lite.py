@@ -31,7 +31,6 @@ from .parallel_heads import (
 from .remote_code import RemoteCodeModel
 from .rope import RoFormerLiteRotaryEmbedding
 from .sharding import ShardedLoadingMixin
-from .text_scores import RoFormerLiteTextScores
 from .walkthrough_layer import RoFormerLiteWalkthroughLayer
 
 LAYER_CLASSES: dict[str, type[nn.Module]] = {
@@ -92,8 +91,6 @@ class RoFormerLitePreTrainedModel(RemoteCodeModel, ShardedLoadingMixin, PreTrain
         super()._init_weights(module)
         if isinstance(module, RoFormerLiteStackedLinear | RoFormerLiteStackedUnit):
             module.init_weights(self.config.initializer_range)
-        elif isinstance(module, RoFormerLiteTextScores):
-            module.init_weights()
         elif isinstance(module, nn.PReLU):
             init.constant_(module.weight, SLOPE)
 

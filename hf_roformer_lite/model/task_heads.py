@@ -55,6 +55,12 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             self.text_scores = self.text_scores_class(config, self.num_labels)
         self.post_init()
 
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, RoFormerLiteTextScores):
+            module.init_weights()
+
     @staticmethod
     def number_of_scores(config: RoFormerLiteConfig) -> int:
         return config.num_labels

@@ -52,7 +52,7 @@ class Words:
     starts: torch.Tensor  # (W,) first byte of each word
     ends: torch.Tensor  # (W,) the byte after its last
     documents: torch.Tensor  # (W,) the number of its document, rising
-    word_of_token: torch.Tensor  # (N,) the word that a token begins in, -1 for a token without text
+    word_of_token: torch.Tensor  # (N,) the first word of a token or behind it, -1 after the last of its document
 
     @classmethod
     def of_tokens(cls, token_bytes: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> "Words":
@@ -80,7 +80,7 @@ class Words:
         words = begins.cumsum(0) - 1
         starts = places_where(begins)
         ends = torch.cat((starts[1:], starts.new_full((1,), text.shape[0])))
-        return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, token_ids.shape[0]))
+        return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, owners, documents))
 
     def lower(self) -> torch.Tensor:
         """The text with small ASCII letters, `(S,)`."""
@@ -133,9 +133,16 @@ def join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left * 31 + right * 17 + 1) % PRIME
 
 
-def _first_words(words: torch.Tensor, tokens: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """The word of the first byte of each token, -1 without one; from the word and the token of each byte."""
-    words, tokens = F.pad(words, (0, 1), value=-1), F.pad(tokens, (0, 1), value=PRIME)  # there may be no byte
-    numbers = torch.arange(num_tokens, device=words.device)
-    first = torch.searchsorted(tokens, numbers)
-    return torch.where(tokens[first] == numbers, words[first], -1)
+def _first_words(
+    words: torch.Tensor, tokens: torch.Tensor, owners: torch.Tensor, documents: torch.Tensor
+) -> torch.Tensor:
+    """The word of the first byte of each token, or of the next token that has one, as a tokenizer may cut the blank
+    before a word from it; -1 where none follows in the document.
+
+    Args:
+        words, tokens, owners: Of each byte its word, token and document, `(S,)`.
+        documents: Of each token, `(N,)`.
+    """
+    words, owners = F.pad(words, (0, 1), value=-1), F.pad(owners, (0, 1), value=-1)  # there may be no byte behind
+    first = torch.searchsorted(tokens, torch.arange(documents.shape[0], device=words.device))
+    return torch.where(owners[first] == documents, words[first], -1)

@@ -107,7 +107,7 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
 
 
 class RoFormerLiteWordScores(RoFormerLiteTextScores):
-    """Scores of the word that a token begins in, `(tokens, num_labels)`, to be added to the logits of a tagger.
+    """Scores of the first word of each token, `(tokens, num_labels)`, to be added to the logits of a tagger.
 
     The features are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the pairs
     with the words beside it, and of two words to each side the word and its shape.

@@ -192,8 +192,10 @@ def test_tag(tmp_path):
         "PER": (1.0, 80),
     }
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
-    found = tagger("Anna lives in New York".split(), is_split_into_words=True)
-    assert [(entity["entity_group"], entity["word"].strip()) for entity in found] == [
+    (found,) = tagger("Anna lives in New York".split(), is_split_into_words=True)
+    # With so small a vocabulary the blank before a word is a token, which the pipeline takes for a word of no letters.
+    entities = [(entity["entity_group"], entity["word"].strip()) for entity in found]
+    assert [entity for entity in entities if entity[1]] == [
         ("PER", "Anna"),
         ("LOC", "New York"),
     ]
@@ -291,7 +293,7 @@ def test_disk_full_while_saving(tmp_path, capsys, monkeypatch):
 
     from hf_roformer_lite.training import finished_model
 
-    def full(history, path):
+    def full(history, path, chosen_step):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(finished_model, "draw_loss_curve", full)

@@ -51,7 +51,7 @@ MISTAKES = [
     (["predict"], "the following arguments are required: DIR"),
     (["bundle", "m", "--code"], "unrecognized arguments: --code"),
     (["demo", "--sed", "1"], "did you mean --seed"),
-    (["export", "m", "out", "--format", "gguf"], "choose one of onnx, torch"),
+    (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
     (["convert", "m", "out"], "exactly one of --from and --to"),
     (["verify", "m", "--from", "brt"], "there is no source 'brt'"),
     (["predict", "./modle"], "./modle: there is no such directory"),

@@ -30,7 +30,7 @@ STACK = set(
     "attention attention_plan attention_rows configuration_fields configuration_roformer_lite embeddings "
     "fast_linear fused_cross_entropy input_checks input_layout layers lazy_logits lm_heads losses "
     "modeling_roformer_lite parallel_heads ragged remote_code rope rope_parameters sharding task_heads "
-    "torch_internals walkthrough_layer".split()
+    "text_of_tokens text_scores torch_internals walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
 TOKENIZER = {"remote_code"} | {f"tokenization_{name}" for name in ("long_words", "roformer_lite", "texts", "unigram")}
@@ -168,9 +168,11 @@ def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
 
 def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
-    for folder in (tmp_path, tmp_path / "bert", tmp_path / "nothing"):
+    for folder in (tmp_path, tmp_path / "bert"):
         assert main(["bundle", str(folder)]) == 2
         assert f"{folder} holds neither a model nor a tokenizer" in capsys.readouterr().err
+    assert main(["bundle", str(tmp_path / "nothing")]) == 2
+    assert "nothing: there is no such directory" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     assert main(["bundle", str(tmp_path)]) == 2
     assert "config.json: ca" in capsys.readouterr().err  # cannot be loaded

@@ -121,7 +121,7 @@ def test_a_column_that_is_called_origin(name, tmp_path):
     read = list(read_table(tmp_path / name))
     assert [text_of(row, "origin") for row in read] == ["Paris", "Rome"]
     assert read[0]["origin"] == f"{tmp_path / name}:{2 if separator else 1}"
-    with pytest.raises(InputError, match="no column 'label'; the columns are: text, origin"):
+    with pytest.raises(InputError, match="no column 'label'; the columns are: origin, text"):
         value_of(read[0], "label")
 
 

@@ -71,7 +71,8 @@ def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
     run = Run(parsed.task, parsed, model, None, [], 1, 1.0, 1.0, {"train": 1}, example, [])
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}
-    results = {"metrics": {}, "rows": {"train": 1}, "by_label": {}, "parameters": 1, "vocabulary": 9, **results}
+    figures = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
+    results = {**figures, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
     results |= {"command": parsed.command, "training": training, "machine": machine, "versions": {}}
     write_model_card(results, run, folder)
     return ModelCard.load(folder / "README.md")

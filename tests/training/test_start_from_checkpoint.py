@@ -213,9 +213,10 @@ def test_defaults_of_fine_tuning(folder, tmp_path, capsys):
     short = ["--max_steps", "1"]
     converted = train("classify", tmp_path / "a", *data, "--model_name_or_path", directory, *short)["training"]
     assert converted["arguments"]["learning_rate"] == 1e-4 and converted["arguments"]["warmup_steps"] == 0.1
-    assert converted["fine_tuning_defaults"] == ["learning_rate", "num_train_epochs", "warmup_steps"]
+    names = ["learning_rate", "num_train_epochs", "warmup_steps", "word_dropout", "ema_decay"]
+    assert converted["fine_tuning_defaults"] == names
     card = (tmp_path / "a" / "README.md").read_text("utf-8")
-    assert "learning_rate, num_train_epochs, warmup_steps were not given: they are the defaults of fine-tuning" in card
+    assert f"{', '.join(names)} were not given: they are the defaults of fine-tuning" in card
     tiny = ["--size", "tiny", "--vocab_size", "270", *short]
     scratch = train("mlm", tmp_path / "b", *data, *tiny)["training"]
     assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
@@ -225,7 +226,7 @@ def test_defaults_of_fine_tuning(folder, tmp_path, capsys):
     told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]  # as from scratch
     again = train("tag", tmp_path / "d", *tags(tmp_path), "--model_name_or_path", tmp_path / "c", *told)["training"]
     assert again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
-    assert again["own_weights"] and not again["fine_tuning_defaults"]
+    assert again["own_weights"] and again["fine_tuning_defaults"] == ["word_dropout", "ema_decay"]
     tuned = train("classify", tmp_path / "e", *data, "--model_name_or_path", tmp_path / "a", *short)["training"]
     assert tuned["arguments"]["learning_rate"] == 1e-4 and not tuned["own_weights"]
 
