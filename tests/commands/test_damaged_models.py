@@ -15,6 +15,8 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["one two three four five six seven"] * 8
 INDEX = "model.safetensors.index.json"
 

@@ -12,6 +12,8 @@ from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.training.divergence import check_figures, weights_are_finite
 
+pytestmark = pytest.mark.slow
+
 NEW_MODEL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300"
