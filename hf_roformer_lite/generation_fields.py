@@ -74,9 +74,10 @@ def check_generation_fields(fields: Mapping[str, Any], where: str, vocab_size: i
 
 def _check_tokens(name: str, value: Any, where: str, vocab_size: int) -> None:
     last = vocab_size - 1 if vocab_size else _MAX_TOKEN_ID
+    # -1 is what transformers' users write for "no token"; texts that end before others of a batch need one to fill up
+    first = 0 if name == "pad_token_id" else -1
     for token in value if isinstance(value, list) else [value]:
-        # -1 is what transformers' users write for "no token"
-        if not _is_whole(token) or not -1 <= token <= last:
+        if not _is_whole(token) or not first <= token <= last:
             raise InputError(f"{where}: {name}={_shown(value)} must be a token of the model, 0 to {last:,}")
 
 

@@ -17,7 +17,7 @@ OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_source_length 16 "
     "--max_target_length 16 --per_device_train_batch_size 8 --max_steps 6 --save_strategy steps --save_steps 2 "
-    "--eval_strategy steps --eval_steps 2 --logging_steps 1"
+    "--eval_strategy steps --eval_steps 2 --logging_steps 1 --load_best_model_at_end false"
 ).split()
 STEP = 4  # where it is interrupted, with checkpoints after 2 and 4
 
