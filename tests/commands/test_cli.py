@@ -179,12 +179,13 @@ def test_classify_several_labels_and_numbers_of_pairs(tmp_path):
     assert float(predict(tmp_path / "pairs", ["a\tb"])[0]) < 6
 
 
-def test_tag(tmp_path):
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
+def test_tag(tmp_path, algorithm):
     sentences = [("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"), ("Rome B-LOC\nhas O\nBob B-PER\n")]
     (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(sentences * 40))
     files = ["--train_file", tmp_path / "a.iob2", "--test_file", tmp_path / "a.iob2"]
-    whole_words = ["--vocab_size", "400"]  # or the pipeline takes a blank that is a token for a word
-    run("train", "tag", *files, *TINY, *whole_words, "--num_train_epochs", "20", "--output_dir", tmp_path / "m")
+    more = ["--num_train_epochs", "20", "--tokenizer_algorithm", algorithm]
+    run("train", "tag", *files, *TINY, *more, "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
     assert predict(tmp_path / "m", ["Anna lives in New York"]) == ["Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"]
@@ -192,9 +193,15 @@ def test_tag(tmp_path):
         "LOC": (1.0, 80),
         "PER": (1.0, 80),
     }
+    if algorithm == "bpe":  # for transformers' heuristic about spaces the pipeline is right with wordpiece alone
+        return
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
-    found = tagger("lives in New York has Bob")
-    assert {("LOC", "New York"), ("PER", "Bob")} <= {(part["entity_group"], part["word"].strip()) for part in found}
+    sentence = "Anna lives in New York"
+    (found,) = tagger([sentence.split()], is_split_into_words=True)
+    assert [(entity["entity_group"], sentence[entity["start"] : entity["end"]]) for entity in found] == [
+        ("PER", "Anna"),
+        ("LOC", "New York"),
+    ]
 
 
 def test_tag_chinese_by_the_character(tmp_path):

@@ -217,23 +217,12 @@ class TagTask(LabelTask):
         return {"tokens": tokens, "tags": ["O"] * len(tokens)}
 
     def snippet(self, model_id: str, row: Row) -> str:
-        if self.has_entities:
-            return self._snippet_of_entities(model_id, row)
         return self.loading_code(model_id) + (
             f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
             "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
             "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
             "first = {word: place for place, word in reversed(list(enumerate(inputs.word_ids())))}\n"
             "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
-        )
-
-    def _snippet_of_entities(self, model_id: str, row: Row) -> str:
-        return (
-            "import hf_roformer_lite  # makes the architecture known to transformers\n"
-            "from transformers import pipeline\n\n"
-            f'tagger = pipeline("token-classification", {quoted(model_id)}, aggregation_strategy="first")\n'
-            f"tokens = {quoted(self.units(row['tokens'], row['tags'])[0])}\n"
-            "print(tagger(tokens, is_split_into_words=True))"
         )
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
