@@ -217,20 +217,20 @@ class RaggedBatch:
             is_packed=True,
         )
 
-    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-        """The real tokens of `(B, L)`, `(N,)`; their places in the flattened batch, `(N,)`; the number of the document
-        of each, `(N,)`, rising; and how many documents there are."""
+    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The real tokens of `(B, L)`, their places in the flattened batch and the number of the document of each,
+        rising; each `(N,)`."""
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
             real = slice(sum(batch.lengths))
             places, documents = batch.token_index[real], batch.document_of_token()[real]
-            return padded.flatten()[places], places, documents, len(batch.lengths)
+            return padded.flatten()[places], places, documents
         if self.attention_mask is None:
             places = torch.arange(padded.numel(), device=padded.device)
         else:
             places = self.attention_mask.flatten().nonzero().squeeze(-1)
-        return padded.flatten()[places], places, places // self.seq_len, self.batch_size
+        return padded.flatten()[places], places, places // self.seq_len
 
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
         """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.

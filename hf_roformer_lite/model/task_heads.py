@@ -76,9 +76,11 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             self.text_scores.resize_vocabulary(self.config.vocab_size)
         return embeddings
 
-    def score_text(self, input_ids: torch.Tensor | None, tokens: RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of the text, `(documents, num_labels)` or `(real tokens, num_labels)`, and the places of the real
-        tokens in the flattened batch.
+    def real_tokens(
+        self, input_ids: torch.Tensor | None, tokens: RaggedBatch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The real tokens, their places in the flattened batch and their documents, each `(N,)`, for the scores of
+        the text.
 
         Raises:
             ValueError: without `input_ids`, which tell the text.
@@ -88,9 +90,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
                 f"inputs_embeds: classifier_text_features={self.config.classifier_text_features} reads the text from "
                 "input_ids; give these instead."
             )
-        real, places, documents, num_documents = tokens.tokens_of_documents(input_ids)
-        by_token = self.text_scores_class is RoFormerLiteWordScores
-        return self.text_scores(real, documents, real.shape[0] if by_token else num_documents), places
+        return tokens.tokens_of_documents(input_ids)
 
     def encode_and_pool(
         self,
@@ -140,7 +140,8 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         )
         logits = self.classifier(pooled)  # (B, num_labels)
         if self.text_scores is not None:
-            logits = logits + self.score_text(input_ids, tokens)[0]
+            real, _, documents = self.real_tokens(input_ids, tokens)
+            logits = self.text_scores(logits, real, documents)
         loss = None
         if labels is not None:
             if self.config.problem_type is None:
@@ -193,7 +194,8 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     """A class for each token (entities, parts of speech).
 
-    With `config.classifier_text_features` the logits are the sum of the classifier's and of the scores of the words.
+    With `config.classifier_text_features` the logits are the classifier's, scores of the words and what the tags of
+    their neighbours say.
     """
 
     text_scores_class = RoFormerLiteWordScores
@@ -217,8 +219,10 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
         outputs = self.model(**inputs, layout=layout, return_dict=True)
         logits = self.classifier(outputs.last_hidden_state)  # (B, L, num_labels)
         if self.text_scores is not None:
-            scores, places = self.score_text(input_ids, layout.tokens)
-            logits = logits.flatten(0, 1).index_add(0, places, scores).view_as(logits)
+            real, places, documents = self.real_tokens(input_ids, layout.tokens)
+            flat = logits.flatten(0, 1)
+            scores = self.text_scores(flat[places], real, documents)
+            logits = flat.index_copy(0, places, scores).view_as(logits)
         if labels is not None:
             check_labels(labels, logits.shape[:2], "token")
         return TokenClassifierOutput(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
 _LONGEST_WORD = 48  # bytes of a word that tell it from others
+SEPARATOR = 0x1F  # the byte of a special token, a blank that no text has
 PRIME, _BASE = 2**31 - 1, 1_000_003  # of the polynomial hashes; products of two numbers below fit 64 bits
 
 # What a byte of UTF-8 is in a text: between words, in a word, a character that is a word, or inside a character.
@@ -53,6 +54,7 @@ class Words:
     ends: torch.Tensor  # (W,) the byte after its last
     documents: torch.Tensor  # (W,) the number of its document, rising
     word_of_token: torch.Tensor  # (N,) the first word of a token or behind it, -1 after the last of its document
+    is_first: torch.Tensor  # (N,) bool, the token that a word begins with, with the blank before it
 
     @classmethod
     def of_tokens(cls, token_bytes: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> "Words":
@@ -80,7 +82,11 @@ class Words:
         words = begins.cumsum(0) - 1
         starts = places_where(begins)
         ends = torch.cat((starts[1:], starts.new_full((1,), text.shape[0])))
-        return cls(text, words, starts, ends, owners[starts], _first_words(words, tokens, owners, documents))
+        word_of_token = _first_words(words, tokens, owners, documents)
+        is_part = (word_of_token >= 0) & (characters[:, 0] != SEPARATOR)
+        word_of_part = torch.where(is_part, word_of_token, -1)
+        is_first = is_part & (F.pad(word_of_part, (1, 0), value=-1)[:-1] != word_of_token)
+        return cls(text, words, starts, ends, owners[starts], word_of_token, is_first)
 
     def lower(self) -> torch.Tensor:
         """The text with small ASCII letters, `(S,)`."""

@@ -1,7 +1,8 @@
 """A linear model beside the encoder of a classifier or tagger: scores of features of the text.
 
 On a few thousand short texts a linear model on n-grams is hard to beat (Wang & Manning 2012, ACL; Joulin et al. 2017,
-EACL), and it errs elsewhere than an encoder does. For taggers, the word, its shape and its neighbours do the same.
+EACL), and it errs elsewhere than an encoder does. For taggers, the word, its shape, its neighbours and their tags do
+the same.
 """
 
 import torch
@@ -11,6 +12,7 @@ from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .tag_chain import messages_of_neighbours
 from .text_of_tokens import LONGEST_TOKEN, Words, join, places_where, seeded
 
 _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
@@ -31,7 +33,6 @@ class RoFormerLiteTextScores(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, num_labels))
         self.bias = nn.Parameter(torch.zeros(num_labels))
         self.register_buffer("hashes", torch.arange(rows))  # rising
-        self.register_buffer("rarity", torch.ones(rows))
         self.register_buffer("token_bytes", torch.zeros(config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8))
 
     def init_weights(self) -> None:
@@ -39,54 +40,72 @@ class RoFormerLiteTextScores(nn.Module):
         for tensor in (self.weight, self.bias, self.token_bytes):
             init.zeros_(tensor)
         init.copy_(self.hashes, torch.arange(self.hashes.shape[0]))
-        init.ones_(self.rarity)
 
     def resize_vocabulary(self, size: int) -> None:
         """Room for `size` tokens; new ones have no bytes and so no text."""
         self.token_bytes = F.pad(self.token_bytes, (0, 0, 0, size - len(self.token_bytes)))
 
-    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`.
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        """The logits of an encoder with the scores of the text, in the shape of `logits`.
 
         Args:
-            token_ids: `(N,)`.
+            logits: `(documents, num_labels)` or `(N, num_labels)`.
+            token_ids: Of the real tokens, `(N,)`.
             documents: The number of the document of each token, `(N,)`, rising.
         """
         raise NotImplementedError
 
-    def rows(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of the table that each owner has, once each, and the owners in rising order; each `(K,)`."""
-        keys, owners = self.find_features(token_ids, documents)
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`."""
+        raise NotImplementedError
+
+    def words_of(self, token_ids: torch.Tensor, documents: torch.Tensor) -> Words:
+        return Words.of_tokens(self.token_bytes, token_ids, documents)
+
+    def score(self, words: Words, num_owners: int) -> torch.Tensor:
+        """The sum of the scores of each owner's features, each once, and a bias, `(num_owners, num_labels)`."""
+        keys, owners = self.find_features(words)
         places = torch.searchsorted(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         known = places_where(self.hashes[places] == keys)
-        found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])
-        return found % self.hashes.shape[0], found // self.hashes.shape[0]
-
-    def forward(self, token_ids: torch.Tensor, documents: torch.Tensor, num_owners: int) -> torch.Tensor:
-        """Scores `(num_owners, num_labels)` of real tokens `(N,)`, each in the document `documents` `(N,)`: the scores
-        of the features, each with the weight `rarity` of its row, divided by the Euclidean norm of these weights, and
-        a bias."""
-        rows, owners = self.rows(token_ids, documents)  # each (K,)
-        weights = self.rarity[rows]  # (K,)
-        norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
+        found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])  # by rising owner
+        rows, owners = found % self.hashes.shape[0], found // self.hashes.shape[0]  # each (K,)
+        weights = self.weigh(rows, owners, num_owners)  # (K,)
         if is_tracing(rows):  # exporters have no bags
             scores = self.weight[rows] * weights[:, None]
-            sums = scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores)
-        else:
-            offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
-            sums = F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights)
-        return sums / norms.clamp(min=1e-6)[:, None] + self.bias
+            return scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores) + self.bias
+        offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
+        return F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights) + self.bias
+
+    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+        """How much each of the features found counts, `(K,)`."""
+        return torch.ones_like(rows, dtype=self.weight.dtype)
 
 
 class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
-    """Scores of a document's n-grams, `(documents, num_labels)`, to be added to the logits of a classifier.
+    """Scores of a document's n-grams, added to the logits of a classifier.
 
     The n-grams are words and pairs of words, and of each word of two bytes or more its substrings of 2 to 5 bytes and
-    its first and last 1 to 4 bytes; ASCII letters count as lower case.
+    its first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the weight `rarity`, and the weights
+    of a document have the Euclidean norm 1.
     """
 
-    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        words = Words.of_tokens(self.token_bytes, token_ids, documents)
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__(config, num_labels)
+        self.register_buffer("rarity", torch.ones(config.classifier_text_features))
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        init.ones_(self.rarity)
+
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        return logits + self.score(self.words_of(token_ids, documents), logits.shape[0])
+
+    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+        weights = self.rarity[rows]
+        norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
+        return weights / norms[owners]
+
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         text = words.lower()  # (S,)
         hashes, owners = words.hash_words(text), words.documents  # each (W,)
         same = places_where(owners[1:] == owners[:-1])
@@ -107,14 +126,30 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
 
 
 class RoFormerLiteWordScores(RoFormerLiteTextScores):
-    """Scores of the first word of each token, `(tokens, num_labels)`, to be added to the logits of a tagger.
+    """Scores of words and of the tags that follow one another, added to the logits of a tagger: a conditional random
+    field (Lafferty et al. 2001, ICML) above the encoder.
 
-    The features are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the pairs
-    with the words beside it, and of two words to each side the word and its shape.
+    The features of a word are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the
+    pairs with the words beside it, and of two words to each side the word and its shape. Each token has those of its
+    first word. `transitions` hold between the tokens that words begin with; see `messages_of_neighbours`.
     """
 
-    def find_features(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        words = Words.of_tokens(self.token_bytes, token_ids, documents)
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__(config, num_labels)
+        self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        init.zeros_(self.transitions)
+
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        words = self.words_of(token_ids, documents)
+        scores = logits + self.score(words, logits.shape[0])  # (N, num_labels)
+        first = places_where(words.is_first)  # (W,)
+        messages = messages_of_neighbours(scores[first], self.transitions, documents[first])
+        return scores.index_add(0, first, messages)
+
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         text = words.lower()
         lower, shapes, owners = words.hash_words(text), words.shapes(), words.documents  # each (W,)
         keys = [seeded(words.hash_words(words.text), 1), seeded(lower, 2), seeded(shapes, 3)]

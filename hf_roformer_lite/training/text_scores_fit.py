@@ -1,113 +1,81 @@
-"""Fits the scores of the text that a trained classifier or tagger adds to its logits, and weighs the two."""
+"""Fits the scores of the text that a trained classifier or tagger adds to its logits."""
 
-import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
+import pycrfsuite
 import torch
-from scipy.optimize import minimize
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
-from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.task_heads import RoFormerLiteClassificationModel
-from ..model.text_of_tokens import LONGEST_TOKEN
+from ..model.text_of_tokens import Words
 from ..model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoFormerLiteWordScores
-from .baselines import Baselines
-from .metrics import Metrics
+from .baselines.tagging import FIELD_SETTINGS
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
 _KEYS = 2**31  # hashes are below
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
+_ADDED = 0.1  # to the sum of a feature over the rows with a label, and over those without
+
+Examples = Sequence[Sequence[int]]  # token ids of each
 
 
-def token_bytes(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor | None:
-    """The first bytes of each token, `(vocab, LONGEST_TOKEN)` uint8, 0 after its end; None for a tokenizer whose
-    tokens are not known to be text.
-
-    A special token is a blank, as no word spans it; the padding token is nothing.
-    """
-    spell = _speller(json.loads(tokenizer.backend_tokenizer.to_str())["model"])
-    if spell is None:
-        return None
-    table = torch.zeros(len(tokenizer), LONGEST_TOKEN, dtype=torch.uint8)
-    special = set(tokenizer.all_special_ids)
-    for token, number in tokenizer.get_vocab().items():
-        text = b" " if number in special else spell(token)
-        kept = torch.tensor(list(text[:LONGEST_TOKEN]), dtype=torch.uint8)
-        table[number, : len(kept)] = kept
-    table[tokenizer.pad_token_id] = 0
-    return table
-
-
-def _speller(model: dict[str, Any]) -> Callable[[str], bytes] | None:
-    """How a token of a tokenizer's model is written in UTF-8."""
-    if model["type"] == "BPE":
-        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-        return lambda token: bytes(byte_of.get(character, 32) for character in token)
-    if model["type"] == "Unigram":
-        return lambda token: bytes.fromhex(token[3:5]) if _BYTE.fullmatch(token) else token.replace("▁", " ").encode()
-    if model["type"] == "WordPiece":
-        return lambda token: token.removeprefix("##").encode() if token.startswith("##") else f" {token}".encode()
-    return None
-
-
-def fit_text_scores(
-    kind: type[RoFormerLiteTextScores],
-    tokens: torch.Tensor,
-    examples: Sequence[Sequence[int]],
-    answers: np.ndarray,
-    config: RoFormerLiteConfig,
-) -> RoFormerLiteTextScores:
-    """A linear support vector machine (ridge regression for numbers) on features of the training texts.
-
-    The commonest features are taken, as many as fit into 16 MB of scores. Those of documents have their inverse
-    document frequency as weight, those of words all the same.
+def fit_document_scores(
+    tokens: torch.Tensor, examples: Examples, answers: np.ndarray, config: RoFormerLiteConfig
+) -> RoFormerLiteDocumentScores:
+    """A linear support vector machine (ridge regression for numbers) on the n-grams of the training texts, with their
+    inverse document frequency as weight. The commonest are taken, as many as fit into 16 MB of scores.
 
     Args:
-        kind: Which features.
         tokens: `token_bytes` of the tokenizer.
-        examples: Token ids of the training texts.
-        answers: For documents classes `(examples,)`, `(examples, labels)` of 0 and 1, or numbers `(examples,)`; for
-            words the class of each token of all examples, -100 where there is none.
+        examples: The training texts.
+        answers: Classes `(examples,)`, `(examples, labels)` of 0 and 1, or numbers `(examples,)`.
         config: That of the classifier.
     """
-    owners, keys = _occurrences(_empty_scores(kind, config, tokens, 1), examples)
-    if kind is RoFormerLiteWordScores:
-        has_answer = answers >= 0
-        numbers = np.cumsum(has_answer) - 1  # of those with an answer
-        owners, keys = numbers[owners[has_answer[owners]]], keys[has_answer[owners]]
-        answers = answers[has_answer]
-    hashes, counts = np.unique(keys, return_counts=True)
-    hashes = np.sort(hashes[np.argsort(-counts, kind="stable")[: _MOST_SCORES // config.num_labels]])
-    scores = _empty_scores(kind, config, tokens, max(1, len(hashes)))
+    scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, 1)
+    owners, keys = _occurrences(scores, examples)
+    hashes = _commonest(keys, config.num_labels)
     if not len(hashes):
         return scores
-    places = np.searchsorted(hashes, keys).clip(max=len(hashes) - 1)
-    known = hashes[places] == keys
-    places, owners = places[known], owners[known]
-    rarity = np.ones(len(hashes))
-    if kind is RoFormerLiteDocumentScores:
-        rarity += np.log((1 + len(answers)) / (1 + np.bincount(places, minlength=len(hashes))))
-    features = csr_matrix((rarity[places], (owners, places)), (len(answers), len(hashes)))
-    weights, bias = _linear_model(normalize(features), answers, config.problem_type)
-    with torch.no_grad():
-        for tensor, values in (
-            (scores.hashes, hashes),
-            (scores.rarity, rarity),
-            (scores.weight, weights),
-            (scores.bias, bias),
-        ):
-            tensor.copy_(torch.from_numpy(values))
+    found = _matrix(hashes, owners, keys, len(answers))
+    rarity = 1 + np.log((1 + len(answers)) / (1 + found.sum(axis=0).A1))
+    weights, bias = _linear_model(normalize(found @ diags(rarity)), answers, config.problem_type)
+    scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, len(hashes))
+    _fill(scores, hashes=hashes, rarity=rarity, weight=weights, bias=bias)
+    return scores
+
+
+def fit_word_scores(
+    tokens: torch.Tensor, examples: Examples, answers: Sequence[np.ndarray], config: RoFormerLiteConfig
+) -> RoFormerLiteWordScores:
+    """A conditional random field on the words of the training sentences (Lafferty et al. 2001, ICML; the library is
+    CRFsuite). Of its features the commonest are taken, as many as fit into 16 MB of scores.
+
+    Args:
+        tokens, examples, config: As for `fit_document_scores`.
+        answers: The class of each token of each sentence, -100 where there is none.
+    """
+    scores = _empty_scores(RoFormerLiteWordScores, config, tokens, 1)
+    owners, keys = _occurrences(scores, examples)
+    is_first = np.concatenate([words.is_first.numpy() for words, _, _ in read(scores, examples)])
+    tags = _tags_of_words(is_first, answers, config.id2label)  # (sentences) of (words,)
+    row_of_token = np.cumsum(is_first) - 1
+    owners, keys = row_of_token[owners[is_first[owners]]], keys[is_first[owners]]
+    hashes = _commonest(keys, config.num_labels)
+    if not len(hashes):
+        return scores
+    found = _matrix(hashes, owners, keys, sum(map(len, tags)))
+    weights, transitions = _conditional_random_field(found, tags, config.num_labels)
+    used = np.flatnonzero(np.abs(weights).sum(axis=1))
+    scores = _empty_scores(RoFormerLiteWordScores, config, tokens, max(1, len(used)))
+    if len(used):
+        _fill(scores, hashes=hashes[used], weight=weights[used], transitions=transitions)
     return scores
 
 
@@ -121,30 +89,100 @@ def _empty_scores(
     return scores
 
 
-def _occurrences(scores: RoFormerLiteTextScores, examples: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+@torch.no_grad()
+def _fill(scores: RoFormerLiteTextScores, **values: np.ndarray) -> None:
+    for name, value in values.items():
+        getattr(scores, name).copy_(torch.from_numpy(value))
+
+
+def read(scores: RoFormerLiteTextScores, examples: Examples) -> Iterator[tuple[Words, torch.Tensor, int]]:
+    """Some hundred examples at a time: their words, the number of the example of each token, from 0 on, and how many
+    documents or tokens can have scores."""
+    for start in range(0, len(examples), _AT_ONCE):
+        part = examples[start : start + _AT_ONCE]
+        documents = torch.repeat_interleave(torch.tensor([len(ids) for ids in part]))
+        words = scores.words_of(torch.tensor([token for ids in part for token in ids]), documents)
+        yield words, documents, len(documents) if isinstance(scores, RoFormerLiteWordScores) else len(part)
+
+
+@torch.no_grad()
+def scores_of(scores: RoFormerLiteTextScores, examples: Examples) -> torch.Tensor:
+    """Scores of all documents, or of all tokens, `(..., labels)`."""
+    return torch.cat([scores.score(words, amount) for words, _, amount in read(scores, examples)])
+
+
+def _occurrences(scores: RoFormerLiteTextScores, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     """The number of a document or token and the hash of a feature of it, each pair once."""
-    parts: list[tuple[np.ndarray, np.ndarray]] = []
-    for start, ids, documents, _ in _joined(scores, examples):
-        keys, owners = scores.find_features(ids, documents)
+    parts, first = [], 0
+    for words, _, amount in read(scores, examples):
+        keys, owners = scores.find_features(words)
         pairs = torch.unique(owners * _KEYS + keys)
-        parts.append(((pairs // _KEYS + start).numpy(), (pairs % _KEYS).numpy()))
+        parts.append(((pairs // _KEYS + first).numpy(), (pairs % _KEYS).numpy()))
+        first += amount
     owners, keys = zip(*parts, strict=True)
     return np.concatenate(owners), np.concatenate(keys)
 
 
-def _joined(
-    scores: RoFormerLiteTextScores, examples: Sequence[Sequence[int]]
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, int]]:
-    """Some hundred examples at a time: the number of the first document or token, all ids, the example of each, and
-    how many documents or tokens there are."""
-    by_token, first = isinstance(scores, RoFormerLiteWordScores), 0
-    for start in range(0, len(examples), _AT_ONCE):
-        part = examples[start : start + _AT_ONCE]
-        lengths = torch.tensor([len(ids) for ids in part])
-        amount = int(lengths.sum()) if by_token else len(part)
-        ids = torch.tensor([token for ids in part for token in ids])
-        yield first, ids, torch.repeat_interleave(lengths), amount
-        first += amount
+def _commonest(keys: np.ndarray, labels: int) -> np.ndarray:
+    """The commonest features, rising."""
+    hashes, counts = np.unique(keys, return_counts=True)
+    return np.sort(hashes[np.argsort(-counts, kind="stable")[: _MOST_SCORES // labels]])
+
+
+def _matrix(hashes: np.ndarray, owners: np.ndarray, keys: np.ndarray, rows: int) -> csr_matrix:
+    """1 where an owner has a feature."""
+    places = np.searchsorted(hashes, keys).clip(max=len(hashes) - 1)
+    known = hashes[places] == keys
+    return csr_matrix((np.ones(known.sum()), (owners[known], places[known])), (rows, len(hashes)))
+
+
+def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: dict[int, str]) -> list[np.ndarray]:
+    """The tag of each word of each sentence.
+
+    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those behind the first of
+    B-X have I-X if there is this tag. Words before the first label have the commonest tag.
+    """
+    numbers = {name: number for number, name in names.items()}
+    inside = {
+        number: numbers.get("I-" + name[2:], number) if name[:2] == "B-" else number for number, name in names.items()
+    }
+    labelled = np.concatenate(answers)
+    last = commonest = int(np.bincount(labelled[labelled >= 0]).argmax())
+    tags, start = [], 0
+    for sentence in answers:
+        found, last = [], commonest
+        for answer, is_word in zip(sentence.tolist(), is_first[start : start + len(sentence)], strict=True):
+            last = answer if answer >= 0 else inside[last]
+            if is_word:
+                found.append(last)
+        tags.append(np.array(found, dtype=int))
+        start += len(sentence)
+    return tags
+
+
+def _conditional_random_field(
+    features: csr_matrix, tags: Sequence[np.ndarray], labels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the one behind it."""
+    trainer = pycrfsuite.Trainer(verbose=False)
+    trainer.set_params(FIELD_SETTINGS)
+    names, start = [str(number) for number in range(max(features.shape[1], labels))], 0
+    for sentence in tags:
+        rows = [features.indptr[start + i : start + i + 2] for i in range(len(sentence))]
+        words = [[names[place] for place in features.indices[slice(*row)]] for row in rows]
+        trainer.append(words, [names[tag] for tag in sentence])
+        start += len(sentence)
+    tagger = pycrfsuite.Tagger()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "field"
+        trainer.train(str(path))
+        tagger.open(str(path))  # which reads all of it
+    found = tagger.info()
+    weights, transitions = np.zeros((features.shape[1], labels)), np.zeros((labels, labels))
+    for table, entries in ((weights, found.state_features), (transitions, found.transitions)):
+        for (row, label), weight in entries.items():
+            table[int(row), int(label)] = weight
+    return weights, transitions
 
 
 def _linear_model(features: csr_matrix, answers: np.ndarray, problem_type: str) -> tuple[np.ndarray, np.ndarray]:
@@ -153,85 +191,24 @@ def _linear_model(features: csr_matrix, answers: np.ndarray, problem_type: str) 
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
     if problem_type == "multi_label_classification":
-        machines = [_one_against_rest(features, column) for column in answers.T]
-        return np.stack([weights for weights, _ in machines], axis=1), np.array([bias for _, bias in machines])
-    machine = LinearSVC().fit(features, answers)
-    weights, bias = machine.coef_.T, machine.intercept_
-    if len(bias) == 1:  # of two classes the machine scores the second
-        return np.concatenate((-weights, weights), axis=1), np.concatenate((-bias, bias))
-    return weights, bias
+        columns = answers.T
+    else:
+        columns = answers == np.arange(answers.max() + 1)[:, None]
+    if problem_type != "multi_label_classification" and len(columns) == 2:
+        weights, bias = _one_against_rest(features, columns[1])
+        return np.stack((-weights, weights), axis=1), np.array([-bias, bias])
+    machines = [_one_against_rest(features, is_label) for is_label in columns]
+    return np.stack([weights for weights, _ in machines], axis=1), np.array([bias for _, bias in machines])
 
 
 def _one_against_rest(features: csr_matrix, is_label: np.ndarray) -> tuple[np.ndarray, float]:
+    """A support vector machine on features that are weighted by how much they tell about the label: half of each
+    weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), half is the same for all."""
     if is_label.min() == is_label.max():  # there is nothing to tell apart
         return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
-    machine = LinearSVC().fit(features, is_label)
-    return machine.coef_[0], float(machine.intercept_[0])
-
-
-@torch.no_grad()
-def scores_of(scores: RoFormerLiteTextScores, examples: Sequence[Sequence[int]]) -> np.ndarray:
-    """Scores of all documents, or of all tokens, `(..., labels)`."""
-    parts = [scores(ids, documents, amount).numpy() for _, ids, documents, amount in _joined(scores, examples)]
-    return np.concatenate(parts)
-
-
-def best_weights(
-    logits: np.ndarray, text_scores: np.ndarray, answers: np.ndarray, problem_type: str | None
-) -> tuple[float, float]:
-    """The weights of the encoder's logits and of the scores of the text, neither negative, for which the loss on the
-    validation data is least."""
-    # In double precision, as the minimiser takes small differences.
-    logits, text_scores, answers = (
-        torch.from_numpy(np.asarray(part)).double() for part in (logits, text_scores, answers)
-    )
-
-    def loss(weights: np.ndarray) -> float:
-        mixed = float(weights[0]) * logits + float(weights[1]) * text_scores
-        if problem_type == "regression":
-            return torch.nn.functional.mse_loss(mixed.squeeze(-1), answers).item()
-        if problem_type == "multi_label_classification":
-            return torch.nn.functional.binary_cross_entropy_with_logits(mixed, answers).item()
-        return torch.nn.functional.cross_entropy(mixed, answers.long()).item()
-
-    found = minimize(loss, x0=(1.0, 1.0), method="L-BFGS-B", bounds=((0, None), (0, None)))
-    return float(found.x[0]), float(found.x[1])
-
-
-@dataclass
-class Measured:
-    """One split: the encoder's logits, the scores of the text, the answers, and how the two are measured."""
-
-    logits: np.ndarray  # (documents or labelled tokens, labels)
-    text_scores: np.ndarray
-    answers: np.ndarray
-    measure: Callable[[np.ndarray], Metrics]
-
-
-def add_fitted_scores(
-    model: RoFormerLiteClassificationModel,
-    scores: RoFormerLiteTextScores,
-    splits: dict[str, Measured],
-    main_metric: str,
-) -> Baselines:
-    """Add fitted scores of the text to a trained model, unless they lower `main_metric` on the validation data.
-
-    Returns:
-        The figures of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
-    """
-    parts: Baselines = {
-        "its encoder alone": {split: part.measure(part.logits) for split, part in splits.items()},
-        "its linear model alone": {split: part.measure(part.text_scores) for split, part in splits.items()},
-    }
-    validation = splits["validation"]
-    weights = best_weights(validation.logits, validation.text_scores, validation.answers, model.config.problem_type)
-    mixed = validation.measure(weights[0] * validation.logits + weights[1] * validation.text_scores)
-    if weights[1] == 0 or mixed[main_metric] < parts["its encoder alone"]["validation"][main_metric]:
-        return {}
-    with torch.no_grad():
-        model.classifier.out_proj.weight.mul_(weights[0])
-        model.classifier.out_proj.bias.mul_(weights[0])
-        scores.weight.mul_(weights[1])
-        scores.bias.mul_(weights[1])
-    model.add_text_scores(scores)
-    return parts
+    with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
+    ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
+    mean_square = (features.multiply(features) @ np.square(ratios)).mean()
+    importance = 0.5 + 0.5 * ratios / np.sqrt(mean_square)
+    machine = LinearSVC().fit(features @ diags(importance), is_label)
+    return machine.coef_[0] * importance, float(machine.intercept_[0])

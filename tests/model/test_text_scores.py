@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import onnxruntime
@@ -21,7 +21,9 @@ from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.exporting import export_model
 from hf_roformer_lite.model.text_of_tokens import Words
 from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteWordScores
-from hf_roformer_lite.training.text_scores_fit import best_weights, fit_text_scores, scores_of, token_bytes
+from hf_roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, scores_of
+from hf_roformer_lite.training.text_scores_weights import Split, best_weights
+from hf_roformer_lite.training.token_bytes import token_bytes
 
 TEXTS = [
     "A fine “film”, truly fine!",
@@ -65,7 +67,7 @@ def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) ->
     examples = list(examples)
     ids = torch.tensor([token for example in examples for token in example])
     documents = torch.repeat_interleave(torch.tensor([len(example) for example in examples]))
-    keys, owners = scores.find_features(ids, documents)
+    keys, owners = scores.find_features(scores.words_of(ids, documents))
     return [set(keys[owners == number].tolist()) for number in range(len(examples))]
 
 
@@ -99,10 +101,9 @@ def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokeni
     )
     model = RoFormerLiteForSequenceClassification(config).eval()
     answers = np.array([0, 1, 0, 0, 1, 1] * 2)
-    scores = fit_text_scores(
-        RoFormerLiteDocumentScores, token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config
+    model.add_text_scores(
+        fit_document_scores(token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config)
     )
-    model.add_text_scores(scores)
     return model, tokenizer
 
 
@@ -110,7 +111,7 @@ def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokeni
 def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     model, tokenizer = _fitted()
     examples = tokenizer(TEXTS)["input_ids"]
-    ngrams = torch.from_numpy(scores_of(model.text_scores, examples))
+    ngrams = scores_of(model.text_scores, examples)
     assert ngrams.std(0).min() > 0.1
     assert torch.equal(ngrams[-1], model.text_scores.bias)  # an empty text has no n-grams
     scores, model.text_scores = model.text_scores, None
@@ -133,31 +134,96 @@ def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     assert torch.equal(again(**padded).logits, model(**padded).logits)
 
 
+def _best_sequences(scores: torch.Tensor, transitions: torch.Tensor) -> torch.Tensor:
+    """The score of the best sequence with each tag of each word, `(W, K)`, from all sequences."""
+    words, labels = scores.shape
+    best = torch.full_like(scores, -torch.inf)
+    for tags in product(range(labels), repeat=words):
+        score = sum(scores[i, tag] for i, tag in enumerate(tags)) + sum(transitions[pair] for pair in pairwise(tags))
+        for i, tag in enumerate(tags):
+            best[i, tag] = max(best[i, tag], score)
+    return best
+
+
 @torch.no_grad()
-def test_tagger_adds_the_scores_of_the_word_that_a_token_begins_in():
+def test_tags_of_a_tagger_are_those_of_the_best_sequence():
     torch.manual_seed(0)
+    texts = ["Fine music!", "90 minutes of anyone's", "电影很好", "film"]
     tokenizer = _tokenizer("bpe")
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
     model = RoFormerLiteForTokenClassification(config).eval()
-    examples = tokenizer(TEXTS)["input_ids"]
-    answers = np.concatenate([[-100, *(np.arange(len(ids) - 2) % 3), -100] for ids in examples])
-    scores = fit_text_scores(RoFormerLiteWordScores, token_bytes(tokenizer), examples, answers, config)
-    alone = [model(input_ids=torch.tensor([ids])).logits[0] for ids in examples]
+    examples = tokenizer(texts)["input_ids"]
+    answers = [np.array([-100, *(np.arange(len(ids) - 2) % 3), -100]) for ids in examples]
+    scores = fit_word_scores(token_bytes(tokenizer), examples, answers, config)
+    scores.transitions.normal_()
+    expected = []
+    for ids in examples:
+        logits = model(input_ids=torch.tensor([ids])).logits[0] + scores_of(scores, [ids])
+        first = scores.words_of(torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long)).is_first
+        logits[first] = _best_sequences(logits[first], scores.transitions)
+        logits[first] -= logits[first].amax(-1, keepdim=True)
+        expected.append((logits, first))
     model.add_text_scores(scores)
-    text_scores = torch.from_numpy(scores_of(scores, examples)).split([len(ids) for ids in examples])
-    expected = [logits + added for logits, added in zip(alone, text_scores, strict=True)]
-    assert (expected[0] - alone[0]).std(0).min() > 0.1
+
+    def check(found: torch.Tensor, wanted: torch.Tensor, first: torch.Tensor) -> None:
+        found = torch.where(first[:, None], found - found.amax(-1, keepdim=True), found)
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
     for side in ("right", "left"):
-        padded = tokenizer(TEXTS, padding=True, padding_side=side, return_tensors="pt")
+        padded = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt")
         for options in ({}, {"output_hidden_states": True}):
             logits = model(**padded, **options).logits
             for row, mask, wanted in zip(logits, padded["attention_mask"].bool(), expected, strict=True):
-                torch.testing.assert_close(row[mask], wanted, atol=1e-5, rtol=0)
+                check(row[mask], *wanted)
     packed = torch.tensor([[token for ids in examples for token in ids]])
     borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
     logits = model(input_ids=packed, cu_seq_lens_q=borders).logits[0]
-    torch.testing.assert_close(logits, torch.cat(expected), atol=1e-5, rtol=0)
+    check(logits, torch.cat([wanted for wanted, _ in expected]), torch.cat([first for _, first in expected]))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+def test_a_word_begins_with_one_token(algorithm):
+    """Whatever the tokens are: as many as words, none of them special, and never one behind another of the word."""
+    tokenizer = _tokenizer(algorithm)
+    table = token_bytes(tokenizer)
+    for text in TEXTS[:4]:
+        encoded = tokenizer(text)
+        ids = torch.tensor(encoded["input_ids"])
+        words = Words.of_tokens(table, ids, torch.zeros_like(ids))
+        first = words.is_first.nonzero()[:, 0].tolist()
+        assert 0 not in first and len(ids) - 1 not in first
+        begun = words.word_of_token[first].tolist()
+        assert begun == sorted(set(begun))
+        assert set(begun) == set(words.word_of_token[1:-1].tolist()) - {-1}
+
+
+def test_field_learns_which_tags_follow_one_another():
+    """The word `it` has the tag of the word before it, whatever that is; of a label of several words, one is `B`."""
+    names = {0: "O", 1: "B-X", 2: "I-X"}
+    sentences = [
+        (["good", "it"], ["B-X", "I-X"]),
+        (["bad", "it"], ["O", "O"]),
+        (["very", "U.S.", "it"], ["O", "B-X", "I-X"]),
+        (["U.S.", "bad", "it"], ["B-X", "O", "O"]),
+    ]
+    words = [tokens for tokens, _ in sentences]
+    tokenizer = RoFormerLiteTokenizer.train(
+        [" ".join(tokens) for tokens in words] * 9, vocab_size=290, show_progress=False
+    )
+    encoded = tokenizer(words, is_split_into_words=True)
+    answers = []
+    for i, (_, tags) in enumerate(sentences):
+        pieces = encoded.word_ids(i)
+        new = [piece is not None and piece != pieces[place - 1] for place, piece in enumerate(pieces)]
+        numbers = [list(names.values()).index(tag) for tag in tags]
+        answers.append(np.array([numbers[p] if n else -100 for p, n in zip(pieces, new, strict=True)]))
+    config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, id2label=names)
+    scores = fit_word_scores(token_bytes(tokenizer), encoded["input_ids"] * 20, answers * 20, config)
+    for ids, wanted in zip(encoded["input_ids"], answers, strict=True):
+        found = scores(torch.zeros(len(ids), 3), torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long)).argmax(-1)
+        assert found[wanted >= 0].tolist() == wanted[wanted >= 0].tolist()
+    transitions = scores.transitions
+    assert transitions[0, 2] < transitions[1, 2], "I-X stands behind B-X, not behind O"
 
 
 def test_features_of_a_word_in_its_sentence():
@@ -169,9 +235,9 @@ def test_features_of_a_word_in_its_sentence():
 
     def features(text: str, number: int) -> set[int]:
         ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
-        keys, tokens = scores.find_features(ids, torch.zeros_like(ids))
-        words = Words.of_tokens(scores.token_bytes, ids, torch.zeros_like(ids)).word_of_token
-        return set(keys[tokens == words.tolist().index(number)].tolist())
+        words = scores.words_of(ids, torch.zeros_like(ids))
+        keys, tokens = scores.find_features(words)
+        return set(keys[tokens == words.word_of_token.tolist().index(number)].tolist())
 
     film = features("A fine film", 1)
     assert len(film - features("A fine film indeed", 1)) == 2  # what is two words further on: nothing, or a word
@@ -205,10 +271,15 @@ def test_weights_make_the_loss_least():
     answers = generator.integers(0, 3, 400)
     right = np.eye(3)[answers] + generator.normal(size=(400, 3))
     useless = generator.normal(size=(400, 3))
-    encoder, ngrams = best_weights(right, useless, answers, "single_label_classification")
+
+    def weights(logits: np.ndarray, text_scores: np.ndarray) -> tuple[float, ...]:
+        split = Split(*map(torch.from_numpy, (logits, text_scores, answers)), measure=lambda joint: {})
+        return best_weights(split, "single_label_classification")
+
+    encoder, ngrams = weights(right, useless)
     assert encoder == pytest.approx(1, abs=0.25)  # the log-odds of such noise
     assert ngrams < 0.15
-    assert best_weights(useless, 2 * right, answers, "single_label_classification")[1] == pytest.approx(0.5, abs=0.15)
+    assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
 
 
 @pytest.mark.parametrize("head", [RoFormerLiteForSequenceClassification, RoFormerLiteForTokenClassification])
@@ -219,9 +290,12 @@ def test_exported_graphs_add_the_scores_too(head, tmp_path):
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=2)
     model = head(config).eval()
     by_token = head is RoFormerLiteForTokenClassification
-    kind = RoFormerLiteWordScores if by_token else RoFormerLiteDocumentScores
-    answers = np.arange(sum(map(len, examples)) if by_token else len(examples)) % 2
-    model.add_text_scores(fit_text_scores(kind, token_bytes(tokenizer), examples, answers, config))
+    if by_token:
+        answers = [np.arange(len(ids)) % 2 for ids in examples]
+        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), examples, answers, config))
+    else:
+        answers = np.arange(len(examples)) % 2
+        model.add_text_scores(fit_document_scores(token_bytes(tokenizer), examples, answers, config))
     export_model(model, "onnx").save_pretrained(tmp_path)
     session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
     names = [given.name for given in session.get_inputs()]

@@ -12,7 +12,12 @@ from ..metrics import tagging_metrics
 from . import Baselines, at_most
 
 _MOST_SENTENCES = 10_000
-_ITERATIONS = 60  # of L-BFGS; more change little and take long
+FIELD_SETTINGS = {
+    "c1": 0.1,
+    "c2": 0.01,
+    "max_iterations": 60,  # of L-BFGS; more change little and take long
+    "feature.possible_transitions": True,
+}
 _AFFIXES = (1, 2, 3, 4)
 _NEIGHBOURS = (-2, -1, 1, 2)
 
@@ -57,7 +62,7 @@ def _commonest_tags(train: Sentences) -> defaultdict[str, str]:
 
 def _train_field(train: Sentences) -> pycrfsuite.Tagger:
     trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params({"c1": 0.1, "c2": 0.01, "max_iterations": _ITERATIONS, "feature.possible_transitions": True})
+    trainer.set_params(FIELD_SETTINGS)
     for words, tags in zip(*train, strict=True):
         trainer.append(word_features(words), tags)
     tagger = pycrfsuite.Tagger()

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
+    from ...model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores
     from ..baselines import Baselines
-    from ..options import TrainOptions
+    from ..text_scores_weights import Split
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 _RANKING = ("top_k", "threshold", "none_label")  # options of `predict` about labels
@@ -191,26 +192,19 @@ class ClassifyTask(LabelTask):
         }
         return classification_baselines(self.problem_type, examples.pop("train"), examples)
 
-    def complete_model(
-        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
-        from ...model.text_scores import RoFormerLiteDocumentScores
-        from ..text_scores_fit import Measured, add_fitted_scores, fit_text_scores, scores_of, token_bytes
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteDocumentScores:
+        from ..text_scores_fit import fit_document_scores
 
-        tokens = token_bytes(tokenizer)
-        if tokens is None or not self.wants_text_scores(options, trainer, encoded):
-            return {}
-        answers = {split: np.array(encoded[split]["labels"]) for split in encoded}
-        ids = {split: encoded[split]["input_ids"][:] for split in encoded}
-        kind, config = RoFormerLiteDocumentScores, trainer.model.config
-        scores = fit_text_scores(kind, tokens, ids["train"], answers["train"], config)
-        splits = {}
-        for split in ids.keys() - {"train"}:
-            true = answers[split]
-            logits = trainer.predict(encoded[split]).predictions[: len(true)]
-            measure = partial(self._measure, labels=true)
-            splits[split] = Measured(logits, scores_of(scores, ids[split]), true, measure)
-        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
+        return fit_document_scores(tokens, train["input_ids"][:], np.array(train["labels"]), config)
+
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+        from ..text_scores_weights import make_split
+
+        true = np.array(encoded["labels"])
+        logits = trainer.predict(encoded).predictions[: len(true)]
+        return make_split(scores, encoded["input_ids"][:], logits, true, partial(self._measure, labels=true))
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.problem_type = problem_type_of(config)

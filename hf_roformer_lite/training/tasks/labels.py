@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
@@ -12,10 +15,13 @@ from ..task_arguments import TaskArguments
 from .base import Task, architecture_of
 
 if TYPE_CHECKING:
-    from datasets import DatasetDict
+    from datasets import Dataset, DatasetDict
     from transformers import Trainer
 
+    from ...model.text_scores import RoFormerLiteTextScores
+    from ..baselines import Baselines
     from ..options import TrainOptions
+    from ..text_scores_weights import Split
 
 _SHOWN = 20  # labels in a message
 
@@ -87,7 +93,34 @@ class LabelTask(Task):
             f"{_shown(self.config_labels())}"
         )
 
-    def wants_text_scores(self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict) -> bool:
+    def complete_model(
+        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> Baselines:
+        from ..text_scores_weights import add_fitted_scores
+        from ..token_bytes import token_bytes
+
+        tokens = token_bytes(tokenizer)
+        if tokens is None or not self._wants_text_scores(options, trainer, encoded):
+            return {}
+        scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
+        splits = {
+            split: self.split_of(trainer, scores, encoded[split])
+            for split in ("validation", "test")
+            if split in encoded
+        }
+        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
+
+    @abstractmethod
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteTextScores:
+        """Scores of the text, learnt from the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
+
+    @abstractmethod
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+        """What the trained encoder and the scores of the text say about a split."""
+
+    def _wants_text_scores(self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict) -> bool:
         """Whether scores of the text are fitted beside the encoder: see `--text_scores`."""
         wanted = self.args.text_scores
         if wanted is None:

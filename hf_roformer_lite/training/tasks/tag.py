@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
+    from ...model.text_scores import RoFormerLiteTextScores, RoFormerLiteWordScores
     from ..baselines import Baselines
-    from ..options import TrainOptions
+    from ..text_scores_weights import Split
 
 _PARTS_AT_ONCE = 8  # of sentences that are too long
 _IOB = re.compile(r"O|[BI]-.+")
@@ -177,35 +178,28 @@ class TagTask(LabelTask):
         }
         return tagging_baselines(self.has_entities, sentences.pop("train"), sentences)
 
-    def complete_model(
-        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
-        from ...model.text_scores import RoFormerLiteWordScores
-        from ..text_scores_fit import Measured, add_fitted_scores, fit_text_scores, scores_of, token_bytes
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteWordScores:
+        from ..text_scores_fit import fit_word_scores
 
-        tokens = token_bytes(tokenizer)
-        if tokens is None or not self.wants_text_scores(options, trainer, encoded):
-            return {}
-        answers = {split: [np.array(row) for row in encoded[split]["labels"]] for split in encoded}
-        ids = {split: encoded[split]["input_ids"][:] for split in encoded}
-        kind, config = RoFormerLiteWordScores, trainer.model.config
-        scores = fit_text_scores(kind, tokens, ids["train"], np.concatenate(answers["train"]), config)
-        splits, trainer.preprocess_logits_for_metrics = {}, None
-        for split in ids.keys() - {"train"}:
-            rows = trainer.predict(encoded[split]).predictions[: len(ids[split])]
-            true = np.concatenate(answers[split])
-            logits = np.concatenate([row[: len(row_ids)] for row, row_ids in zip(rows, ids[split], strict=True)])
-            text_scores, has_tag = scores_of(scores, ids[split]), true != -100
-            measure = partial(self._measure_flat, answers=answers[split])
-            splits[split] = Measured(logits[has_tag], text_scores[has_tag], true[has_tag], measure)
+        return fit_word_scores(tokens, train["input_ids"][:], [np.array(row) for row in train["labels"]], config)
+
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+        from ..text_scores_weights import make_split
+
+        ids, answers = encoded["input_ids"][:], [np.array(row) for row in encoded["labels"]]
+        trainer.preprocess_logits_for_metrics = None
+        rows = trainer.predict(encoded).predictions[: len(ids)]
         trainer.preprocess_logits_for_metrics = self.reduce_logits
-        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
+        logits = np.concatenate([row[: len(row_ids)] for row, row_ids in zip(rows, ids, strict=True)])
+        measure = partial(self._measure_flat, answers=answers)
+        return make_split(scores, ids, logits, np.concatenate(answers), measure)
 
     def _measure_flat(self, logits: np.ndarray, answers: list[np.ndarray]) -> Metrics:
-        """Figures for the logits of all tagged tokens, one sentence after another."""
-        names, sizes = list(self.labels), [int((row != -100).sum()) for row in answers]
-        best = np.split(logits.argmax(-1), np.cumsum(sizes)[:-1])
-        predicted = [[names[i] for i in row] for row in best]
+        """Figures for the logits of all tokens, one sentence after another."""
+        names, best = list(self.labels), np.split(logits.argmax(-1), np.cumsum([len(row) for row in answers])[:-1])
+        predicted = [[names[i] for i in found[row != -100]] for found, row in zip(best, answers, strict=True)]
         true = [[names[i] for i in row[row != -100]] for row in answers]
         return tagging_metrics(predicted, true, self.has_entities)
 
