@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .text_of_tokens import LONGEST_TOKEN, Words, join, places_where, seeded
+from .text_of_tokens import LONGEST_TOKEN, Words, join, places_in, places_where, seeded
 
 _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
 _AFFIXES = (1, 2, 3, 4)  # bytes
@@ -57,7 +57,7 @@ class RoFormerLiteTextScores(nn.Module):
     def rows(self, token_ids: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of the table that each owner has, once each, and the owners in rising order; each `(K,)`."""
         keys, owners = self.find_features(token_ids, documents)
-        places = torch.searchsorted(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
+        places = places_in(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         known = places_where(self.hashes[places] == keys)
         found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])
         return found % self.hashes.shape[0], found // self.hashes.shape[0]
