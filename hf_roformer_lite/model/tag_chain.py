@@ -27,13 +27,14 @@ def messages_of_neighbours(
         documents: The number of the document of each word, `(W,)`, rising.
         join: How the possible tags of a neighbour are joined.
     """
-    follows = (documents[1:] == documents[:-1]).to(scores.dtype)[:, None]  # (W - 1, 1)
+    has_left = (F.pad(documents, (1, 0), value=-1)[:-1] == documents)[:, None]  # (W, 1)
+    has_right = (F.pad(documents, (0, 1), value=-1)[1:] == documents)[:, None]  # (W, 1)
     from_left = from_right = torch.zeros_like(scores)
     for _ in range(_REACH):
-        to_right = join((scores + from_left)[:-1, :, None] + transitions, 1)  # (W - 1, K)
-        to_left = join((scores + from_right)[1:, None, :] + transitions, 2)  # (W - 1, K)
-        from_left = F.pad(_without_constant(to_right) * follows, (0, 0, 1, 0))
-        from_right = F.pad(_without_constant(to_left) * follows, (0, 0, 0, 1))
+        to_right = _without_constant(join((scores + from_left)[:, :, None] + transitions, 1))  # (W, K)
+        to_left = _without_constant(join((scores + from_right)[:, None, :] + transitions, 2))  # (W, K)
+        from_left = F.pad(to_right, (0, 0, 1, 0))[:-1] * has_left
+        from_right = F.pad(to_left, (0, 0, 0, 1))[1:] * has_right
     return from_left + from_right
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
+from transformers.utils.import_utils import is_tracing
 
 LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
 _LONGEST_WORD = 48  # bytes of a word that tell it from others
@@ -81,7 +82,7 @@ class Words:
         text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]  # each (S,)
         words = begins.cumsum(0) - 1
         starts = places_where(begins)
-        ends = torch.cat((starts[1:], starts.new_full((1,), text.shape[0])))
+        ends = torch.cat((starts, starts.new_full((1,), text.shape[0])))[1:]  # none where there is no word
         word_of_token = _first_words(words, tokens, owners, documents)
         is_part = (word_of_token >= 0) & (characters[:, 0] != SEPARATOR)
         word_of_part = torch.where(is_part, word_of_token, -1)
@@ -129,6 +130,21 @@ def places_where(condition: torch.Tensor) -> torch.Tensor:
     return condition.nonzero()[:, 0]
 
 
+def places_in(rising: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """How many of `rising` `(F,)` are smaller than each of `values`. Exporters compare every pair for `searchsorted`;
+    by halving, a graph of 2 to the power of 17 hashes reads 17 of them."""
+    if not is_tracing(values):
+        return torch.searchsorted(rising, values)
+    places = torch.zeros_like(values)
+    step = 1 << (rising.shape[0].bit_length() - 1)
+    while step:
+        further = places + step
+        is_smaller = rising[further.clamp(max=rising.shape[0]) - 1] < values
+        places = torch.where((further <= rising.shape[0]) & is_smaller, further, places)
+        step //= 2
+    return places
+
+
 def seeded(hashes: torch.Tensor, seed: int) -> torch.Tensor:
     """Other numbers for features of another sort."""
     return (hashes * 31 + 1_000_033 * seed) % PRIME
@@ -150,5 +166,6 @@ def _first_words(
         documents: Of each token, `(N,)`.
     """
     words, owners = F.pad(words, (0, 1), value=-1), F.pad(owners, (0, 1), value=-1)  # there may be no byte behind
-    first = torch.searchsorted(tokens, torch.arange(documents.shape[0], device=words.device))
+    sizes = torch.zeros_like(documents).index_add(0, tokens, torch.ones_like(tokens))  # (N,) bytes of each token
+    first = sizes.cumsum(0) - sizes
     return torch.where(owners[first] == documents, words[first], -1)

@@ -13,7 +13,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .tag_chain import messages_of_neighbours
-from .text_of_tokens import LONGEST_TOKEN, Words, join, places_where, seeded
+from .text_of_tokens import LONGEST_TOKEN, Words, join, places_in, places_where, seeded
 
 _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
 _AFFIXES = (1, 2, 3, 4)  # bytes
@@ -65,7 +65,7 @@ class RoFormerLiteTextScores(nn.Module):
     def score(self, words: Words, num_owners: int) -> torch.Tensor:
         """The sum of the scores of each owner's features, each once, and a bias, `(num_owners, num_labels)`."""
         keys, owners = self.find_features(words)
-        places = torch.searchsorted(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
+        places = places_in(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         known = places_where(self.hashes[places] == keys)
         found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])  # by rising owner
         rows, owners = found % self.hashes.shape[0], found // self.hashes.shape[0]  # each (K,)
