@@ -1,4 +1,7 @@
-"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what the page shows."""
+"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what the page shows.
+
+Those of docs are slow tests.
+"""
 
 import re
 import shutil
@@ -13,6 +16,11 @@ from hub_server import running_hub
 from safetensors.torch import load_file
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+RUNNING = [
+    pytest.param(block, marks=[pytest.mark.slow] * (block.page != README), id=str(block))
+    for block in BLOCKS
+    if block.runs_here
+]
 SAVED = {
     "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"},
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
@@ -46,7 +54,7 @@ def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
     return directory_of
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.runs_here], ids=str)
+@pytest.mark.parametrize("block", RUNNING)
 def test_block(block: Block, directory_of, hub):
     folder = directory_of(block.page)
     out = run_python(block, folder, hub.url) if block.language == "python" else run_bash(block, folder)

@@ -77,6 +77,7 @@ def test_long_text(run, tmp_path):
     assert f"long, and seven short: (8, {lengths[2]})" in out
 
 
+@pytest.mark.slow
 def test_translate_and_its_exports(run, tmp_path):
     """Both engines give the tokens of `generate`, in processes that can import neither torch nor transformers."""
     rows = unique_examples(300, 7, held_out=False)

@@ -95,6 +95,7 @@ def test_train_save_and_load_in_a_fresh_process(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STSB.is_dir(), reason="the sentences of STS-B do not lie beside the project")
 def test_one_epoch_of_stsb(tmp_path):
     """From random weights: what one epoch over 5,749 pairs teaches an encoder of two layers."""

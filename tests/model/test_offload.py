@@ -16,6 +16,7 @@ from hf_roformer_lite.model.ragged import RaggedBatch
 SCRIPT = Path(__file__).parent / "two_devices.py"
 
 
+@pytest.mark.slow
 def test_layers_on_two_devices():
     environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=300)

@@ -17,6 +17,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassificati
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.cli import main
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a house", "the dog and the houses"]
 
 

@@ -50,7 +50,9 @@ def inputs_for(auto: str, is_pair: bool) -> dict[str, torch.Tensor]:
     return {"input_ids": IDS, "attention_mask": MASK} | ({"decoder_input_ids": IDS.flip(0)} if is_pair else {})
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("small", "base"))) for name in PRESETS]
+)
 def test_every_class_and_preset(preset, tmp_path):
     jobs, expected = [], {}
     for is_pair, classes in ((False, STACK_CLASSES), (True, PAIR_CLASSES)):

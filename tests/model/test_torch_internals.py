@@ -11,6 +11,8 @@ from torch import nn
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "_has_any_global_hook",
     "_are_functorch_transforms_active",

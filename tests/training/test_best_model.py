@@ -52,6 +52,7 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     assert all(torch.equal(saved[name], tensor) for name, tensor in averaged.items())
 
 
+@pytest.mark.slow
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
     """The patience counts what was measured before the interruption."""
     options = ["--metric_for_best_model", "loss", "--early_stopping_patience", "4", "--num_train_epochs", "30"]

@@ -111,6 +111,7 @@ def commands_of(page: Path) -> list[str]:
     return [command for block in blocks for command in block.replace("\\\n", " ").splitlines()]
 
 
+@pytest.mark.slow
 def test_command_of_the_docs_on_two_machines(tmp_path):
     """Two launchers that know nothing of each other but an address, and share the output directory."""
     (command,) = [c for c in commands_of(ROOT / "docs" / "devices.md") if "--machine_rank" in c]

@@ -27,6 +27,7 @@ def command(tmp_path) -> list[str]:
     return ["train", "mlm", "--train_file", str(tmp_path / "train.txt"), *OPTIONS, "--output_dir", str(tmp_path / "m")]
 
 
+@pytest.mark.slow
 def test_two_at_once_and_then_a_kill(command, tmp_path, capsys):
     """A second command is refused and changes nothing. After a kill of the first it goes on, though the first had a
     child process that reads the data."""

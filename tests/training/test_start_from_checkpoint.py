@@ -206,6 +206,7 @@ def test_refusals(folder, tmp_path, capsys):
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_defaults_of_fine_tuning(folder, tmp_path, capsys):
     """Rates of a converted model and of one that the command has trained, unless told otherwise; the card says so."""
     directory = save(BertModel(bert_config()), folder, "defaults")
