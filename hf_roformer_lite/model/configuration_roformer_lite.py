@@ -114,7 +114,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             before the classifier (BERT and RoFormer have `tanh`). Default: none.
         classifier_dropout (`float`, *optional*): Dropout before a classifier. Default: `hidden_dropout`.
         classifier_text_features (`int`, defaults to 0): With a positive number, the classifier of sequences adds the
-            scores of as many n-grams to its logits, that of tokens those of words (`RoFormerLiteTextScores`).
+            scores of as many n-grams to its logits, that of tokens those of as many features of words and of the tags
+            beside them (`RoFormerLiteTextScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
         lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
         is_decoder (`bool`, defaults to `False`): Causal attention and a cache.

@@ -189,8 +189,12 @@ class OwnTrainingArguments:
         default=False,
         metadata={"help": "Replace a finished model, and discard an unfinished training with other options."},
     )
-    num_train_epochs: float = field(
-        default=10.0, metadata={"help": "Passes over the training data. Default of fine-tuning: 4."}
+    num_train_epochs: float | None = field(
+        default=None,
+        metadata={
+            "help": "Passes over the training data. Default: as many as show 300,000 examples, from 3 to 20; of "
+            "fine-tuning 4."
+        },
     )
     max_steps: int = field(default=-1, metadata={"help": "Number of training steps, instead of epochs."})
     time_limit_minutes: float | None = field(

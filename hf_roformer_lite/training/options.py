@@ -73,6 +73,8 @@ class TrainOptions:
             by_loss = (args.metric_for_best_model or "loss").endswith("loss")
             free = free - _WHEN_MEASURED - (frozenset() if by_loss else _GENERATION)
         training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
+        if args.epochs_follow_data:
+            training["num_train_epochs"] = None
         options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
         return {name: _plain(value) for name, value in options.items() if name not in free}
 

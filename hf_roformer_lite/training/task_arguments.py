@@ -17,7 +17,7 @@ BleuTokenizer = Literal[
 ]
 
 # A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
-_FOR_LABELS = {"num_train_epochs": 20.0, "word_dropout": 0.2, "ema_decay": 0.999}
+_FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 
 @dataclass
@@ -39,8 +39,9 @@ class LabelArguments(TaskArguments):
     text_scores: bool | None = field(
         default=None,
         metadata={
-            "help": "Fit a linear model on n-grams and words of the text beside the encoder and add the two up, if "
-            "that is better on the validation data. Default: for new models, not beside --model_name_or_path."
+            "help": "Fit a linear model on n-grams (classify) or a conditional random field on words (tag) beside the "
+            "encoder and join the two, if that is better on the validation data. Default: for new models, not beside "
+            "--model_name_or_path."
         },
     )
 
@@ -50,7 +51,6 @@ class Seq2SeqDataArguments(TaskArguments):
     """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
 
     task = "seq2seq"
-    training_defaults = {"num_train_epochs": 20.0}
     summary = "text to text: translation, normalisation, spelling …"
     model_arguments = Seq2SeqModelArguments
     stock_training_arguments = "Seq2SeqTrainingArguments"
@@ -82,7 +82,7 @@ class LanguageModelDataArguments(TaskArguments):
     have one document in each row."""
 
     task = "causal"
-    training_defaults = {"num_train_epochs": 20.0, "per_device_train_batch_size": 8}
+    training_defaults = {"per_device_train_batch_size": 8}
     summary = "causal language model: a decoder learns to continue text"
     measuring_options = ("text_column", "block_size", "line_by_line")
 

@@ -242,6 +242,7 @@ def make_trainer(
     task, args = options.task, options.training
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
+    args.follow_data(len(encoded["train"]))
     if not args.has_metric:
         args.metric_for_best_model = task.metric_for_best_model
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")

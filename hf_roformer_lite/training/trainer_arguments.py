@@ -11,6 +11,8 @@ from .arguments import HubArguments, OwnTrainingArguments
 from .metrics import LOWER_IS_BETTER
 from .stock_limits import check_stock_numbers
 
+_FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
+
 
 @dataclass
 class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, TrainingArguments):
@@ -22,6 +24,9 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"--{option.name}={value} must be a number that is finite")
         OwnTrainingArguments.__post_init__(self)
+        self.epochs_follow_data = self.num_train_epochs is None
+        if self.epochs_follow_data:
+            self.num_train_epochs = float(_MOST_EPOCHS)  # until the data are known
         self.has_metric = self.metric_for_best_model is not None  # transformers fills it in
         if self.has_metric and self.greater_is_better is None:
             name = self.metric_for_best_model.removeprefix("eval_")
@@ -40,6 +45,14 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
         TrainingArguments.__post_init__(self)
+
+    def follow_data(self, examples: int) -> None:
+        """Take as many epochs as show 300,000 training examples, from 3 to 20, where no number was given.
+
+        Early stopping ends a training that learns no more. What these bounds prevent is a schedule of days.
+        """
+        if self.epochs_follow_data:
+            self.num_train_epochs = float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EXAMPLES // max(1, examples))))
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import pytest
 
 from hf_roformer_lite.cli import main
+from hf_roformer_lite.training.trainer_arguments import RoFormerLiteTrainingArguments
 
 CASES = {
     "--report_to tensorbord": "--report_to tensorbord: tensorbord is not supported",
@@ -26,3 +27,13 @@ def test_one_sentence(options, tmp_path, capsys):
     errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(errors) == 1 and CASES[options] in errors[0]
     assert not list(tmp_path.glob("m*"))
+
+
+@pytest.mark.parametrize("examples, epochs", [(0, 20), (100, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])
+def test_epochs_follow_the_data(examples, epochs, tmp_path):
+    args = RoFormerLiteTrainingArguments(str(tmp_path / "out"), use_cpu=True)
+    args.follow_data(examples)
+    assert args.num_train_epochs == epochs
+    told = RoFormerLiteTrainingArguments(str(tmp_path / "out"), num_train_epochs=7, use_cpu=True)
+    told.follow_data(examples)
+    assert told.num_train_epochs == 7
