@@ -76,7 +76,7 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
     hub_datasets = options.card.datasets or [
         name for name in [options.data.dataset_name] if name is not None and is_hub_name(name)
     ]
-    base = options.model.model_name_or_path
+    bases = [name for name in options.model.pretrained if is_hub_name(name)]
     figures = [
         (split, name, value)
         for split, metrics in results["metrics"].items()
@@ -102,7 +102,7 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
         pipeline_tag=task.pipeline_tag,
         tags=["roformer-lite", "rope", task.name],
         datasets=hub_datasets or None,
-        base_model=base if base is not None and is_hub_name(base) else None,
+        base_model=bases[0] if len(bases) == 1 else bases or None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in figures}) or None,
         model_name=_title(options),
         eval_results=evaluations or None,

@@ -5,11 +5,11 @@ import re
 import shlex
 
 import pytest
-from conftest import ROOT, build, stack_config
+from conftest import ROOT, build, seq2seq_config, stack_config
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_roformer_lite import RoFormerLiteForMaskedLM
+from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from hf_roformer_lite.commands.train import parse_options
 from hf_roformer_lite.training.model_card import write_model_card
 from hf_roformer_lite.training.results import Run
@@ -62,11 +62,14 @@ def test_code_of_measured_card(path):
 def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
     """The card of a training that never was, with these results, on a file in `folder`."""
     rows = {"mlm": {"text": "my secret"}, "classify": {"text": "my secret", "text_pair": "too", "label": "x"}}
+    rows["seq2seq"] = {"source": "my secret", "target": "too"}
     path = folder / "private" / "data.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows[task]) + "\n")
     parsed = parse_options(task, ["--train_file", str(path), "--use_cpu", "true", *options])
-    model = build(RoFormerLiteForMaskedLM, stack_config())
+    is_pair = task == "seq2seq"
+    head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
+    model = build(head, seq2seq_config() if is_pair else stack_config())
     example = parsed.task.select_columns({**rows[task], "origin": "data.jsonl:1"})
     run = Run(parsed.task, parsed, model, None, [], 1, 1.0, 1.0, {"train": 1}, example, [])
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
@@ -107,6 +110,9 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"
     card = card_of(tmp_path, {}, "mlm", *options[:4], "--hub_model_id", "me/m2")  # which is not uploaded
     assert 'from_pretrained("m")' in card.text
+    stacks = ["--encoder_name_or_path", "google/bert", "--decoder_name_or_path", "me/causal", "--output_dir", "m"]
+    card = card_of(tmp_path, {}, "seq2seq", *stacks)
+    assert card.data.base_model == ["google/bert", "me/causal"]
 
 
 @pytest.mark.parametrize("labels", [3, 30, 31])
