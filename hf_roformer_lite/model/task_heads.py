@@ -18,6 +18,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels
+from .layers import make_norm
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 from .ragged import RaggedBatch
@@ -25,19 +26,22 @@ from .text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoF
 
 
 class RoFormerLiteClassificationHead(nn.Module):
-    """Dropout and linear layer, with a dense layer before them if `config.classifier_activation` names one."""
+    """Dropout and linear layer; before them, if `config.classifier_activation` names one, a dense layer and that
+    activation, with a norm behind it if `config.classifier_norm` asks for one."""
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__()
         dropout = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
         has_dense = config.classifier_activation is not None
-        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size) if has_dense else nn.Identity()
+        width = config.hidden_size
+        self.dense = RoFormerLiteLinear(width, width, bias=config.head_bias) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.classifier_activation] if has_dense else nn.Identity()
+        self.norm = make_norm(config) if config.classifier_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.out_proj(self.dropout(self.act_fn(self.dense(hidden_states))))
+        return self.out_proj(self.dropout(self.norm(self.act_fn(self.dense(hidden_states)))))
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
