@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteForCausalLM
-from hf_roformer_lite.errors import InputError
 
 from .converter import SourceConfig, Tensors
 from .hugging_face import HuggingFaceConverter
@@ -47,8 +46,9 @@ def convert_for_fine_tuning(
     Raises:
         InputError: when names or shapes of the stack do not fit, or the family has no equivalent of `model_class`.
     """
+    state_dict = converter.read(state_dict)
     source_config = converter.complete_config(source_config, state_dict) | {
-        "architectures": [_architecture(converter, model_class)],
+        "architectures": [converter.class_name(converter.head_for(model_class))],
         "add_pooling_layer": False,
     }
     if model_class is RoFormerLiteForCausalLM:
@@ -58,7 +58,8 @@ def convert_for_fine_tuning(
     model = model_class(config)
     tied = set(model.all_tied_weights_keys)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
-    weight_map, (theirs, ours) = converter.weight_map(config, source_config), converter.stack_prefixes(model_class)
+    weight_map = converter.weight_map(config, source_config)
+    theirs, ours = converter.stack_prefixes(converter.head(source_config))
     stack = {name for name in shapes if name.startswith(ours)}
     original_names = _names_inside(converter, state_dict, theirs)
 
@@ -74,15 +75,6 @@ def convert_for_fine_tuning(
     }
     _load(model, weight_map, needed, {name: shapes[name] for name in wanted})
     return model, sorted(shapes.keys() - wanted)
-
-
-def _architecture(converter: HuggingFaceConverter, model_class: type[PreTrainedModel]) -> str:
-    """The class of theirs that `model_class` stands for."""
-    heads = [name for name, head in converter.heads.items() if head.model_class is model_class]
-    if not heads:
-        raise InputError(f"a {converter.name} checkpoint has no equivalent of {model_class.__name__}")
-    same = model_class.__name__.removeprefix("RoFormerLite")
-    return converter.class_name(same if same in heads else heads[0])
 
 
 def _names_inside(

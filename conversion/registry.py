@@ -8,8 +8,18 @@ from transformers import PreTrainedModel
 from hf_roformer_lite.errors import InputError
 
 from . import (
+    albert,
+    bart,
     bert,
+    distilbert,
+    electra,
+    esm,
+    gpt_neox,
+    llama,
+    modernbert,
+    roberta,
     roformer,
+    rope_encoders,
     system_a_deeplotx,
     system_b_prenorm,
     system_c_bert_like,
@@ -29,7 +39,17 @@ CONVERTERS: dict[str, Converter] = {
         system_e_seq2seq.CONVERTER,
         *torch_transformer.CONVERTERS,
         roformer.CONVERTER,
-        bert.CONVERTER,
+        *bert.CONVERTERS,
+        *roberta.CONVERTERS,
+        electra.CONVERTER,
+        distilbert.CONVERTER,
+        albert.CONVERTER,
+        *rope_encoders.CONVERTERS,
+        *llama.CONVERTERS,
+        *modernbert.CONVERTERS,
+        esm.CONVERTER,
+        gpt_neox.CONVERTER,
+        *bart.CONVERTERS,
     )
 }
 

@@ -72,5 +72,16 @@ def check_layer_style(config: RoFormerLiteConfig) -> None:
     for field, value in fixed.items():
         also = " and norm_placement='post'" if field == "first_attention_norm" else ""
         config._require(getattr(config, field) == value, field, f"{value!r} {where}{also}")
-    if config.classifier_norm:
-        config._require(config.classifier_activation is not None, "classifier_norm", "False, as it has no dense layer")
+
+
+def check_classifier(config: RoFormerLiteConfig) -> None:
+    """Refuse options of a classifier's dense layer where there is none.
+
+    Raises:
+        ValueError: naming the field, its value and what would be right.
+    """
+    if config.classifier_activation is None:
+        config._require(not config.classifier_norm, "classifier_norm", "False without classifier_activation")
+        config._require(
+            config.classifier_pooling != "late", "classifier_pooling", "mean without classifier_activation"
+        )

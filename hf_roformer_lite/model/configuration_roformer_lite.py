@@ -9,7 +9,13 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-from .configuration_checks import check_biases, check_layer_style, check_token_dropout, list_of_biases
+from .configuration_checks import (
+    check_biases,
+    check_classifier,
+    check_layer_style,
+    check_token_dropout,
+    list_of_biases,
+)
 from .configuration_fields import check_field_names
 from .rope_parameters import LAYER_TYPES, check_rope_parameters, is_by_layer_type
 from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
@@ -104,7 +110,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         add_pooling_layer (`bool`, defaults to `False`): BERT's pooler on the bare stack: dense and tanh over the first
             token of each document, `pooler_output`.
         classifier_pooling (`str`, defaults to `"mean"`): What sequence heads read: `mean` of the tokens, `cls` (the
-            first) or `last`.
+            first), `last`, or `late`: the mean behind the dense layer of `classifier_activation` (EuroBERT).
         classifier_activation (`str`, *optional*): With a name of `ACT2FN`, a dense layer with this activation comes
             before the classifier (BERT and RoFormer have `tanh`). Default: none.
         classifier_norm (`bool`, defaults to `False`): A norm behind that activation (ModernBERT).
@@ -175,7 +181,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     sliding_window: int | None = None
     token_dropout_mask_id: int | None = None
     add_pooling_layer: bool = False
-    classifier_pooling: Literal["mean", "cls", "last"] = "mean"
+    classifier_pooling: Literal["mean", "cls", "last", "late"] = "mean"
     classifier_activation: str | None = None
     classifier_norm: bool = False
     classifier_dropout: float | int | None = None
@@ -336,6 +342,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self._require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
         check_biases(self)
         check_token_dropout(self)
+        check_classifier(self)
         check_layer_style(self)
         if self.position_embedding_type == "rope":
             check_rope_parameters(self.rope_parameters, self.head_dim, self.layer_types)

@@ -41,7 +41,15 @@ class RoFormerLiteClassificationHead(nn.Module):
         self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.out_proj(self.dropout(self.norm(self.act_fn(self.dense(hidden_states)))))
+        return self.score(self.transform(hidden_states))
+
+    def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What comes before the scores, `(..., hidden)` to the same shape."""
+        return self.norm(self.act_fn(self.dense(hidden_states)))
+
+    def score(self, features: torch.Tensor) -> torch.Tensor:
+        """Transformed states `(..., hidden)` to `(..., num_labels)`."""
+        return self.out_proj(self.dropout(features))
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
@@ -105,13 +113,17 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions, RaggedBatch]:
-        """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, the stack's outputs, and which
-        tokens are real."""
+        """What the classifier scores, one vector a document `(documents, hidden)`, by `config.classifier_pooling`;
+        the stack's outputs, and which tokens are real."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids, "use_cache": False, **kwargs}
         layout = self.model.lay_out(**inputs)
         outputs = self.model(**inputs, layout=layout, return_dict=True)
-        return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs, layout.tokens
+        tokens, states, how = layout.tokens, outputs.last_hidden_state, self.config.classifier_pooling
+        if how == "late":
+            features = tokens.restore(self.classifier.transform(tokens.gather(states)))
+            return tokens.pool(features, "mean"), outputs, tokens
+        return self.classifier.transform(tokens.pool(states, how)), outputs, tokens
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
@@ -142,7 +154,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         pooled, outputs, tokens = self.encode_and_pool(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
         )
-        logits = self.classifier(pooled)  # (B, num_labels)
+        logits = self.classifier.score(pooled)  # (B, num_labels)
         if self.text_scores is not None:
             logits = logits + self.score_text(input_ids, tokens)[0]
         loss = None
@@ -185,7 +197,7 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
             for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         ]
         pooled, outputs, _ = self.encode_and_pool(*flat, **kwargs)
-        logits = self.classifier(pooled).view(batch_size, choices)
+        logits = self.classifier.score(pooled).view(batch_size, choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
