@@ -4,8 +4,10 @@ Their projection behind the embeddings is there even where it changes no width; 
 refused.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from transformers import AlbertConfig, PreTrainedModel
 
 from hf_roformer_lite import (
@@ -45,13 +47,31 @@ MASKED_LM = Head(RoFormerLiteForMaskedLM, LM_HEAD, lambda config: LM_FIELDS, (*C
 def layer_rules(layers: int, groups: int) -> Rules:
     """Rules of all layers, of which each belongs to one of `groups` that follow one another."""
     rules = []
-    for group in range(groups):
-        members = [layer for layer in range(layers) if int(layer / (layers / groups)) == group]
+    for group, members in enumerate(groups_of_layers(layers, groups)):
         for theirs, ours in LAYER:
             copies = tuple(f"layers.{layer}.{ours}" for layer in members)
             stored = f"encoder.albert_layer_groups.{group}.albert_layers.0.{theirs}"
             rules.append(WeightRule(stored, copies, Repeat()))
     return tuple(rules)
+
+
+def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
+    """Which layers share their weights."""
+    members = [[] for _ in range(groups)]
+    for layer in range(layers):
+        members[int(layer / (layers / groups))].append(layer)
+    return members
+
+
+def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
+    """Whether our layers `members` are equal."""
+    first = f"layers.{members[0]}."
+    names = [name for name in weights if first in name]
+    return all(
+        torch.equal(weights[name], weights[name.replace(first, f"layers.{layer}.")])
+        for layer in members[1:]
+        for name in names
+    )
 
 
 def _pooled(model_class: type[PreTrainedModel]) -> Head:
@@ -100,6 +120,15 @@ class Albert(HuggingFaceConverter):
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         dropout = ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
         return {"type_vocab_size": max(1, ours.type_vocab_size), "classifier_dropout_prob": dropout}
+
+    def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
+        """As few groups as the layers allow: after a training here each layer is one of its own."""
+        layers = theirs.num_hidden_layers
+        theirs.num_hidden_groups = next(
+            groups
+            for groups in range(1, layers + 1)
+            if all(are_copies(weights, members) for members in groups_of_layers(layers, groups))
+        )
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         groups = source_config.get("num_hidden_groups", 1)

@@ -6,7 +6,8 @@ positions of ESM-1b's table, up to the id of padding, is never used and left out
 
 from typing import Any
 
-from transformers import EsmConfig
+from transformers import EsmConfig, PreTrainedModel
+from transformers.models.esm.modeling_esm import EsmRotaryEmbedding
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
@@ -16,8 +17,15 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.errors import InputError
 
-from .bert_family import ENCODER_FIELDS, LM_FIELDS, POOLED_FIELDS, POOLER, TOKEN_CLASSIFICATION
-from .converter import SourceConfig
+from .bert_family import (
+    ENCODER_FIELDS,
+    LM_FIELDS,
+    POOLED_FIELDS,
+    POOLER,
+    TOKEN_CLASSIFICATION,
+    BertFamilyConverter,
+)
+from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, Rules, same_names
 from .roberta import DENSE_CLASSIFIER, LM_HEAD
 from .weight_map import WeightRule
@@ -50,10 +58,11 @@ class Esm(HuggingFaceConverter):
     has_pooler = True
     fields = {**ENCODER_FIELDS, **same_names("use_cache")}
     constants = {"norm_placement": "pre", "final_norm": True, "hidden_act": "gelu"}
+    current_names = BertFamilyConverter.current_names
     ignored = (
         "embeddings.position_ids",
         "rotary_embeddings.inv_freq",
-        "encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq",
+        "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
         "contact_head.regression.*",
     )
     heads = {
@@ -101,6 +110,14 @@ class Esm(HuggingFaceConverter):
     def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
         untied = (WeightRule("lm_head.decoder.weight", "lm_head.weight"),)
         return () if ours.tie_word_embeddings else untied
+
+    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
+        state_dict, source_config = super().export(model)
+        if source_config["position_embedding_type"] == "rotary":
+            prefix = self.stack_prefixes(self.head(source_config))[0]
+            rotation = EsmRotaryEmbedding.compute_default_rope_parameters(EsmConfig.from_dict(source_config))
+            state_dict[f"{prefix}rotary_embeddings.inv_freq"] = rotation[0]
+        return state_dict, source_config
 
 
 CONVERTER = Esm()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig
@@ -109,7 +110,7 @@ def _ask(route: Route) -> None:
     try:
         route.theirs = converter.their_config(route.ours, route.head)
         route.back = converter.our_config(_source_config(route))
-    except (ValueError, TypeError) as error:  # their classes and ours refuse values of their own
+    except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
         cause = error.__cause__ or error
         route.back, route.faults = None, [" ".join(str(cause).split())]
 
@@ -196,6 +197,7 @@ def _carry(route: Route, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()}
     weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
+    route.converter.settle(route.theirs, weights)
     source_config = _source_config(route)
     state_dict = route.converter.weight_map(route.back, source_config).to_theirs(weights)
     return state_dict, route.theirs.to_dict()

@@ -128,7 +128,12 @@ class HuggingFaceConverter(Converter):
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
         """Their config for `ours`, as far as it can say it; `our_config` of the result tells how far."""
         fields = {name: getattr(ours, field) for field, name in self.fields.items()}
+        for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
+            fields[name] = bool(fields[name])
         return self.config_class(architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)})
+
+    def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
+        """Set the fields of their config that depend on our `weights`, by our names."""
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         completed = super().complete_config(source_config, state_dict)

@@ -17,7 +17,7 @@ from .configuration_checks import (
     list_of_biases,
 )
 from .configuration_fields import check_field_names
-from .rope_parameters import LAYER_TYPES, check_rope_parameters, is_by_layer_type
+from .rope_parameters import LAYER_TYPES, check_rope_parameters, in_short_form, is_by_layer_type
 from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
 
 # Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
@@ -268,12 +268,10 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         if self.position_embedding_type != "rope":
             self.rope_parameters = None
             return
-        kinds = set(self.layer_types)
-        if is_by_layer_type(self.rope_parameters) and len(kinds) == 1:  # the plain form says the same
-            self.rope_parameters = self.rope_parameters.get(*kinds) or self.rope_parameters
         for parameters in self.rope_parameters_of_layers().values():
             if isinstance(parameters, dict) and parameters.get("rope_type") == "default":
                 parameters.setdefault("partial_rotary_factor", 1.0)
+        self.rope_parameters = in_short_form(self.rope_parameters, self.layer_types)
 
     def rope_parameters_of_layers(self) -> dict[str | None, dict[str, Any]]:
         """The parameters of each type of layer; a single entry, `None`, where all layers rotate alike."""

@@ -27,6 +27,14 @@ def is_by_layer_type(parameters: dict[str, Any] | None) -> bool:
     return bool(parameters) and any(kind in parameters for kind in LAYER_TYPES)
 
 
+def in_short_form(parameters: dict[str, Any], layer_types: Sequence[str]) -> dict[str, Any]:
+    """`parameters`, without types of layers where they are alike for all layers that there are."""
+    if not is_by_layer_type(parameters) or not set(layer_types) <= set(parameters):
+        return parameters  # what is wrong is refused with all other mistakes
+    first, *others = (parameters[kind] for kind in sorted(set(layer_types)))
+    return first if all(own == first for own in others) and isinstance(first, dict) else parameters
+
+
 def check_rope_parameters(parameters: dict[str, Any], head_dim: int, layer_types: Sequence[str]) -> None:
     """Check standardised parameters for heads of `head_dim` channels.
 
