@@ -14,11 +14,14 @@ from hf_roformer_lite.output_directory import complete_directory
 from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
 from hf_roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
 
+from .beside_weights import copy_sentence_modules, take_generation_config
 from .converter import Converter
 from .registry import export, family_of, find_converter, fitting_family
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
 
+# What tokenizers without a tokenizer.json read.
+_OF_TOKENIZERS = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
 _STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
@@ -59,6 +62,7 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     tokenizer = load_tokenizer(path, converter.tokenizer_class)
     with complete_directory(out) as unfinished:
         model.save_pretrained(unfinished)
+        copy_sentence_modules(path, unfinished)
         if tokenizer is not None:
             tokenizer.save_pretrained(unfinished)
     return model
@@ -76,7 +80,9 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
     """
     state_dict, config = open_checkpoint(path)
     converter = find_converter(source_of(path, config) if name == "auto" else name)
-    return converter.convert(state_dict, config, copy=False), converter
+    model = converter.convert(state_dict, config, copy=False)
+    take_generation_config(model, path)
+    return model, converter
 
 
 def source_of(path: str | Path, config: dict[str, Any]) -> str:
@@ -107,8 +113,11 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     with complete_directory(out) as unfinished:
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in filter(Path.is_file, (Path(path) / file for file in TOKENIZER_FILES)):
+        for file in filter(Path.is_file, (Path(path) / file for file in (*TOKENIZER_FILES, *_OF_TOKENIZERS))):
             shutil.copy(file, unfinished)
+        if model.can_generate():
+            model.generation_config.save_pretrained(unfinished)
+        copy_sentence_modules(path, unfinished)
         _name_stock_tokenizer(unfinished / "tokenizer_config.json")
     return name
 

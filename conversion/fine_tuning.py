@@ -53,7 +53,7 @@ def convert_for_fine_tuning(
     if model_class is RoFormerLiteForCausalLM:
         source_config["is_decoder"] = True
     config = converter.our_config(source_config)
-    config = type(config).from_dict({**config.to_dict(), **fields})
+    config = type(config).from_dict(merged(config.to_dict(), fields))
     model = model_class(config)
     tied = set(model.all_tied_weights_keys)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
@@ -74,6 +74,13 @@ def convert_for_fine_tuning(
     }
     _load(model, weight_map, needed, {name: shapes[name] for name in wanted})
     return model, sorted(shapes.keys() - wanted)
+
+
+def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
+    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
+    labels = ("id2label", "label2id") if "num_labels" in overrides else ()  # those of the checkpoint
+    return {**{name: value for name, value in fields.items() if name not in labels}, **overrides, **nested}
 
 
 def _names_inside(

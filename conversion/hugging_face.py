@@ -144,6 +144,10 @@ class HuggingFaceConverter(Converter):
     def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return self.stored_names.read(state_dict)
 
+    def is_causal(self, theirs: PreTrainedConfig) -> bool:
+        """Whether a checkpoint with the config `theirs` is a causal model."""
+        return self.constants.get("is_decoder", getattr(theirs, "is_decoder", False))
+
     def architecture(self, source_config: SourceConfig) -> str:
         """The name of their class: the first of the config's `architectures`, by default the stack alone."""
         names = source_config.get("architectures") or [self.class_name("Model")]

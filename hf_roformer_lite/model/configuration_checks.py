@@ -83,5 +83,7 @@ def check_classifier(config: RoFormerLiteConfig) -> None:
     if config.classifier_activation is None:
         config._require(not config.classifier_norm, "classifier_norm", "False without classifier_activation")
         config._require(
-            config.classifier_pooling != "late", "classifier_pooling", "mean without classifier_activation"
+            config.classifier_pooling != "late",
+            "classifier_pooling",
+            "mean, cls or last without classifier_activation",
         )

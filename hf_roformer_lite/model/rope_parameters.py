@@ -29,7 +29,7 @@ def is_by_layer_type(parameters: dict[str, Any] | None) -> bool:
 
 def in_short_form(parameters: dict[str, Any], layer_types: Sequence[str]) -> dict[str, Any]:
     """`parameters`, without types of layers where they are alike for all layers that there are."""
-    if not is_by_layer_type(parameters) or not set(layer_types) <= set(parameters):
+    if not is_by_layer_type(parameters) or not layer_types or not set(layer_types) <= set(parameters):
         return parameters  # what is wrong is refused with all other mistakes
     first, *others = (parameters[kind] for kind in sorted(set(layer_types)))
     return first if all(own == first for own in others) and isinstance(first, dict) else parameters
