@@ -159,7 +159,8 @@ class PairConverter(HuggingFaceConverter):
             tables = [WeightRule(f"{side}.embed_tokens.weight", f"{side}.{words}") for side in SIDES]
             copies = ("shared.weight",)
         rules = [rule.prefixed(theirs, ours) for rule in (*rules, *tables)]
-        ignored = [theirs + name for name in (*copies, *(f"{side}.{POSITIONS}" for side in SIDES))]
+        unread = (*copies, *(f"{side}.{part}" for side in SIDES for part in (POSITIONS, "version")))
+        ignored = [theirs + name for name in unread]
         output = () if our_config.tie_word_embeddings else (WeightRule("lm_head.weight", "lm_head.weight"),)
         bias = WeightRule(LOGITS_BIAS, "lm_head.bias", OneRow())
         return WeightMap((*rules, *output, bias), (*ignored, "lm_head.weight"))

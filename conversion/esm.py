@@ -60,6 +60,7 @@ class Esm(HuggingFaceConverter):
     constants = {"norm_placement": "pre", "final_norm": True, "hidden_act": "gelu"}
     current_names = BertFamilyConverter.current_names
     ignored = (
+        TABLE,  # some files of ESM-2 hold one, which nothing reads
         "embeddings.position_ids",
         "rotary_embeddings.inv_freq",
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",

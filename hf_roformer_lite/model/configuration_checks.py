@@ -29,8 +29,8 @@ def check_biases(config: RoFormerLiteConfig) -> None:
         if isinstance(setting, bool):
             continue
         right = f"True, False, or a list of some of {', '.join(matrices)}"
-        config._require(set(setting) <= set(matrices), field, right)
-        config._require(config.layer_style == "standard", field, "True or False, but in standard layers")
+        config.require(set(setting) <= set(matrices), field, right)
+        config.require(config.layer_style == "standard", field, "True or False, but in standard layers")
 
 
 def check_token_dropout(config: RoFormerLiteConfig) -> None:
@@ -42,8 +42,8 @@ def check_token_dropout(config: RoFormerLiteConfig) -> None:
     mask = config.token_dropout_mask_id
     if mask is not None:
         inside = f"None, or from 0 to vocab_size - 1 = {config.vocab_size - 1}"
-        config._require(0 <= mask < config.vocab_size, "token_dropout_mask_id", inside)
-        config._require(not config.is_decoder, "token_dropout_mask_id", "None with is_decoder=True")
+        config.require(0 <= mask < config.vocab_size, "token_dropout_mask_id", inside)
+        config.require(not config.is_decoder, "token_dropout_mask_id", "None with is_decoder=True")
 
 
 def check_layer_style(config: RoFormerLiteConfig) -> None:
@@ -63,7 +63,7 @@ def check_layer_style(config: RoFormerLiteConfig) -> None:
         fixed |= {"norm_placement": "pre", "head_dim": config.hidden_size, "attention_bias": True}
         fixed |= {"num_key_value_heads": config.num_attention_heads, "norm_bias": True}
         fixed |= {"cross_attention_hidden_size": None}
-        config._require(config.qkv_intermediate_size > 0, "qkv_intermediate_size", "a positive number")
+        config.require(config.qkv_intermediate_size > 0, "qkv_intermediate_size", "a positive number")
         if config.add_cross_attention:  # its queries meet the encoder's states in place of their own
             fixed |= {"use_cache": False}
     elif config.layer_style == "walkthrough":
@@ -71,7 +71,7 @@ def check_layer_style(config: RoFormerLiteConfig) -> None:
     where = f"with layer_style={config.layer_style!r}"
     for field, value in fixed.items():
         also = " and norm_placement='post'" if field == "first_attention_norm" else ""
-        config._require(getattr(config, field) == value, field, f"{value!r} {where}{also}")
+        config.require(getattr(config, field) == value, field, f"{value!r} {where}{also}")
 
 
 def check_classifier(config: RoFormerLiteConfig) -> None:
@@ -81,8 +81,8 @@ def check_classifier(config: RoFormerLiteConfig) -> None:
         ValueError: naming the field, its value and what would be right.
     """
     if config.classifier_activation is None:
-        config._require(not config.classifier_norm, "classifier_norm", "False without classifier_activation")
-        config._require(
+        config.require(not config.classifier_norm, "classifier_norm", "False without classifier_activation")
+        config.require(
             config.classifier_pooling != "late",
             "classifier_pooling",
             "mean, cls or last without classifier_activation",

@@ -247,7 +247,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             if self.qkv_intermediate_size is None:
                 self.qkv_intermediate_size = self.intermediate_size // 2
         if self.head_dim is None and self.num_attention_heads > 0:
-            self._require(
+            self.require(
                 self.hidden_size % self.num_attention_heads == 0,
                 "hidden_size",
                 f"a multiple of num_attention_heads={self.num_attention_heads}, unless head_dim is given",
@@ -283,7 +283,12 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         setting = getattr(self, field)
         return setting if isinstance(setting, bool) else matrix in setting
 
-    def _require(self, holds: bool, field: str, what: str) -> None:
+    def require(self, holds: bool, field: str, what: str) -> None:
+        """Refuse the value of `field` unless something `holds`; `what` says what it must be.
+
+        Raises:
+            ValueError: with field, value and what would be right.
+        """
         if not holds:
             raise ValueError(f"{field}={getattr(self, field)!r} is not possible: it must be {what}.")
 
@@ -292,7 +297,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         positive = "hidden_size embedding_size num_attention_heads num_key_value_heads head_dim intermediate_size "
         positive += "max_position_embeddings num_mlp_layers qkv_mlp_layers"
         for field in positive.split():
-            self._require(getattr(self, field) > 0, field, "a positive number")
+            self.require(getattr(self, field) > 0, field, "a positive number")
         for field in (
             "vocab_size",
             "num_hidden_layers",
@@ -301,43 +306,43 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "norm_eps",
             "classifier_text_features",
         ):
-            self._require(getattr(self, field) >= 0, field, "zero or more")
+            self.require(getattr(self, field) >= 0, field, "zero or more")
         if self.embedding_norm_eps is not None:
-            self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
+            self.require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
         for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
-                self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
+                self.require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
         from transformers.activations import ACT2FN  # imports torch: late, as Auto classes read configs without it
 
         for field in ("hidden_act", "classifier_activation"):
             if getattr(self, field) is not None:
                 known = f"an activation of transformers, one of {', '.join(sorted(ACT2FN))}"
-                self._require(getattr(self, field) in ACT2FN, field, known)
+                self.require(getattr(self, field) in ACT2FN, field, known)
         if self.pad_token_id is not None and self.vocab_size:
-            self._require(
+            self.require(
                 0 <= self.pad_token_id < self.vocab_size,
                 "pad_token_id",
                 f"below vocab_size={self.vocab_size}, or None",
             )
-        self._require(
+        self.require(
             self.num_attention_heads % self.num_key_value_heads == 0,
             "num_key_value_heads",
             f"a divisor of num_attention_heads={self.num_attention_heads}",
         )
-        self._require(
+        self.require(
             len(self.layer_types) == self.num_hidden_layers and set(self.layer_types) <= set(LAYER_TYPES),
             "layer_types",
             f"a list of num_hidden_layers={self.num_hidden_layers} entries, each one of {', '.join(LAYER_TYPES)}",
         )
         if "sliding_attention" in self.layer_types:
             reach = "a positive number of tokens, as layer_types has sliding_attention layers"
-            self._require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
+            self.require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
         if self.add_cross_attention:
-            self._require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
+            self.require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
         if self.cross_attention_hidden_size is not None:
-            self._require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
+            self.require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
         if self.position_embedding_type == "sinusoidal":
-            self._require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
+            self.require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
         check_biases(self)
         check_token_dropout(self)
         check_classifier(self)
