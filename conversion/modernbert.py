@@ -123,6 +123,8 @@ class ModernBert(HuggingFaceConverter):
             "classifier_activation": ours.classifier_activation or ours.hidden_act,
             "classifier_dropout": dropout,
             "decoder_bias": ours.lm_head_bias,
+            "cls_token_id": ours.bos_token_id,
+            "sep_token_id": ours.eos_token_id,
         }
         is_known = ours.classifier_pooling in ("cls", "mean")
         return fields | ({"classifier_pooling": ours.classifier_pooling} if is_known else {})

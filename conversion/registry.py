@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.saved_model import without_reports
 
 from . import (
     albert,
@@ -125,7 +126,8 @@ def fitting_family(model: PreTrainedModel) -> str:
     routes = []
     for converter in families():
         try:
-            routes.append(find_route(converter, model))
+            with without_reports():  # of ids that are outside the vocabulary of a family tried
+                routes.append(find_route(converter, model))
         except InputError:  # the family has no such head
             continue
     if not routes:

@@ -7,8 +7,9 @@ from hf_roformer_lite import RoFormerLiteConfig
 
 
 def plain_rope(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """The parameters for a config that has one set for all layers, without entries that say nothing."""
-    return None if ours.rope_parameters is None else _short(ours.rope_parameters)
+    """The parameters for a config that has one set for all layers, without entries that say nothing; of several sets
+    the first, which is then not the same."""
+    return None if ours.rope_parameters is None else _short(next(iter(ours.rope_parameters_of_layers().values())))
 
 
 def rope_by_layer_type(ours: RoFormerLiteConfig, kinds: Sequence[str]) -> dict[str, Any] | None:
