@@ -7,13 +7,15 @@
 `conversion/README.md` lists the sources, the measured differences, and what cannot be converted.
 """
 
-from .checkpoints import convert_checkpoint, export_checkpoint, open_checkpoint
-from .fine_tuning import convert_for_fine_tuning, converter_of
-from .registry import CONVERTERS, convert, export, find_converter
+from .checkpoints import convert_checkpoint, export_checkpoint, load_checkpoint, open_checkpoint, source_of
+from .converted_model import ConvertedModel
+from .fine_tuning import convert_for_fine_tuning, converter_of, merged
+from .registry import CONVERTERS, convert, export, families, find_converter
 from .verification import Difference, verify
 
 __all__ = [
     "CONVERTERS",
+    "ConvertedModel",
     "Difference",
     "convert",
     "convert_checkpoint",
@@ -21,7 +23,11 @@ __all__ = [
     "converter_of",
     "export",
     "export_checkpoint",
+    "families",
     "find_converter",
+    "load_checkpoint",
+    "merged",
     "open_checkpoint",
+    "source_of",
     "verify",
 ]

@@ -1,21 +1,23 @@
-"""What HF BERT and HF RoFormer share: the names of their tensors, their heads, and most fields of their configs."""
+"""What BERT's relatives share: the names of their tensors, their heads, and most fields of their configs."""
 
-from abc import abstractmethod
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
     RoFormerLiteForCausalLM,
     RoFormerLiteForMaskedLM,
+    RoFormerLiteForMultipleChoice,
     RoFormerLiteForQuestionAnswering,
+    RoFormerLiteForSequenceClassification,
     RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
 )
 from hf_roformer_lite.errors import InputError
 
-from .converter import CLASSIC_FIELDS, SourceConfig
-from .hugging_face import Head, HuggingFaceConverter
+from .converter import SourceConfig
+from .hugging_face import COMMON_FIELDS, Head, HuggingFaceConverter, Rules, same_names
 from .weight_map import WeightRule
 from .weight_operations import UNCHANGED, Duplicates, Operation
 
@@ -24,6 +26,8 @@ EMBEDDINGS = (
     WeightRule("embeddings.token_type_embeddings.weight", "embeddings.token_type_embeddings.weight"),
     WeightRule("embeddings.LayerNorm.*", "embeddings.norm.*"),
 )
+POSITIONS = WeightRule("embeddings.position_embeddings.weight", "embeddings.position_embeddings.weight")
+POOLER = (WeightRule("pooler.dense.*", "pooler.dense.*"),)
 LM_HEAD = (
     WeightRule("cls.predictions.transform.dense.*", "lm_transform.dense.*"),
     WeightRule("cls.predictions.transform.LayerNorm.*", "lm_transform.norm.*"),
@@ -70,10 +74,60 @@ def embedding_and_layer_rules(
 
 
 LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
+POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
 MASKED_LM = Head(RoFormerLiteForMaskedLM, LM_HEAD, lambda config: LM_FIELDS, COPIES_OF_TIED)
 CAUSAL_LM = Head(RoFormerLiteForCausalLM, LM_HEAD, lambda config: LM_FIELDS, COPIES_OF_TIED)
-TOKEN_CLASSIFICATION = Head(RoFormerLiteForTokenClassification, (WeightRule("classifier.*", "classifier.out_proj.*"),))
+LINEAR = (WeightRule("classifier.*", "classifier.out_proj.*"),)
+TOKEN_CLASSIFICATION = Head(RoFormerLiteForTokenClassification, LINEAR)
 QUESTION_ANSWERING = Head(RoFormerLiteForQuestionAnswering, (WeightRule("qa_outputs.*", "classifier.out_proj.*"),))
+
+# Fields of BERT's config and of those that were made after it.
+ENCODER_FIELDS = {
+    **same_names(*COMMON_FIELDS, "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+}
+BERT_FIELDS = {
+    **ENCODER_FIELDS,
+    **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "use_cache"),
+    **same_names("is_decoder", "add_cross_attention"),
+}
+POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
+
+
+def pooled_classifier(prefix: str, model_class: type[PreTrainedModel] = RoFormerLiteForSequenceClassification) -> Head:
+    """A linear layer on BERT's pooler, which is the dense layer of the classifier here."""
+    pooler = WeightRule(f"{prefix}.pooler.dense.*", "classifier.dense.*")
+    return Head(model_class, (pooler, *LINEAR), lambda config: POOLED_FIELDS)
+
+
+def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
+    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called.
+
+    Checkpoints of one head usually still hold the other heads of pre-training.
+    """
+    pooler = f"{prefix}.pooler.dense.*"
+    leftovers = (pooler, "cls.seq_relationship.*")
+    next_sentence = (
+        WeightRule(pooler, "classifier.dense.*"),
+        WeightRule("cls.seq_relationship.*", "classifier.out_proj.*"),
+    )
+    names = ("*", "transform.dense.*", "transform.LayerNorm.*")
+    language_model = tuple(f"cls.predictions.{name}" for name in names)
+    return {
+        "Model": Head(RoFormerLiteModel, POOLER),
+        "ForPreTraining": MASKED_LM.ignoring(*leftovers),
+        "ForMaskedLM": MASKED_LM.ignoring(*leftovers),
+        causal: CAUSAL_LM.ignoring(*leftovers),
+        "ForNextSentencePrediction": Head(
+            RoFormerLiteForSequenceClassification, next_sentence, lambda config: POOLED_FIELDS, language_model
+        ),
+        "ForSequenceClassification": pooled_classifier(prefix),
+        "ForMultipleChoice": pooled_classifier(prefix, RoFormerLiteForMultipleChoice),
+        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(*leftovers),
+        "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(*leftovers),
+    }
 
 
 class BertFamilyConverter(HuggingFaceConverter):
@@ -81,47 +135,30 @@ class BertFamilyConverter(HuggingFaceConverter):
 
     # As checkpoints of TensorFlow times call them.
     current_names = {r"LayerNorm\.gamma": "LayerNorm.weight", r"LayerNorm\.beta": "LayerNorm.bias"}
+    fields = BERT_FIELDS
+    constants = {**POST_NORM, "position_embedding_type": "learned"}
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
 
-    @abstractmethod
-    def stack_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        """Fields of our config that differ between the members of the family, such as the kind of positions."""
+    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        kind = getattr(theirs, "position_embedding_type", None) or "absolute"
+        if kind != "absolute":
+            raise InputError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
+        return {"classifier_dropout": theirs.classifier_dropout}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"classifier_dropout": ours.classifier_dropout, "type_vocab_size": max(1, ours.type_vocab_size)}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        theirs = self.config_class.from_dict(dict(source_config))
-        head = self.head(source_config)
-        if head.model_class is RoFormerLiteForCausalLM and not theirs.is_decoder:
+        config = super().our_config(source_config)
+        is_causal = self.head(source_config).model_class is RoFormerLiteForCausalLM
+        if is_causal and not config.is_decoder:
             raise InputError(
                 "is_decoder=False: without it their causal model attends to later tokens; ours never does"
             )
-        fields = {
-            **CLASSIC_FIELDS,
-            "vocab_size": theirs.vocab_size,
-            "hidden_size": theirs.hidden_size,
-            "type_vocab_size": theirs.type_vocab_size,
-            "num_hidden_layers": theirs.num_hidden_layers,
-            "num_attention_heads": theirs.num_attention_heads,
-            "intermediate_size": theirs.intermediate_size,
-            "hidden_act": theirs.hidden_act,
-            "hidden_dropout": theirs.hidden_dropout_prob,
-            "attention_dropout": theirs.attention_probs_dropout_prob,
-            "norm_placement": "post",
-            "final_norm": False,
-            "norm_eps": theirs.layer_norm_eps,
-            "embedding_norm": True,
-            "max_position_embeddings": theirs.max_position_embeddings,
-            "initializer_range": theirs.initializer_range,
-            "pad_token_id": theirs.pad_token_id,
-            "bos_token_id": theirs.bos_token_id,
-            "eos_token_id": theirs.eos_token_id,
-            "is_decoder": theirs.is_decoder,
-            "add_cross_attention": theirs.add_cross_attention,
-            "use_cache": theirs.use_cache,
-            "tie_word_embeddings": theirs.tie_word_embeddings,
-            "id2label": theirs.id2label,
-            "label2id": theirs.label2id,
-            "problem_type": theirs.problem_type,
-        }
-        return RoFormerLiteConfig(**{**fields, **self.stack_fields(theirs), **head.config_fields(theirs)})
+        return config
 
-    def output_rules(self, our_config: RoFormerLiteConfig) -> tuple[WeightRule, ...]:
-        return TIED_OUTPUT if our_config.tie_word_embeddings else UNTIED_OUTPUT
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        return (*embedding_and_layer_rules(), POSITIONS)
+
+    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
+        return TIED_OUTPUT if ours.tie_word_embeddings else UNTIED_OUTPUT

@@ -14,10 +14,14 @@ from hf_roformer_lite.output_directory import complete_directory
 from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
 from hf_roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
 
-from .registry import export, find_converter
+from .beside_weights import copy_sentence_modules, take_generation_config
+from .converter import Converter
+from .registry import export, family_of, find_converter, fitting_family
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
 
+# What tokenizers without a tokenizer.json read.
+_OF_TOKENIZERS = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
 _STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
@@ -45,8 +49,8 @@ def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
-    """Convert the checkpoint directory `path` of the source `name` into the directory `out`, with its tokenizer if it
-    has one.
+    """Convert the checkpoint directory `path` of the source `name` (`auto`: by its config) into the directory `out`,
+    with its tokenizer if it has one.
 
     Nothing is written outside `out`, and `out` appears only when it is complete.
 
@@ -54,30 +58,68 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
         InputError: when names, shapes or fields do not fit, or `out` exists and is not empty.
     """
     out = new_directory(out)
-    state_dict, config = open_checkpoint(path)
-    model = find_converter(name).convert(state_dict, config, copy=False)
-    tokenizer = load_tokenizer(path, find_converter(name).tokenizer_class)
+    model, converter = load_checkpoint(path, name)
+    tokenizer = load_tokenizer(path, converter.tokenizer_class)
     with complete_directory(out) as unfinished:
         model.save_pretrained(unfinished)
+        copy_sentence_modules(path, unfinished)
         if tokenizer is not None:
             tokenizer.save_pretrained(unfinished)
     return model
 
 
-def export_checkpoint(name: str, path: str | Path, out: str | Path) -> None:
+def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedModel, Converter]:
+    """The model that a checkpoint of the source `name` becomes, and the converter that knows it.
+
+    Args:
+        path: A directory, or a repository on the Hub.
+        name: The source; `auto` reads it from the config's `model_type`.
+
+    Raises:
+        InputError: when a file is missing or wrong, names or shapes do not fit, or `auto` finds no source.
+    """
+    state_dict, config = open_checkpoint(path)
+    converter = find_converter(source_of(path, config) if name == "auto" else name)
+    model = converter.convert(state_dict, config, copy=False)
+    take_generation_config(model, path)
+    return model, converter
+
+
+def source_of(path: str | Path, config: dict[str, Any]) -> str:
+    """The source of the checkpoint at `path`, by its config.
+
+    Raises:
+        InputError: when it tells none.
+    """
+    try:
+        return family_of(config)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     """Write the model of this package at `path` as a checkpoint of the source `name` to the directory `out`.
+
+    Returns:
+        The name of the source; for `auto` that of the family that fits.
 
     Raises:
         InputError: when the source has no equivalent of the model, or `out` exists and is not empty.
     """
     out = new_directory(out)
-    state_dict, config = export(name, load_model(path))
+    model = load_model(path)
+    name = fitting_family(model) if name == "auto" else name
+    state_dict, config = export(name, model)
     with complete_directory(out) as unfinished:
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in filter(Path.is_file, (Path(path) / file for file in TOKENIZER_FILES)):
+        for file in filter(Path.is_file, (Path(path) / file for file in (*TOKENIZER_FILES, *_OF_TOKENIZERS))):
             shutil.copy(file, unfinished)
+        if model.can_generate():
+            model.generation_config.save_pretrained(unfinished)
+        copy_sentence_modules(path, unfinished)
         _name_stock_tokenizer(unfinished / "tokenizer_config.json")
+    return name
 
 
 def _name_stock_tokenizer(config_file: Path) -> None:

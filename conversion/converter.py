@@ -49,6 +49,10 @@ class Converter(ABC):
         """The source's config together with what only the weights show."""
         return dict(source_config)
 
+    def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The tensors of a checkpoint by the names that `weight_map` has; files may have older ones."""
+        return state_dict
+
     @abstractmethod
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
         """Our config for the source's config."""
@@ -79,7 +83,7 @@ class Converter(ABC):
                 compared.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
-        current = {weight_map.current_name(name): tensor for name, tensor in state_dict.items()}
+        current = {weight_map.current_name(name): tensor for name, tensor in self.read(state_dict).items()}
         missing = reference.load_state_dict(current, strict=False)[0]
         lacking = [name for name in missing if not weight_map.ignores(name)]
         if lacking:
@@ -127,6 +131,7 @@ class Converter(ABC):
             InputError: when names or shapes do not fit, or no model can be built from the config.
         """
         if state_dict is not None:
+            state_dict = self.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)
         try:
             config, model_class = self.our_config(source_config), self.our_model_class(source_config)

@@ -7,18 +7,16 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteForCausalLM
-from hf_roformer_lite.errors import InputError
 
 from .converter import SourceConfig, Tensors
 from .hugging_face import HuggingFaceConverter
-from .registry import CONVERTERS
+from .registry import families
 from .weight_map import WeightMap
 
 
 def converter_of(model_type: str | None) -> HuggingFaceConverter | None:
     """The converter of checkpoints with this `model_type` in their config.json; None where no converter reads them."""
-    known = (converter for converter in CONVERTERS.values() if isinstance(converter, HuggingFaceConverter))
-    return next((converter for converter in known if converter.config_class.model_type == model_type), None)
+    return next((converter for converter in families() if converter.config_class.model_type == model_type), None)
 
 
 def convert_for_fine_tuning(
@@ -47,18 +45,20 @@ def convert_for_fine_tuning(
     Raises:
         InputError: when names or shapes of the stack do not fit, or the family has no equivalent of `model_class`.
     """
+    state_dict = converter.read(state_dict)
     source_config = converter.complete_config(source_config, state_dict) | {
-        "architectures": [_architecture(converter, model_class)],
+        "architectures": [converter.class_name(converter.head_for(model_class))],
         "add_pooling_layer": False,
     }
     if model_class is RoFormerLiteForCausalLM:
         source_config["is_decoder"] = True
     config = converter.our_config(source_config)
-    config = type(config).from_dict({**config.to_dict(), **fields})
+    config = type(config).from_dict(merged(config.to_dict(), fields))
     model = model_class(config)
     tied = set(model.all_tied_weights_keys)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
-    weight_map, (theirs, ours) = converter.weight_map(config, source_config), converter.stack_prefixes(model_class)
+    weight_map = converter.weight_map(config, source_config)
+    theirs, ours = converter.stack_prefixes(converter.head(source_config))
     stack = {name for name in shapes if name.startswith(ours)}
     original_names = _names_inside(converter, state_dict, theirs)
 
@@ -76,13 +76,11 @@ def convert_for_fine_tuning(
     return model, sorted(shapes.keys() - wanted)
 
 
-def _architecture(converter: HuggingFaceConverter, model_class: type[PreTrainedModel]) -> str:
-    """The class of theirs that `model_class` stands for."""
-    heads = [name for name, head in converter.heads.items() if head.model_class is model_class]
-    if not heads:
-        raise InputError(f"a {converter.name} checkpoint has no equivalent of {model_class.__name__}")
-    same = model_class.__name__.removeprefix("RoFormerLite")
-    return converter.class_name(same if same in heads else heads[0])
+def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
+    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
+    labels = ("id2label", "label2id") if "num_labels" in overrides else ()  # those of the checkpoint
+    return {**{name: value for name, value in fields.items() if name not in labels}, **overrides, **nested}
 
 
 def _names_inside(

@@ -6,10 +6,21 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.saved_model import without_reports
 
 from . import (
+    albert,
+    bart,
     bert,
+    distilbert,
+    electra,
+    esm,
+    gpt_neox,
+    llama,
+    modernbert,
+    roberta,
     roformer,
+    rope_encoders,
     system_a_deeplotx,
     system_b_prenorm,
     system_c_bert_like,
@@ -18,6 +29,8 @@ from . import (
     torch_transformer,
 )
 from .converter import Converter, SourceConfig
+from .going_back import find_route
+from .hugging_face import HuggingFaceConverter
 
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter
@@ -28,8 +41,18 @@ CONVERTERS: dict[str, Converter] = {
         system_d_walkthrough.CONVERTER,
         system_e_seq2seq.CONVERTER,
         *torch_transformer.CONVERTERS,
+        *bert.CONVERTERS,
+        *roberta.CONVERTERS,
+        electra.CONVERTER,
+        distilbert.CONVERTER,
+        albert.CONVERTER,
+        *rope_encoders.CONVERTERS,
         roformer.CONVERTER,
-        bert.CONVERTER,
+        *llama.CONVERTERS,
+        *modernbert.CONVERTERS,
+        esm.CONVERTER,
+        gpt_neox.CONVERTER,
+        *bart.CONVERTERS,
     )
 }
 
@@ -66,9 +89,53 @@ def convert(
 
 
 def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
-    """Tensors and config of the source `name` for a model of this package.
+    """Tensors and config of the source `name` for a model of this package; `auto` is the family that fits.
 
     Raises:
-        InputError: when that source has no equivalent of the model, or exporting to it is not supported.
+        InputError: when that source has no equivalent of the model, or exporting to it is not supported; for `auto`
+            naming the nearest family and the fields in the way.
     """
-    return find_converter(name).export(model)
+    return find_converter(fitting_family(model) if name == "auto" else name).export(model)
+
+
+def families() -> list[HuggingFaceConverter]:
+    """The sources whose models are classes of transformers."""
+    return [converter for converter in CONVERTERS.values() if isinstance(converter, HuggingFaceConverter)]
+
+
+def family_of(source_config: SourceConfig) -> str:
+    """The source that a config of transformers belongs to, by its `model_type`.
+
+    Raises:
+        InputError: when it is none of `families`.
+    """
+    model_type = source_config.get("model_type")
+    for converter in families():
+        if converter.config_class.model_type == model_type:
+            return converter.name
+    known = ", ".join(converter.name for converter in families())
+    raise InputError(f"model_type={model_type!r} tells no source that can be converted; those it can tell are {known}")
+
+
+def fitting_family(model: PreTrainedModel) -> str:
+    """The family whose own class computes what `model` does; of several the one that needs the fewest additions.
+
+    Raises:
+        InputError: when there is none, naming the nearest one and the fields in the way.
+    """
+    routes = []
+    for converter in families():
+        try:
+            with without_reports():  # of ids that are outside the vocabulary of a family tried
+                routes.append(find_route(converter, model))
+        except InputError:  # the family has no such head
+            continue
+    if not routes:
+        raise InputError(f"no family has an equivalent of {type(model).__name__}")
+    best = min(routes, key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)))
+    if best.faults:
+        raise InputError(
+            f"no family has an equivalent of this model; the nearest is {best.converter.name}, without "
+            f"{', '.join(best.faults)}"
+        )
+    return best.converter.name

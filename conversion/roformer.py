@@ -27,16 +27,17 @@ from hf_roformer_lite import (
 from hf_roformer_lite.errors import InputError
 
 from .bert_family import (
+    BERT_FIELDS,
     CAUSAL_LM,
-    LM_FIELDS,
     MASKED_LM,
+    POST_NORM,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
     BertFamilyConverter,
     embedding_and_layer_rules,
 )
 from .converter import SourceConfig, Tensors
-from .hugging_face import Head
+from .hugging_face import Head, Rules, same_names
 from .reference_systems import sinusoids
 from .weight_map import WeightRule
 from .weight_operations import UNCHANGED, PermuteForRope
@@ -62,10 +63,6 @@ EXPRESSIBLE: dict[str, Any] = {
     "sliding_window": None,
     "cross_attention_hidden_size": None,
 }
-SHARED_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-SHARED_FIELDS += ("hidden_act", "max_position_embeddings", "initializer_range", "rotary_value", "use_cache")
-SHARED_FIELDS += ("is_decoder", "add_cross_attention", "tie_word_embeddings", "id2label", "label2id", "problem_type")
-SHARED_FIELDS += ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def _sequence_classification_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
@@ -89,7 +86,10 @@ class RoFormer(BertFamilyConverter):
     prefix = "roformer"
     tokenizer_class = RoFormerLiteJiebaTokenizer
     config_class = RoFormerConfig
+    fields = {**BERT_FIELDS, **same_names("rotary_value")}
+    constants = POST_NORM
     ignored = ("encoder.embed_positions.weight",)
+    reads_padding = True  # by multiple choice
     heads = {
         "Model": Head(RoFormerLiteModel),
         "ForMaskedLM": MASKED_LM,
@@ -127,12 +127,17 @@ class RoFormer(BertFamilyConverter):
             )
         return super().our_config(source_config)
 
-    def stack_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {"embedding_size": theirs.embedding_size, "rotary_value": theirs.rotary_value}
+    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        return {"embedding_size": theirs.embedding_size}
 
-    def stack_rules(self, our_config: RoFormerLiteConfig) -> tuple[WeightRule, ...]:
-        rows, columns = (PermuteForRope(our_config.num_attention_heads, dim) for dim in (0, 1))
-        value, output = (rows, columns) if our_config.rotary_value else (UNCHANGED, UNCHANGED)
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        fields = {"embedding_size": ours.embedding_size, "type_vocab_size": max(1, ours.type_vocab_size)}
+        pooling = {ours: theirs for theirs, ours in POOLING.items()}.get(ours.classifier_pooling)
+        return fields | ({} if pooling is None else {"summary_type": pooling})
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        rows, columns = (PermuteForRope(ours.num_attention_heads, dim) for dim in (0, 1))
+        value, output = (rows, columns) if ours.rotary_value else (UNCHANGED, UNCHANGED)
         return (
             *embedding_and_layer_rules(rows, value, output),
             WeightRule("embeddings_project.*", "embeddings.projection.*"),
@@ -147,56 +152,11 @@ class RoFormer(BertFamilyConverter):
         return reference
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        source_config = self._source_config(model)
-        tied = set(model.all_tied_weights_keys)
-        ours = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-        their_prefix, our_prefix = self.stack_prefixes(type(model))
-        if not model.config.type_vocab_size:  # RoFormer always adds a token type's embedding: here one of zeros
-            token_type = torch.zeros(1, model.config.embedding_size, dtype=model.dtype)
-            ours[f"{our_prefix}embeddings.token_type_embeddings.weight"] = token_type
-        state_dict = self.weight_map(model.config, source_config).to_theirs(ours)
+        state_dict, source_config = super().export(model)
+        prefix = self.stack_prefixes(self.head(source_config))[0]
         positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
-        state_dict[f"{their_prefix}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
+        state_dict[f"{prefix}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
         return state_dict, source_config
-
-    def _source_config(self, model: PreTrainedModel) -> dict[str, Any]:
-        """RoFormer's config for `model`, or an error that names every field without an equivalent."""
-        config = model.config
-        names = [name for name, head in self.heads.items() if head.model_class is type(model)]
-        if not names:
-            raise InputError(f"RoFormer has no equivalent of {type(model).__name__}")
-        wanted = EXPRESSIBLE | self._head_fields(config, names[0])
-        wanted |= {"num_key_value_heads": config.num_attention_heads}
-        wanted |= {"head_dim": config.hidden_size // config.num_attention_heads}
-        wanted |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}
-        faults = [
-            f"{field}={getattr(config, field)!r} (must be {value!r})"
-            for field, value in wanted.items()
-            if getattr(config, field) != value
-        ]
-        if faults:
-            raise InputError(f"RoFormer has no equivalent of {', '.join(faults)}")
-        theirs = RoFormerConfig(
-            architectures=[self.class_name(names[0])],
-            embedding_size=config.embedding_size,
-            type_vocab_size=max(1, config.type_vocab_size),
-            hidden_dropout_prob=config.hidden_dropout,
-            attention_probs_dropout_prob=config.attention_dropout,
-            layer_norm_eps=config.norm_eps,
-            **{field: getattr(config, field) for field in SHARED_FIELDS},
-        )
-        if names[0] == "ForMultipleChoice":
-            theirs.summary_type = {ours: name for name, ours in POOLING.items()}[config.classifier_pooling]
-        return theirs.to_dict()
-
-    @staticmethod
-    def _head_fields(config: RoFormerLiteConfig, head: str) -> dict[str, Any]:
-        """The values that our config must have for RoFormer's `head`."""
-        if head in ("ForMaskedLM", "ForCausalLM"):
-            return LM_FIELDS
-        if head == "ForSequenceClassification":
-            return {"classifier_pooling": "cls", "classifier_activation": config.hidden_act}
-        return {"classifier_activation": None}
 
 
 CONVERTER = RoFormer()

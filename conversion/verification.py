@@ -63,6 +63,7 @@ def verify(
     converter = find_converter(name)
     torch.manual_seed(seed)
     if state_dict is not None:
+        state_dict = converter.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
     converter.convert(None, config_dict)  # a clear error before the source's own classes fail
     reference = converter.build_reference(config_dict).eval()

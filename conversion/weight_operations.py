@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hf_roformer_lite.errors import InputError
+
 
 class Operation:
     """Tensors are taken over unchanged; subclasses change them."""
@@ -95,7 +97,68 @@ class Constant(Operation):
         return [torch.full((self.size,), self.value, dtype=torch.float64)]
 
     def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        if any(bool((tensor != self.value).any()) for tensor in ours):
+            raise InputError(f"a vector that the other system does not have must be {self.value:g} in every entry")
         return []
+
+
+@dataclass(frozen=True)
+class DropRows(Operation):
+    """Their table begins with `rows` rows that no token uses."""
+
+    rows: int
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [tensor[self.rows :] for tensor in theirs]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [torch.cat((tensor.new_zeros(self.rows, tensor.shape[1]), tensor)) for tensor in ours]
+
+
+class OneRow(Operation):
+    """Their vector is a matrix of one row."""
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [tensor.squeeze(0) for tensor in theirs]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [tensor.unsqueeze(0) for tensor in ours]
+
+
+class Repeat(Operation):
+    """One of their tensors serves several layers, which have a copy each here."""
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [theirs[0].clone() for _ in range(count)]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        if not all(torch.equal(tensor, ours[0]) for tensor in ours):
+            raise InputError("layers that share their weights in the other system differ here, as after a training")
+        return ours[:1]
+
+
+class SumOfRows(Operation):
+    """The first row of their second table is added to every row of the first: it goes with every token."""
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [theirs[0] + theirs[1][:1]]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        raise InputError("a table that was added to another cannot be told from it again")
+
+
+@dataclass(frozen=True)
+class SplitHeads(Operation):
+    """Their matrix holds queries, keys and values head by head: the rows of all three for each of `num_heads`."""
+
+    num_heads: int
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        by_head = theirs[0].unflatten(0, (self.num_heads, count, -1))
+        return [part.flatten(0, 1) for part in by_head.unbind(1)]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        return [torch.stack([part.unflatten(0, (self.num_heads, -1)) for part in ours], 1).flatten(0, 2)]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,24 @@ STACKS: dict[str, dict] = {
         "attention_bias": False,
         "mlp_bias": False,
     },
+    "modern": {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0},
+        },
+        "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 3,
+        "first_attention_norm": False,
+        "norm_bias": False,
+        "gated_mlp": True,
+        "attention_bias": ["q", "v"],
+        "mlp_bias": ["down"],
+        "embedding_norm": True,
+        "lm_head_transform": True,
+        "head_bias": False,
+        "classifier_activation": "gelu",
+        "classifier_norm": True,
+    },
 }
 # Layers of another kind, which decoders of a pair cannot have.
 STYLES: dict[str, dict] = {

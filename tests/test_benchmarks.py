@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import kernels, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
+from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.suites import suite  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
@@ -119,3 +120,11 @@ def test_suites_name_tasks():
     assert {
         words[0].removeprefix("memory-of-") for device in ("cpu", "cuda") for words in suite(device)
     } <= TASKS.keys()
+
+
+def test_families_compute_the_same():
+    """Each family's class and its conversion do the same work before they are timed."""
+    for family in ("bert", "esm", "modernbert"):
+        rows = compare(family, Workload(size="tiny", batch=2, seq=12, vocab_size=60, rounds=1, batches=1))
+        assert [row.work for row in rows] == ["encode", "step"]
+        assert all(row.difference <= 1e-5 and row.ratio > 0 for row in rows)

@@ -17,9 +17,31 @@ SOURCES = (
     "torch-encoder",
     "torch-decoder",
     "torch-transformer",
-    "roformer",
     "bert",
+    "ernie",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "distilbert",
+    "albert",
+    "nomic_bert",
+    "jina_embeddings_v3",
+    "gte",
+    "roformer",
+    "llama",
+    "qwen2",
+    "eurobert",
+    "ultrabert",
+    "modernbert",
+    "modernbert-decoder",
+    "esm",
+    "gpt_neox",
+    "bart",
+    "mbart",
+    "marian",
 )
+AUTO = "auto"  # the family that config.json names, or the one that has words for all that a model of ours is
 
 
 def check_source(name: str | None) -> None:
@@ -28,8 +50,8 @@ def check_source(name: str | None) -> None:
     Raises:
         InputError: naming those there are.
     """
-    if name is not None and name not in SOURCES:
-        raise InputError(f"there is no source {name!r}; choose one of {', '.join(SOURCES)}")
+    if name is not None and name not in (AUTO, *SOURCES):
+        raise InputError(f"there is no source {name!r}; choose {AUTO}, or one of {', '.join(SOURCES)}")
 
 
 @dataclass
@@ -38,11 +60,19 @@ class ConvertArguments:
 
     source: str | None = field(
         default=None,
-        metadata={"help": f"The system that CHECKPOINT comes from: {', '.join(SOURCES)}.", "aliases": ["--from"]},
+        metadata={
+            "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
+            f"of {', '.join(SOURCES)}.",
+            "aliases": ["--from"],
+        },
     )
     target: str | None = field(
         default=None,
-        metadata={"help": "The system to convert a model of this package to: roformer.", "aliases": ["--to"]},
+        metadata={
+            "help": f"The family to convert a model of this package to: {AUTO} (one that has words for all that the "
+            "model is), or one of those from bert on.",
+            "aliases": ["--to"],
+        },
     )
 
     def __post_init__(self):
@@ -70,5 +100,5 @@ def main(argv: list[str]) -> None:
         model = convert_checkpoint(options.source, paths.checkpoint, paths.out)
         print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {paths.out}")
     else:
-        export_checkpoint(options.target, paths.checkpoint, paths.out)
-        print(f"A checkpoint of {options.target}: {paths.out}")
+        family = export_checkpoint(options.target, paths.checkpoint, paths.out)
+        print(f"A checkpoint of {family}: {paths.out}")

@@ -6,7 +6,7 @@ from ..errors import InputError
 from ..model_name import check_directory
 from ..training.data_files import numbered_lines
 from .command_parser import CommandParser
-from .convert import SOURCES, check_source
+from .convert import AUTO, SOURCES, check_source
 
 # Run where no text is given: several lengths, scripts and punctuation marks.
 LINES = (
@@ -24,7 +24,11 @@ class VerifyArguments:
     """Options of `roformer-lite verify`."""
 
     source: str = field(
-        metadata={"help": f"The system that CHECKPOINT comes from: {', '.join(SOURCES)}.", "aliases": ["--from"]}
+        metadata={
+            "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
+            f"of {', '.join(SOURCES)}.",
+            "aliases": ["--from"],
+        }
     )
     text: str | None = field(
         default=None, metadata={"help": f"A file; its first {_MAX_LINES} lines are run. Default: a few built in."}
@@ -49,15 +53,16 @@ def main(argv: list[str]) -> None:
     )
     options, paths = parser.parse(argv)
     check_directory(paths.checkpoint)
-    from ..conversion import find_converter, open_checkpoint, verify
+    from ..conversion import find_converter, open_checkpoint, source_of, verify
     from ..saved_model import load_tokenizer
 
     state_dict, config = open_checkpoint(paths.checkpoint)
+    source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
     lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]
-    tokenizer = load_tokenizer(paths.checkpoint, find_converter(options.source).tokenizer_class)
+    tokenizer = load_tokenizer(paths.checkpoint, find_converter(source).tokenizer_class)
     if tokenizer is None:
         print(f"{paths.checkpoint} has no tokenizer: only random input is run")
-    differences = verify(options.source, state_dict, config, tokenizer, lines[:_MAX_LINES], options.seed)
+    differences = verify(source, state_dict, config, tokenizer, lines[:_MAX_LINES], options.seed)
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance")

@@ -39,6 +39,13 @@ class Requirements:
         is_wide = config.embedding_size == config.hidden_size
         self.require(is_wide, "embedding_size", f"has no projection to hidden_size={config.hidden_size}")
         self.require(not config.rotary_value, "rotary_value", "rotates queries and keys alone")
+        why = "has a norm before the attention of every layer"
+        self.require(config.first_attention_norm, "first_attention_norm", why)
+        no_dropout = config.token_dropout_mask_id is None
+        self.require(no_dropout, "token_dropout_mask_id", "scales all embeddings alike")
+        for field in ("attention_bias", "mlp_bias"):
+            is_uniform = isinstance(getattr(config, field), bool)
+            self.require(is_uniform, field, "has biases in all matrices of a part or in none")
         if config.embedding_norm:
             is_same = config.embedding_norm_eps in (None, config.norm_eps)
             self.require(is_same, "embedding_norm_eps", f"has one eps for all norms, here norm_eps={config.norm_eps}")

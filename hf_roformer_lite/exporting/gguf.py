@@ -117,6 +117,7 @@ def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
     needs.require(not config.type_vocab_size, "type_vocab_size", "has no second segment")
     needs.require(not config.add_pooling_layer, "add_pooling_layer", "has no pooler")
     is_rope = config.position_embedding_type == "rope"
+    needs.require(config.classifier_pooling != "late", "classifier_pooling", "pools the states of the stack")
     needs.require(is_rope, "position_embedding_type", "has rotary positions alone")
     for name in _differences(nearest, config):
         needs.require(False, name, f"needs {nearest.fields[name]!r}")

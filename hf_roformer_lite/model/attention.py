@@ -1,5 +1,7 @@
 """Multi-head attention with rotary positions, to the tokens themselves or to an encoder's."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -36,10 +38,11 @@ class RoFormerLiteAttention(nn.Module):
         key_value_size = (self.is_cross_attention and config.cross_attention_hidden_size) or config.hidden_size
         query_width = config.num_attention_heads * config.head_dim
         key_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = RoFormerLiteLinear(config.hidden_size, query_width, bias=config.attention_bias)
-        self.k_proj = RoFormerLiteLinear(key_value_size, key_width, bias=config.attention_bias)
-        self.v_proj = RoFormerLiteLinear(key_value_size, key_width, bias=config.attention_bias)
-        self.o_proj = RoFormerLiteLinear(query_width, config.hidden_size, bias=config.attention_bias)
+        has_bias = partial(config.has_bias, "attention_bias")
+        self.q_proj = RoFormerLiteLinear(config.hidden_size, query_width, bias=has_bias("q"))
+        self.k_proj = RoFormerLiteLinear(key_value_size, key_width, bias=has_bias("k"))
+        self.v_proj = RoFormerLiteLinear(key_value_size, key_width, bias=has_bias("v"))
+        self.o_proj = RoFormerLiteLinear(query_width, config.hidden_size, bias=has_bias("o"))
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         heads = states.shape[-1] // self.head_dim

@@ -4,16 +4,21 @@ from .remote_code import RemoteCodeConfig
 
 # isort: split
 import copy
-from collections.abc import Callable
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
+from .configuration_checks import (
+    check_biases,
+    check_classifier,
+    check_layer_style,
+    check_token_dropout,
+    list_of_biases,
+)
 from .configuration_fields import check_field_names
-from .rope_parameters import check_rope_parameters
-
-LAYER_TYPES = ("full_attention", "sliding_attention")
+from .rope_parameters import LAYER_TYPES, check_rope_parameters, in_short_form, is_by_layer_type
+from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
 
 # Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
 PRESETS: dict[str, dict[str, int]] = {
@@ -33,17 +38,6 @@ def preset_fields(name: str) -> dict[str, int]:
     if name not in PRESETS:
         raise ValueError(f"preset={name!r} does not exist; choose one of {', '.join(PRESETS)}.")
     return dict(PRESETS[name])
-
-
-class _ComputedPlan:
-    """A sharding plan that is computed when it is read, and may be assigned over: transformers 5.17 does, 5.23 only
-    reads."""
-
-    def __init__(self, compute: Callable[[Any], dict[str, str]]):
-        self.compute = compute
-
-    def __get__(self, config: Any, owner: type | None = None) -> Any:
-        return self if config is None else self.compute(config)
 
 
 @strict
@@ -80,14 +74,18 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         attention_dropout (`float`, defaults to 0.0): Dropout on the attention probabilities.
         mlp_dropout (`float`, defaults to 0.0): Dropout between the two maps of a feed-forward (torch's own layers have
             it); only in standard layers.
-        attention_bias (`bool`, defaults to `True`): Biases in the attention's projections.
-        mlp_bias (`bool`, defaults to `True`): Biases in the feed-forward.
+        attention_bias (`bool` or `list[str]`, defaults to `True`): Biases in the attention's projections; a list names
+            those that have one, of `q`, `k`, `v`, `o` (Qwen2 has `["q", "k", "v"]`).
+        mlp_bias (`bool` or `list[str]`, defaults to `True`): The same for the feed-forward's `gate`, `up` and `down`
+            (GTE has `["down"]`).
         norm_type (`str`, defaults to `"layernorm"`): `layernorm` or `rmsnorm` (Zhang & Sennrich 2019,
             arXiv:1910.07467).
         norm_placement (`str`, defaults to `"pre"`): `pre` normalises what goes into a branch, `post` what comes out
             of the addition (the original Transformer). Pre-norm trains stably at any depth.
         norm_eps (`float`, defaults to 1e-6): Added to the variance before its root.
         norm_bias (`bool`, defaults to `True`): Bias of the layer norms; RMSNorm has none.
+        first_attention_norm (`bool`, defaults to `True`): With `norm_placement="pre"`, a norm before the attention of
+            the first layer. ModernBERT has none there, as its embeddings have been normalised already.
         final_norm (`bool`, *optional*): A norm after the last layer. Default: with `norm_placement="pre"` only.
         embedding_norm (`bool`, defaults to `False`): A norm on the sum of the embeddings (as BERT).
         embedding_norm_eps (`float`, *optional*): Its eps. Default: `norm_eps`.
@@ -97,8 +95,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         position_embedding_type (`str`, defaults to `"rope"`): `rope` (Su et al. 2021, arXiv:2104.09864), `sinusoidal`
             (interleaved sine and cosine, Vaswani et al. 2017), `learned` or `none`.
         rope_parameters (`dict`, *optional*): transformers' own dictionary: `rope_type` (default, linear, dynamic,
-            yarn, longrope, llama3), `rope_theta` (10000), `partial_rotary_factor` and what the type needs. Only with
-            `position_embedding_type="rope"`.
+            yarn, longrope, llama3), `rope_theta` (10000), `partial_rotary_factor` and what the type needs; or one such
+            dictionary for each type of `layer_types`. Only with `position_embedding_type="rope"`.
         rotary_value (`bool`, defaults to `False`): Rotate the values too (an option of RoFormer).
         max_position_embeddings (`int`, defaults to 512): Rows of the learned positions; with `rope` only the RoPE
             scalings read it, and nothing limits the length.
@@ -106,17 +104,23 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             full; all sliding when only `sliding_window` is given.
         sliding_window (`int`, *optional*): Reach of the sliding layers in tokens. A causal layer sees the last
             `sliding_window` tokens, itself included; a bidirectional one `sliding_window` to each side.
+        token_dropout_mask_id (`int`, *optional*): Id of the mask token in models that were trained with token dropout
+            (ESM-2, Lin et al. 2023): its embedding counts as zero, and those of a document are multiplied by
+            0.88 / (1 - its share of mask tokens), 0.88 being the share that was left in training. Not in decoders.
         add_pooling_layer (`bool`, defaults to `False`): BERT's pooler on the bare stack: dense and tanh over the first
             token of each document, `pooler_output`.
         classifier_pooling (`str`, defaults to `"mean"`): What sequence heads read: `mean` of the tokens, `cls` (the
-            first) or `last`.
+            first), `last`, or `late`: the mean behind the dense layer of `classifier_activation` (EuroBERT).
         classifier_activation (`str`, *optional*): With a name of `ACT2FN`, a dense layer with this activation comes
             before the classifier (BERT and RoFormer have `tanh`). Default: none.
+        classifier_norm (`bool`, defaults to `False`): A norm behind that activation (ModernBERT).
         classifier_dropout (`float`, *optional*): Dropout before a classifier. Default: `hidden_dropout`.
         classifier_text_features (`int`, defaults to 0): With a positive number, the classifier of sequences adds the
             scores of as many n-grams to its logits, that of tokens those of as many features of words and of the tags
             beside them (`RoFormerLiteTextScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
+        head_bias (`bool`, defaults to `True`): Bias of the dense layer in either head, the classifier's and that of
+            `lm_head_transform`.
         lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
         is_decoder (`bool`, defaults to `False`): Causal attention and a cache.
         add_cross_attention (`bool`, defaults to `False`): Attention to an encoder's states in each layer.
@@ -159,12 +163,13 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     hidden_dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     mlp_dropout: float | int = 0.0
-    attention_bias: bool = True
-    mlp_bias: bool = True
+    attention_bias: bool | list[str] = True
+    mlp_bias: bool | list[str] = True
     norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
     norm_placement: Literal["pre", "post"] = "pre"
     norm_eps: float | int = 1e-6
     norm_bias: bool = True
+    first_attention_norm: bool = True
     final_norm: bool | None = None
     embedding_norm: bool = False
     embedding_norm_eps: float | int | None = None
@@ -175,12 +180,15 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     max_position_embeddings: int = 512
     layer_types: list[str] | None = None
     sliding_window: int | None = None
+    token_dropout_mask_id: int | None = None
     add_pooling_layer: bool = False
-    classifier_pooling: Literal["mean", "cls", "last"] = "mean"
+    classifier_pooling: Literal["mean", "cls", "last", "late"] = "mean"
     classifier_activation: str | None = None
+    classifier_norm: bool = False
     classifier_dropout: float | int | None = None
     classifier_text_features: int = 0
     lm_head_transform: bool = False
+    head_bias: bool = True
     lm_head_bias: bool = False
     is_decoder: bool = False
     add_cross_attention: bool = False
@@ -193,24 +201,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
 
-    @_ComputedPlan
-    def base_model_tp_plan(self) -> dict[str, str]:
-        """Tensor-parallel plan of the modules that this stack has; only standard layers are cut."""
-        if self.layer_style != "standard":
-            return {"embeddings.word_embeddings": "embedding_rowwise"}
-        attentions = ["self_attn", "cross_attn"] if self.add_cross_attention else ["self_attn"]
-        plan = {"embeddings.word_embeddings": "embedding_rowwise"}
-        for attention in attentions:
-            plan |= {f"layers.*.{attention}.{name}_proj": "colwise" for name in "qkv"}
-            plan[f"layers.*.{attention}.o_proj"] = "rowwise"
-        plan |= {f"layers.*.mlp.{name}_proj": "colwise" for name in (["gate", "up"] if self.gated_mlp else ["up"])}
-        return plan | {"layers.*.mlp.down_proj": "rowwise"}
-
-    @_ComputedPlan
-    def base_model_fsdp_plan(self) -> dict[str, str]:
-        """What FSDP2 shards together."""
-        plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}
-        return plan | ({"final_norm": "keep_full_weight"} if self.final_norm else {})
+    base_model_tp_plan = ComputedPlan(tensor_parallel_plan)
+    base_model_fsdp_plan = ComputedPlan(fsdp_plan)
 
     @staticmethod
     def auto_classes() -> dict[str, type]:
@@ -256,7 +248,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             if self.qkv_intermediate_size is None:
                 self.qkv_intermediate_size = self.intermediate_size // 2
         if self.head_dim is None and self.num_attention_heads > 0:
-            self._require(
+            self.require(
                 self.hidden_size % self.num_attention_heads == 0,
                 "hidden_size",
                 f"a multiple of num_attention_heads={self.num_attention_heads}, unless head_dim is given",
@@ -271,13 +263,33 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers
+        self.attention_bias = list_of_biases(self.attention_bias, ("q", "k", "v", "o"))
+        self.mlp_bias = list_of_biases(self.mlp_bias, ("gate", "up", "down") if self.gated_mlp else ("up", "down"))
         super().__post_init__(**kwargs)
         if self.position_embedding_type != "rope":
             self.rope_parameters = None
-        elif self.rope_parameters.get("rope_type") == "default":
-            self.rope_parameters.setdefault("partial_rotary_factor", 1.0)
+            return
+        for parameters in self.rope_parameters_of_layers().values():
+            if isinstance(parameters, dict) and parameters.get("rope_type") == "default":
+                parameters.setdefault("partial_rotary_factor", 1.0)
+        self.rope_parameters = in_short_form(self.rope_parameters, self.layer_types)
 
-    def _require(self, holds: bool, field: str, what: str) -> None:
+    def rope_parameters_of_layers(self) -> dict[str | None, dict[str, Any]]:
+        """The parameters of each type of layer; a single entry, `None`, where all layers rotate alike."""
+        is_nested = is_by_layer_type(self.rope_parameters)
+        return self.rope_parameters if is_nested else {None: self.rope_parameters}
+
+    def has_bias(self, field: str, matrix: str) -> bool:
+        """Whether a matrix has a bias, such as `q` by the field `attention_bias`."""
+        setting = getattr(self, field)
+        return setting if isinstance(setting, bool) else matrix in setting
+
+    def require(self, holds: bool, field: str, what: str) -> None:
+        """Refuse the value of `field` unless something `holds`; `what` says what it must be.
+
+        Raises:
+            ValueError: with field, value and what would be right.
+        """
         if not holds:
             raise ValueError(f"{field}={getattr(self, field)!r} is not possible: it must be {what}.")
 
@@ -286,7 +298,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         positive = "hidden_size embedding_size num_attention_heads num_key_value_heads head_dim intermediate_size "
         positive += "max_position_embeddings num_mlp_layers qkv_mlp_layers"
         for field in positive.split():
-            self._require(getattr(self, field) > 0, field, "a positive number")
+            self.require(getattr(self, field) > 0, field, "a positive number")
         for field in (
             "vocab_size",
             "num_hidden_layers",
@@ -295,65 +307,49 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "norm_eps",
             "classifier_text_features",
         ):
-            self._require(getattr(self, field) >= 0, field, "zero or more")
+            self.require(getattr(self, field) >= 0, field, "zero or more")
         if self.embedding_norm_eps is not None:
-            self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
+            self.require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
         for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
-                self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
+                self.require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
         from transformers.activations import ACT2FN  # imports torch: late, as Auto classes read configs without it
 
         for field in ("hidden_act", "classifier_activation"):
             if getattr(self, field) is not None:
                 known = f"an activation of transformers, one of {', '.join(sorted(ACT2FN))}"
-                self._require(getattr(self, field) in ACT2FN, field, known)
+                self.require(getattr(self, field) in ACT2FN, field, known)
         if self.pad_token_id is not None and self.vocab_size:
-            self._require(
+            self.require(
                 0 <= self.pad_token_id < self.vocab_size,
                 "pad_token_id",
                 f"below vocab_size={self.vocab_size}, or None",
             )
-        self._require(
+        self.require(
             self.num_attention_heads % self.num_key_value_heads == 0,
             "num_key_value_heads",
             f"a divisor of num_attention_heads={self.num_attention_heads}",
         )
-        self._require(
+        self.require(
             len(self.layer_types) == self.num_hidden_layers and set(self.layer_types) <= set(LAYER_TYPES),
             "layer_types",
             f"a list of num_hidden_layers={self.num_hidden_layers} entries, each one of {', '.join(LAYER_TYPES)}",
         )
         if "sliding_attention" in self.layer_types:
             reach = "a positive number of tokens, as layer_types has sliding_attention layers"
-            self._require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
+            self.require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
         if self.add_cross_attention:
-            self._require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
+            self.require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
         if self.cross_attention_hidden_size is not None:
-            self._require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
+            self.require(self.cross_attention_hidden_size > 0, "cross_attention_hidden_size", "a positive number")
         if self.position_embedding_type == "sinusoidal":
-            self._require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
-        self._validate_layer_style()
+            self.require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
+        check_biases(self)
+        check_token_dropout(self)
+        check_classifier(self)
+        check_layer_style(self)
         if self.position_embedding_type == "rope":
-            check_rope_parameters(self.rope_parameters, self.head_dim)
-
-    def _validate_layer_style(self) -> None:
-        """Refuse options that the layers of the other styles do not have."""
-        fixed: dict[str, Any] = {}
-        if self.layer_style != "standard":
-            fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False, "mlp_dropout": 0.0}
-        if self.layer_style != "parallel_heads":
-            fixed |= {"num_mlp_layers": 1, "qkv_mlp_layers": 1, "qkv_intermediate_size": None, "qkv_dropout": None}
-        if self.layer_style == "parallel_heads":
-            fixed |= {"norm_placement": "pre", "head_dim": self.hidden_size, "attention_bias": True}
-            fixed |= {"num_key_value_heads": self.num_attention_heads, "norm_bias": True}
-            fixed |= {"cross_attention_hidden_size": None}
-            self._require(self.qkv_intermediate_size > 0, "qkv_intermediate_size", "a positive number")
-            if self.add_cross_attention:  # its queries meet the encoder's states in place of their own
-                fixed |= {"use_cache": False}
-        elif self.layer_style == "walkthrough":
-            fixed |= {"norm_placement": "post", "add_cross_attention": False}
-        for field, value in fixed.items():
-            self._require(getattr(self, field) == value, field, f"{value!r} with layer_style={self.layer_style!r}")
+            check_rope_parameters(self.rope_parameters, self.head_dim, self.layer_types)
 
 
 __all__ = ["RoFormerLiteConfig"]

@@ -11,6 +11,8 @@ from .ragged import RaggedBatch
 from .rope import sinusoidal_positions
 from .torch_internals import has_forward_hooks
 
+KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does not mask
+
 
 class RoFormerLiteEmbeddings(nn.Module):
     """Token, segment and absolute position embeddings of the tokens, with norm, dropout and projection."""
@@ -52,6 +54,8 @@ class RoFormerLiteEmbeddings(nn.Module):
         states = self._embed_words(tokens, input_ids, inputs_embeds)  # (..., embedding_size)
         if self.config.scale_embeddings:
             states = states * self.config.embedding_size**0.5
+        if self.config.token_dropout_mask_id is not None and input_ids is not None:
+            states = self._drop_masked(tokens, input_ids, states)
         if self.config.type_vocab_size:
             no_segments = token_type_ids is None
             token_type_ids = torch.zeros_like(position_ids) if no_segments else tokens.gather(token_type_ids)
@@ -102,3 +106,14 @@ class RoFormerLiteEmbeddings(nn.Module):
         if has_forward_hooks(self.word_embeddings):  # such as NEFTune's, which expects (B, L, embedding_size)
             return tokens.gather(self.word_embeddings(input_ids))
         return self.word_embeddings(tokens.gather(input_ids))
+
+    def _drop_masked(self, tokens: RaggedBatch, input_ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """States without those of mask tokens, and the others of each document larger by as much as is missing."""
+        dtype = torch.promote_types(states.dtype, torch.float32)  # which can count
+        is_masked = (input_ids == self.config.token_dropout_mask_id).to(dtype)  # (B, L)
+        masked, places, documents, count = tokens.tokens_of_documents(is_masked)
+        lengths = masked.new_zeros(count).index_add(0, documents, torch.ones_like(masked))
+        kept = lengths.index_add(0, documents, -masked).clamp(min=1)
+        factors = (1 - masked) * KEPT_IN_TRAINING * (lengths / kept)[documents]
+        padded = is_masked.new_zeros(is_masked.numel()).index_copy(0, places, factors)
+        return states * tokens.gather(padded.view_as(is_masked))[..., None].to(states.dtype)

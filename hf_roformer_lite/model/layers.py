@@ -1,5 +1,7 @@
 """Norms, feed-forward, one Transformer layer, which serves encoders and decoders, and BERT's pooler."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
@@ -47,10 +49,11 @@ class RoFormerLiteMLP(nn.Module):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
-        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = RoFormerLiteLinear(hidden, inner, bias=bias) if config.gated_mlp else None
-        self.up_proj = RoFormerLiteLinear(hidden, inner, bias=bias)
-        self.down_proj = RoFormerLiteLinear(inner, hidden, bias=bias)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        has_bias = partial(config.has_bias, "mlp_bias")
+        self.gate_proj = RoFormerLiteLinear(hidden, inner, bias=has_bias("gate")) if config.gated_mlp else None
+        self.up_proj = RoFormerLiteLinear(hidden, inner, bias=has_bias("up"))
+        self.down_proj = RoFormerLiteLinear(inner, hidden, bias=has_bias("down"))
         self.act_fn = ACT2FN[config.hidden_act]
         self.dropout = RoFormerLiteDropout(config.mlp_dropout)
 
@@ -79,7 +82,8 @@ class RoFormerLiteLayer(RoFormerLiteBaseLayer):
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
         super().__init__(config, layer_idx)
         self.is_pre_norm = config.norm_placement == "pre"
-        self.self_attn_norm = make_norm(config)
+        has_norm = layer_idx > 0 or config.first_attention_norm
+        self.self_attn_norm = make_norm(config) if has_norm else nn.Identity()
         self.self_attn = RoFormerLiteAttention(config, layer_idx)
         if config.add_cross_attention:
             self.cross_attn_norm = make_norm(config)

@@ -34,7 +34,8 @@ class RoFormerLiteLMTransform(nn.Module):
         if not config.vocab_size:
             raise ValueError("vocab_size=0: a stack that takes vectors has no vocabulary for a language model head.")
         has_dense = config.lm_head_transform or config.embedding_size != config.hidden_size
-        self.dense = RoFormerLiteLinear(config.hidden_size, config.embedding_size) if has_dense else nn.Identity()
+        widths, bias = (config.hidden_size, config.embedding_size), config.head_bias or not config.lm_head_transform
+        self.dense = RoFormerLiteLinear(*widths, bias=bias) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.hidden_act] if config.lm_head_transform else nn.Identity()
         self.norm = make_norm(config, config.embedding_size) if config.lm_head_transform else nn.Identity()
 

@@ -29,7 +29,7 @@ from .parallel_heads import (
     RoFormerLiteStackedUnit,
 )
 from .remote_code import RemoteCodeModel
-from .rope import RoFormerLiteRotaryEmbedding
+from .rope import RoFormerLiteRotaryEmbedding, make_rotary_embedding
 from .sharding import ShardedLoadingMixin
 from .walkthrough_layer import RoFormerLiteWalkthroughLayer
 
@@ -131,7 +131,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         self.pooler = None
         if config.add_pooling_layer if add_pooling_layer is None else add_pooling_layer:
             self.pooler = RoFormerLitePooler(config)
-        self.rotary_emb = RoFormerLiteRotaryEmbedding(config) if config.position_embedding_type == "rope" else None
+        self.rotary_emb = make_rotary_embedding(config) if config.position_embedding_type == "rope" else None
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -176,7 +176,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 encoder_hidden_states,
                 layout=layout,
                 past_key_values=layout.past_key_values,
-                **rotary_tables,
+                **rotary_tables[layer.layer_type],
                 **layout.attention_options,
             )
         last_hidden_state = layout.tokens.restore(self.final_norm(hidden_states))  # (B, L, hidden)
@@ -193,20 +193,28 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
 
     def _rotary_tables(
         self, hidden_states: torch.Tensor, layout: InputLayout
+    ) -> dict[str, dict[str, tuple[torch.Tensor, torch.Tensor] | None]]:
+        """Cosines and sines of all positions by the type of layer, shared by its layers."""
+        kinds = set(self.config.layer_types)
+        if isinstance(self.rotary_emb, nn.ModuleDict):
+            return {kind: self._tables_of(self.rotary_emb[kind], hidden_states, layout) for kind in kinds}
+        return dict.fromkeys(kinds, self._tables_of(self.rotary_emb, hidden_states, layout))
+
+    def _tables_of(
+        self, rotary_emb: RoFormerLiteRotaryEmbedding | None, hidden_states: torch.Tensor, layout: InputLayout
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor] | None]:
-        """Cosines and sines of all positions, shared by the layers."""
-        if self.rotary_emb is None:
+        if rotary_emb is None:
             return {"position_embeddings": None}
         position_ids = layout.tokens.position_ids
         if not position_ids.numel():  # a batch of padding alone: RoPE scalings ask for the largest position
             position_ids = position_ids.new_zeros(1)
-        tables = {"position_embeddings": self.rotary_emb(hidden_states, position_ids)}
-        scaling = self.rotary_emb.attention_scaling  # sharpens the scores (yarn, longrope); values have none
+        tables = {"position_embeddings": rotary_emb(hidden_states, position_ids)}
+        scaling = rotary_emb.attention_scaling  # sharpens the scores (yarn, longrope); values have none
         if self.config.rotary_value and scaling != 1:
             cos, sin = tables["position_embeddings"]
             tables["value_position_embeddings"] = cos / scaling, sin / scaling
         if layout.encoder_tokens is not None and self.config.layer_style == "parallel_heads":  # no other rotates them
-            tables["encoder_position_embeddings"] = self.rotary_emb(hidden_states, layout.encoder_tokens.position_ids)
+            tables["encoder_position_embeddings"] = rotary_emb(hidden_states, layout.encoder_tokens.position_ids)
         return tables
 
 

@@ -6,6 +6,8 @@ in this package, as in Llama: channel j turns with channel j + rotary_dim / 2. C
 (2j, 2j + 1) are permuted when they are converted.
 """
 
+import copy
+
 import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
@@ -63,6 +65,18 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
         # Under autocast tables of float32 would make float32 of queries and keys again.
         dtype = autocast_dtype(hidden_states.device) or hidden_states.dtype
         return cos.to(dtype), sin.to(dtype)
+
+
+def make_rotary_embedding(config: RoFormerLiteConfig) -> RoFormerLiteRotaryEmbedding | nn.ModuleDict:
+    """The tables of a stack; by the type of layer where `rope_parameters` are."""
+    if None in (of_layers := config.rope_parameters_of_layers()):
+        return RoFormerLiteRotaryEmbedding(config)
+    tables = nn.ModuleDict()
+    for kind, parameters in of_layers.items():
+        own = copy.copy(config)
+        own.rope_parameters = parameters
+        tables[kind] = RoFormerLiteRotaryEmbedding(own)
+    return tables
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,9 @@
 """What the `rope_parameters` of a configuration may be. transformers only warns of most mistakes."""
 
+from collections.abc import Sequence
 from typing import Any
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 # What each RoPE scaling of transformers needs and may carry, besides rope_type, rope_theta and partial_rotary_factor.
 _ROPE_KEYS: dict[str, tuple[set[str], set[str]]] = {
@@ -19,8 +22,45 @@ _ROPE_KEYS: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
-def check_rope_parameters(parameters: dict[str, Any], head_dim: int) -> None:
+def is_by_layer_type(parameters: dict[str, Any] | None) -> bool:
+    """Whether parameters are given for each type of layer apart."""
+    return bool(parameters) and any(kind in parameters for kind in LAYER_TYPES)
+
+
+def in_short_form(parameters: dict[str, Any], layer_types: Sequence[str]) -> dict[str, Any]:
+    """`parameters`, without types of layers where they are alike for all layers that there are."""
+    if not is_by_layer_type(parameters) or not layer_types or not set(layer_types) <= set(parameters):
+        return parameters  # what is wrong is refused with all other mistakes
+    first, *others = (parameters[kind] for kind in sorted(set(layer_types)))
+    return first if all(own == first for own in others) and isinstance(first, dict) else parameters
+
+
+def check_rope_parameters(parameters: dict[str, Any], head_dim: int, layer_types: Sequence[str]) -> None:
     """Check standardised parameters for heads of `head_dim` channels.
+
+    Args:
+        parameters: Of all layers, or by the type of layer.
+        head_dim: Channels of a head.
+        layer_types: The type of each layer.
+
+    Raises:
+        ValueError: as `_check_rotation`, and when a type of layer has no parameters of its own.
+    """
+    if not is_by_layer_type(parameters):
+        _check_rotation(parameters, head_dim)
+        return
+    kinds, given = set(layer_types), {kind for kind, own in parameters.items() if isinstance(own, dict)}
+    if given != kinds or len(parameters) != len(given):
+        raise ValueError(
+            f"rope_parameters={parameters} must be one dictionary for all layers, or one for each of their types, "
+            f"{', '.join(sorted(kinds))}."
+        )
+    for own in parameters.values():
+        _check_rotation(own, head_dim)
+
+
+def _check_rotation(parameters: dict[str, Any], head_dim: int) -> None:
+    """Check the parameters of layers that rotate alike.
 
     Raises:
         ValueError: for an unknown type, missing or unknown entries, impossible numbers, or an odd rotary width.

@@ -1,12 +1,44 @@
-"""Loading a model in shards, by `from_pretrained(distributed_config=…)`: what transformers' FSDP2 needs to be told."""
+"""Models in shards: which modules are cut or gathered, and loading by `from_pretrained(distributed_config=…)`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.distributed import DistributedConfig
+
+    from .configuration_roformer_lite import RoFormerLiteConfig
+
+
+class ComputedPlan:
+    """A sharding plan that is computed when it is read, and may be assigned over: transformers 5.17 does, 5.23 only
+    reads."""
+
+    def __init__(self, compute: Callable[[Any], dict[str, str]]):
+        self.compute = compute
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        return self if config is None else self.compute(config)
+
+
+def tensor_parallel_plan(config: RoFormerLiteConfig) -> dict[str, str]:
+    """How each module of a stack is cut among processes; only standard layers are."""
+    plan = {"embeddings.word_embeddings": "embedding_rowwise"}
+    if config.layer_style != "standard":
+        return plan
+    for attention in ["self_attn", "cross_attn"] if config.add_cross_attention else ["self_attn"]:
+        plan |= {f"layers.*.{attention}.{name}_proj": "colwise" for name in "qkv"}
+        plan[f"layers.*.{attention}.o_proj"] = "rowwise"
+    plan |= {f"layers.*.mlp.{name}_proj": "colwise" for name in (["gate", "up"] if config.gated_mlp else ["up"])}
+    return plan | {"layers.*.mlp.down_proj": "rowwise"}
+
+
+def fsdp_plan(config: RoFormerLiteConfig) -> dict[str, str]:
+    """What FSDP2 shards together."""
+    plan = {"embeddings.word_embeddings": "free_full_weight", "layers.*": "free_full_weight"}
+    return plan | ({"final_norm": "keep_full_weight"} if config.final_norm else {})
 
 
 class ShardedLoadingMixin:
@@ -37,4 +69,4 @@ class ShardedLoadingMixin:
         return model
 
 
-__all__ = ["ShardedLoadingMixin"]
+__all__ = ["ComputedPlan", "ShardedLoadingMixin", "fsdp_plan", "tensor_parallel_plan"]

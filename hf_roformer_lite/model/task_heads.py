@@ -18,6 +18,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_labels
+from .layers import make_norm
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 from .ragged import RaggedBatch
@@ -25,19 +26,30 @@ from .text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoF
 
 
 class RoFormerLiteClassificationHead(nn.Module):
-    """Dropout and linear layer, with a dense layer before them if `config.classifier_activation` names one."""
+    """Dropout and linear layer; before them, if `config.classifier_activation` names one, a dense layer and that
+    activation, with a norm behind it if `config.classifier_norm` asks for one."""
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__()
         dropout = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
         has_dense = config.classifier_activation is not None
-        self.dense = RoFormerLiteLinear(config.hidden_size, config.hidden_size) if has_dense else nn.Identity()
+        width = config.hidden_size
+        self.dense = RoFormerLiteLinear(width, width, bias=config.head_bias) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.classifier_activation] if has_dense else nn.Identity()
+        self.norm = make_norm(config) if config.classifier_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.out_proj(self.dropout(self.act_fn(self.dense(hidden_states))))
+        return self.score(self.transform(hidden_states))
+
+    def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What comes before the scores, `(..., hidden)` to the same shape."""
+        return self.norm(self.act_fn(self.dense(hidden_states)))
+
+    def score(self, features: torch.Tensor) -> torch.Tensor:
+        """Transformed states `(..., hidden)` to `(..., num_labels)`."""
+        return self.out_proj(self.dropout(features))
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
@@ -101,13 +113,17 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, BaseModelOutputWithPastAndCrossAttentions, RaggedBatch]:
-        """One vector a document `(documents, hidden)`, by `config.classifier_pooling`, the stack's outputs, and which
-        tokens are real."""
+        """What the classifier scores, one vector a document `(documents, hidden)`, by `config.classifier_pooling`;
+        the stack's outputs, and which tokens are real."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "token_type_ids": token_type_ids, "use_cache": False, **kwargs}
         layout = self.model.lay_out(**inputs)
         outputs = self.model(**inputs, layout=layout, return_dict=True)
-        return layout.tokens.pool(outputs.last_hidden_state, self.config.classifier_pooling), outputs, layout.tokens
+        tokens, states, how = layout.tokens, outputs.last_hidden_state, self.config.classifier_pooling
+        if how == "late":
+            features = tokens.restore(self.classifier.transform(tokens.gather(states)))
+            return tokens.pool(features, "mean"), outputs, tokens
+        return self.classifier.transform(tokens.pool(states, how)), outputs, tokens
 
 
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
@@ -138,7 +154,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         pooled, outputs, tokens = self.encode_and_pool(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
         )
-        logits = self.classifier(pooled)  # (B, num_labels)
+        logits = self.classifier.score(pooled)  # (B, num_labels)
         if self.text_scores is not None:
             real, _, documents = self.real_tokens(input_ids, tokens)
             logits = self.text_scores(logits, real, documents)
@@ -182,7 +198,7 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
             for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         ]
         pooled, outputs, _ = self.encode_and_pool(*flat, **kwargs)
-        logits = self.classifier(pooled).view(batch_size, choices)
+        logits = self.classifier.score(pooled).view(batch_size, choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,

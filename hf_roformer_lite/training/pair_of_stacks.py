@@ -71,21 +71,27 @@ def _fields_of_sides(overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 def _stack_config(option: str, name: str) -> PreTrainedConfig:
     """The configuration of a single stack of this package, or of one that can be converted."""
     config = pretrained_config(name)
-    if not isinstance(config, RoFormerLiteConfig) and converter_of(config.model_type) is None:
+    is_known = isinstance(config, RoFormerLiteConfig) or converter_of(config.model_type) is not None
+    if not is_known or config.is_encoder_decoder:
         raise InputError(f"--{option} {name}: {config.model_type} is no stack of this package, nor converted to one")
     return config
 
 
+def _is_causal(config: PreTrainedConfig) -> bool:
+    converter = converter_of(config.model_type)
+    return config.is_decoder if converter is None else converter.is_causal(config)
+
+
 def _encoder(name: str, tokens: int) -> RoFormerLiteModel:
     config = _stack_config("encoder_name_or_path", name)
-    if config.is_decoder:
+    if _is_causal(config):
         raise InputError(f"--encoder_name_or_path {name}: it is causal; give it as --decoder_name_or_path")
     check_vocabulary(name, config, tokens)
     return load_pretrained(AutoModel, name, {"add_pooling_layer": False})[0]
 
 
 def _decoder(name: str, fields: dict[str, Any]) -> RoFormerLiteForCausalLM:
-    if not _stack_config("decoder_name_or_path", name).is_decoder:
+    if not _is_causal(_stack_config("decoder_name_or_path", name)):
         raise InputError(f"--decoder_name_or_path {name}: it is no causal model; leave it out for a new decoder")
     return load_pretrained(AutoModelForCausalLM, name, fields)[0]
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..conversion import CONVERTERS, convert_for_fine_tuning, converter_of, open_checkpoint
+from ..conversion import CONVERTERS, convert_for_fine_tuning, converter_of, merged, open_checkpoint
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
+from ..model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from ..saved_files import find_file, read_object
 from ..saved_model import check_finite, load_config, load_tokenizer, load_with_new_head, try_tokenizer
 
@@ -109,9 +110,12 @@ def load_pretrained(
     if converter is None:
         config = type(given).from_dict(merged(given.to_dict(), fields))
         return load_with_new_head(auto_model, name, config)
-    model_class = RoFormerLiteConfig.auto_classes().get(auto_model.__name__)
+    config_class = RoFormerLiteSeq2SeqConfig if given.is_encoder_decoder else RoFormerLiteConfig
+    model_class = config_class.auto_classes().get(auto_model.__name__)
     if model_class is None:
-        raise InputError(f"{name}: {given.model_type} is a single stack; give it as --encoder_name_or_path")
+        fitting = "--model_name_or_path of train seq2seq" if given.is_encoder_decoder else "--encoder_name_or_path"
+        kind = "an encoder–decoder" if given.is_encoder_decoder else "a single stack"
+        raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     state_dict, source_config = open_checkpoint(name)
     try:
         model, new = convert_for_fine_tuning(converter, state_dict, source_config, model_class, fields, keep_head)
@@ -132,9 +136,3 @@ def with_new_head(auto_model: type, name: str, fields: Mapping[str, Any]) -> Pre
     model = auto_model.from_config(config).to(own.dtype)
     model.base_model.load_state_dict(own.base_model.state_dict())
     return model
-
-
-def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
-    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
-    return {**fields, **overrides, **nested}

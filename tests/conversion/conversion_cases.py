@@ -7,6 +7,39 @@ from hf_roformer_lite.conversion import CONVERTERS
 LAYER = {"d_model": 12, "nhead": 2, "dim_feedforward": 20}
 HF = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30}
 HF |= {"max_position_embeddings": 32, "initializer_range": 0.15}
+
+
+def heads(family, *names, **fields):
+    """A small config for each class of a family."""
+    return [{**HF, **fields, "architectures": [family + name]} for name in names]
+
+
+def roberta(family):
+    return [
+        *heads(family, "Model", "ForMaskedLM", "ForSequenceClassification", num_labels=4),
+        *heads(family, "ForTokenClassification", "ForMultipleChoice", "ForQuestionAnswering"),
+        *heads(family, "ForMaskedLM", tie_word_embeddings=False, pad_token_id=0),
+        *heads(family, "ForCausalLM", is_decoder=True),
+    ]
+
+
+def pairs(family, *names, **fields):
+    return [{**PAIR, **fields, "architectures": [family + name]} for name in names]
+
+
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+MODERN = {"pad_token_id": 0, "local_attention": 4, "num_hidden_layers": 4, "cls_token_id": 1, "sep_token_id": 2}
+MODERN |= {"bos_token_id": 1, "eos_token_id": 2}
+ESM = {"position_embedding_type": "rotary", "pad_token_id": 1, "num_labels": 4}
+NEOX = {"use_parallel_residual": False, "eos_token_id": 2, "rope_parameters": {"partial_rotary_factor": 0.5}}
+TWO = {"num_key_value_heads": 2}
+LLAMA_3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0}
+LLAMA_3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+PAIR = {"vocab_size": 50, "d_model": 24, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2}
+PAIR |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 30, "decoder_ffn_dim": 20, "max_position_embeddings": 32}
+PAIR |= {"init_std": 0.15}
+MARIAN = {"pad_token_id": 49, "decoder_start_token_id": 49}
+
 CASES: dict[str, list[dict]] = {
     "deeplotx": [
         {"feature_dim": 16, "heads": 3, "ffn_layers": 2, "proj_layers": 2, "proj_expansion": 1.5, "base": 100},
@@ -58,6 +91,95 @@ CASES: dict[str, list[dict]] = {
         {**HF, "architectures": ["BertForMultipleChoice"]},
         {**HF, "architectures": ["BertForTokenClassification"], "num_labels": 5},
         {**HF, "architectures": ["BertForQuestionAnswering"]},
+    ],
+    "ernie": [
+        *heads("Ernie", "Model", "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForMultipleChoice"),
+        *heads("Ernie", "ForSequenceClassification", "ForTokenClassification", num_labels=4),
+        *heads("Ernie", "ForQuestionAnswering", use_task_id=True),
+        *heads("Ernie", "ForCausalLM", is_decoder=True),
+    ],
+    "roberta": roberta("Roberta"),
+    "xlm-roberta": roberta("XLMRoberta")[:3],
+    "camembert": roberta("Camembert")[:3],
+    "electra": [
+        *heads("Electra", "Model", "ForPreTraining", "ForMaskedLM", "ForMultipleChoice", embedding_size=16),
+        *heads("Electra", *CLASSIFIERS, num_labels=4, embedding_size=24),
+        *heads("Electra", "ForMaskedLM", "ForQuestionAnswering", tie_word_embeddings=False, embedding_size=24),
+        *heads("Electra", "ForCausalLM", is_decoder=True, add_cross_attention=True),
+    ],
+    "distilbert": [
+        *heads("DistilBert", "Model", "ForMultipleChoice", "ForMaskedLM", "ForQuestionAnswering"),
+        *heads("DistilBert", *CLASSIFIERS, "ForMaskedLM", num_labels=4, tie_word_embeddings=False, activation="relu"),
+    ],
+    "albert": [
+        *heads("Albert", "Model", "ForPreTraining", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering"),
+        *heads("Albert", *CLASSIFIERS, num_labels=4, num_hidden_layers=3, num_hidden_groups=2),
+        *heads("Albert", "ForMaskedLM", tie_word_embeddings=False),
+    ],
+    "nomic_bert": [
+        *heads("NomicBert", "Model", "ForMaskedLM", max_position_embeddings=9),
+        *heads("NomicBert", "ForMaskedLM", *CLASSIFIERS, num_labels=4, tie_word_embeddings=False),
+    ],
+    "jina_embeddings_v3": [
+        *heads("JinaEmbeddingsV3", "Model", "ForMaskedLM", "ForQuestionAnswering", max_position_embeddings=9),
+        *heads("JinaEmbeddingsV3", "ForMaskedLM", *CLASSIFIERS, num_labels=4, tie_word_embeddings=False),
+    ],
+    "gte": [
+        *heads("Gte", "Model", "ForMaskedLM", type_vocab_size=0, max_position_embeddings=9),
+        *heads("Gte", "ForMaskedLM", *CLASSIFIERS, num_labels=4, tie_word_embeddings=False),
+    ],
+    "llama": [
+        *heads("Llama", "Model", "ForCausalLM", num_key_value_heads=1, head_dim=8),
+        *heads("Llama", "ForCausalLM", tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+        *heads("Llama", "ForCausalLM", rope_parameters=LLAMA_3),
+        *heads("Llama", *CLASSIFIERS, "ForQuestionAnswering", num_labels=4, pad_token_id=0),
+    ],
+    "qwen2": [
+        *heads("Qwen2", "Model", "ForCausalLM", num_key_value_heads=1),
+        *heads("Qwen2", "ForCausalLM", use_sliding_window=True, sliding_window=4, max_window_layers=1, **TWO),
+        *heads("Qwen2", *CLASSIFIERS, "ForQuestionAnswering", num_labels=4, pad_token_id=0, num_key_value_heads=2),
+    ],
+    "eurobert": [
+        *heads("EuroBert", "Model", "ForMaskedLM", num_key_value_heads=1, pad_token_id=3, max_position_embeddings=9),
+        *heads("EuroBert", "ForMaskedLM", tie_word_embeddings=True, mlp_bias=True, pad_token_id=3),
+        *heads("EuroBert", *CLASSIFIERS, num_labels=4, pad_token_id=3),
+        *heads("EuroBert", "ForSequenceClassification", classifier_pooling="bos", pad_token_id=3),
+        *heads("EuroBert", "ForSequenceClassification", classifier_pooling="mean", pad_token_id=3),
+    ],
+    "ultrabert": [
+        *heads("Ultrabert", "Model", sliding_window=2, num_hidden_layers=3, num_key_value_heads=1),
+        *heads("Ultrabert", *CLASSIFIERS, "ForQuestionAnswering", num_labels=4, sliding_window=3, num_hidden_layers=3),
+        *heads("Ultrabert", "ForSequenceClassification", classifier_pooling="mean", num_key_value_heads=2),
+    ],
+    "modernbert": [
+        *heads("ModernBert", "Model", "ForMaskedLM", "ForMultipleChoice", "ForQuestionAnswering", **MODERN),
+        *heads("ModernBert", *CLASSIFIERS, num_labels=4, **MODERN, norm_bias=True, classifier_bias=True),
+        *heads("ModernBert", "ForSequenceClassification", classifier_pooling="mean", **MODERN),
+        *heads("ModernBert", "ForMaskedLM", **MODERN, attention_bias=True, mlp_bias=True, decoder_bias=False),
+        *heads("ModernBert", "ForMaskedLM", **MODERN, tie_word_embeddings=False, classifier_bias=True),
+    ],
+    "modernbert-decoder": [
+        *heads("ModernBertDecoder", "Model", "ForCausalLM", "ForSequenceClassification", **MODERN),
+        *heads("ModernBertDecoder", "ForSequenceClassification", classifier_bias=True, **MODERN),
+    ],
+    "esm": [
+        *heads("Esm", "Model", "ForMaskedLM", **ESM, token_dropout=True, mask_token_id=5),
+        *heads("Esm", "ForMaskedLM", *CLASSIFIERS, **ESM, emb_layer_norm_before=True, tie_word_embeddings=False),
+        *heads("Esm", "Model", pad_token_id=1, token_dropout=True, mask_token_id=5),
+    ],
+    "gpt_neox": [
+        *heads("GPTNeoX", "Model", "ForCausalLM", **NEOX),
+        *heads("GPTNeoX", "ForCausalLM", **NEOX, tie_word_embeddings=True, attention_bias=False),
+        *heads("GPTNeoX", *CLASSIFIERS, "ForQuestionAnswering", **NEOX, num_labels=4, pad_token_id=0),
+    ],
+    "bart": [
+        *pairs("Bart", "Model", "ForConditionalGeneration"),
+        *pairs("Bart", "ForConditionalGeneration", scale_embedding=True, tie_word_embeddings=False),
+    ],
+    "mbart": pairs("MBart", "Model", "ForConditionalGeneration", scale_embedding=True),
+    "marian": [
+        *pairs("Marian", "Model", "MTModel", scale_embedding=True, **MARIAN),
+        *pairs("Marian", "MTModel", share_encoder_decoder_embeddings=False, decoder_vocab_size=60, **MARIAN),
     ],
 }
 

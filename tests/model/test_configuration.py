@@ -44,6 +44,19 @@ IMPOSSIBLE = [
     ({"num_mlp_layers": 2}, "num_mlp_layers=2.*1 with layer_style='standard'"),
     ({"qkv_dropout": 0.1}, "qkv_dropout=0.1.*None with layer_style='standard'"),
     ({"embedding_size": 33, "position_embedding_type": "sinusoidal"}, "embedding_size=33.*even"),
+    ({"attention_bias": ["q", "w"]}, r"attention_bias=\['q', 'w'\].*some of q, k, v, o"),
+    ({"mlp_bias": ["gate"]}, r"mlp_bias=\['gate'\].*some of up, down"),
+    ({"layer_style": "walkthrough", "norm_placement": "post", "mlp_bias": ["up"]}, "mlp_bias.*standard layers"),
+    ({"first_attention_norm": False, "norm_placement": "post"}, "first_attention_norm=False.*norm_placement='post'"),
+    ({"classifier_norm": True}, "classifier_norm=True.*without classifier_activation"),
+    ({"classifier_pooling": "late"}, "classifier_pooling='late'.*last without classifier_activation"),
+    ({"token_dropout_mask_id": 8192}, "token_dropout_mask_id=8192.*8191"),
+    ({"token_dropout_mask_id": 4, "is_decoder": True}, "token_dropout_mask_id=4.*None with is_decoder"),
+    ({"rope_parameters": {"sliding_attention": {"rope_type": "default"}}}, "one for each of their types, full_att"),
+    (
+        {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
+        "lacks.*factor",
+    ),
 ]
 
 
@@ -108,4 +121,8 @@ def test_auto_config_knows_the_names():
     assert AutoConfig.for_model("roformer_lite_seq2seq").is_encoder_decoder
     old_style = RoFormerLiteConfig(rope_theta=500.0, rope_scaling={"rope_type": "linear", "factor": 2.0})
     assert old_style.rope_parameters == {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+    one_type = RoFormerLiteConfig(rope_parameters={"full_attention": {"rope_theta": 500.0}})
+    assert one_type.rope_parameters["rope_theta"] == 500.0  # nested without need, and written plainly
+    assert RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
+    assert stack_config("modern").rope_parameters["full_attention"]["partial_rotary_factor"] == 1.0
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]

@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
@@ -17,6 +19,8 @@ from transformers import (
     BertModel,
     BertTokenizer,
     DataCollatorWithPadding,
+    ModernBertConfig,
+    ModernBertModel,
     RoFormerConfig,
     RoFormerForMaskedLM,
     Trainer,
@@ -24,7 +28,11 @@ from transformers import (
     set_seed,
 )
 
-from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
+from hf_roformer_lite import (
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteTokenizer,
+)
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.train import parse_options
 from hf_roformer_lite.conversion import convert_for_fine_tuning, converter_of
@@ -251,3 +259,30 @@ def test_tokenizer_is_that_of_the_source(folder, tmp_path):
     )
     source, ours = (AutoTokenizer.from_pretrained(place) for place in (directory, tmp_path / "m"))
     assert source("a fine film") == ours("a fine film") and not isinstance(ours, RoFormerLiteTokenizer)
+
+
+def test_other_families(folder, tmp_path, capsys):
+    """An encoder with windows and a pair: `train` converts them on the way, and what it writes opens and predicts."""
+    sizes = {**SIZES, "vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = ModernBertConfig(**sizes, cls_token_id=2, sep_token_id=3, local_attention=4)
+    encoder = save(ModernBertModel(config), folder, "modernbert")
+    rows = ["--train_file", folder / "rows.csv", "--max_steps", 2]
+    results = train("classify", tmp_path / "classes", "--model_name_or_path", encoder, *rows)
+    assert results["training"]["own_weights"] is False
+    model = RoFormerLiteForSequenceClassification.from_pretrained(tmp_path / "classes")
+    assert model.config.classifier_norm and not model.config.first_attention_norm
+    pair = BartConfig(
+        **{name: sizes[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
+        **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+        **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 2},
+        max_position_embeddings=64,
+    )
+    bart = save(BartForConditionalGeneration(pair), folder, "bart")
+    columns = ["--source_column", "text", "--target_column", "label", "--max_source_length", 32]
+    lengths = [*columns, "--max_target_length", 16]
+    train("seq2seq", tmp_path / "pair", "--model_name_or_path", bart, *rows, *lengths)
+    config = RoFormerLiteForConditionalGeneration.from_pretrained(tmp_path / "pair").config
+    assert config.encoder.norm_placement == "post" and config.encoder.position_embedding_type == "learned"
+    wrong = ["--model_name_or_path", str(bart), *map(str, rows[:2]), "--output_dir", str(tmp_path / "wrong")]
+    assert main(["train", "classify", *wrong]) == 2
+    assert "bart is an encoder–decoder; give it as --model_name_or_path of train seq2seq" in capsys.readouterr().err

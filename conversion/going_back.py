@@ -1,0 +1,203 @@
+"""From a model of this package to a class of transformers: whether a family can say what our config says, and how.
+
+No family has a table for this way of its own. Their config is made of ours by the same table that is read on the way
+in, and then read again: where the config that comes back differs from the one that went, the family lacks a word. Few
+of these differences are bridged, all of them without any change of what is computed: a bias or a segment that we do
+not have is one of zeros there, and the scale of the embeddings can be a part of their table.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.errors import InputError
+
+if TYPE_CHECKING:
+    from .hugging_face import HuggingFaceConverter
+
+TABLE = "embeddings.word_embeddings.weight"
+# Where we have less than they, zeros say the same.
+_BRIDGED_BY_ZEROS = {"attention_bias", "mlp_bias", "norm_bias", "head_bias", "lm_head_bias", "type_vocab_size"}
+# What changes no number of a forward pass in evaluation.
+_WITHOUT_EFFECT = {
+    *PreTrainedConfig.__dataclass_fields__,
+    *("use_cache", "initializer_range", "sparse_prediction", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
+}
+_OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features"}
+_OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}
+_OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
+
+
+@dataclass
+class Route:
+    """How a model goes back to one family.
+
+    Args:
+        converter: Of the family.
+        head: The name of their head.
+        ours: Our config, after the scale of the embeddings has gone into their table if it must.
+        back: The config of ours that their config is read as; None where theirs cannot be made at all.
+        theirs: Their config.
+        scales: Whether the tables take the scale of the embeddings.
+        faults: Fields of ours without an equivalent, as messages.
+    """
+
+    converter: HuggingFaceConverter
+    head: str
+    ours: PreTrainedConfig
+    back: PreTrainedConfig | None = None
+    theirs: PreTrainedConfig | None = None
+    scales: bool = False
+    faults: list[str] = field(default_factory=list)
+    zeros: list[str] = field(default_factory=list)
+
+
+def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and config of their class for `model`.
+
+    Raises:
+        InputError: naming every field without an equivalent there.
+    """
+    route = find_route(converter, model)
+    if route.faults:
+        raise InputError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
+    return _carry(route, model)
+
+
+def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
+    """How `model` goes back to the family of `converter`, or what is in the way.
+
+    Raises:
+        InputError: when the family has no class with the head of `model`.
+    """
+    head = converter.head_for(type(model))
+    route = Route(converter, head, copy.deepcopy(model.config))
+    _ask(route)
+    if route.back is not None and _scale_is_in_the_way(route):
+        route.scales = True
+        for stack in stacks_of(route.ours).values():
+            stack.scale_embeddings = False
+        if hasattr(model, "lm_head"):  # what reads the states is not scaled with what embeds the tokens
+            for config in {id(one): one for one in (route.ours, *stacks_of(route.ours).values())}.values():
+                config.tie_word_embeddings = False
+        _ask(route)
+    if route.back is not None:
+        _compare(route, model)
+    return route
+
+
+def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
+    """The config of each stack, by what stands before its fields in messages."""
+    if config.is_encoder_decoder:
+        return {"encoder.": config.encoder, "decoder.": config.decoder}
+    return {"": config}
+
+
+def _ask(route: Route) -> None:
+    """Fill in their config, and what it is read as here."""
+    converter = route.converter
+    route.faults = []
+    try:
+        route.theirs = converter.their_config(route.ours, route.head)
+        route.back = converter.our_config(_source_config(route))
+    except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
+        cause = error.__cause__ or error
+        route.back, route.faults = None, [" ".join(str(cause).split())]
+
+
+def _source_config(route: Route) -> dict[str, Any]:
+    pooler = {"add_pooling_layer": getattr(route.ours, "add_pooling_layer", False)}
+    return route.theirs.to_dict() | pooler | {"architectures": [route.converter.class_name(route.head)]}
+
+
+def _scale_is_in_the_way(route: Route) -> bool:
+    pairs = zip(stacks_of(route.ours).values(), stacks_of(route.back).values(), strict=True)
+    return any(ours.scale_embeddings and ours.vocab_size and not back.scale_embeddings for ours, back in pairs)
+
+
+def _compare(route: Route, model: PreTrainedModel) -> None:
+    """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
+    with torch.device("meta"):
+        target = type(model)(route.back)
+    wanted = target.state_dict().keys() - set(target.all_tied_weights_keys)
+    given = _weights(route, model).keys()
+    zeros = sorted(wanted - given)
+    are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in zeros)
+    for prefix, name, ours, back in _differences(route, model):
+        if not (name in _BRIDGED_BY_ZEROS and are_zeros and given <= wanted):
+            route.faults.append(f"{prefix}{name}={ours!r} (must be {back!r})")
+    route.zeros = zeros
+    if not route.faults and not (are_zeros and given <= wanted):
+        route.faults.append(f"its tensors {', '.join(sorted(given - wanted) or zeros)}")
+
+
+def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:
+    if route.ours.is_encoder_decoder:
+        for name in ("share_embeddings", "tie_word_embeddings"):
+            if getattr(route.ours, name) != getattr(route.back, name):
+                yield "", name, getattr(route.ours, name), getattr(route.back, name)
+    backs = stacks_of(route.back)
+    for prefix, ours in stacks_of(route.ours).items():
+        one, other = _fields_with_effect(ours, model), _fields_with_effect(backs[prefix], model)
+        for name, value in one.items():
+            if value != other[name]:
+                yield prefix, name, value, other[name]
+
+
+def _fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
+    """The fields that decide what `model` computes, each in one form for one meaning."""
+    kind = type(model).__name__.removeprefix("RoFormerLite")
+    without = set(_WITHOUT_EFFECT)
+    is_language_model, is_classifier = hasattr(model, "lm_head"), hasattr(model, "classifier")
+    without |= set() if is_language_model else _OF_LANGUAGE_MODELS
+    without |= set() if is_classifier else _OF_CLASSIFIERS
+    without |= set() if kind in _OF_POOLING else {"classifier_pooling"}
+    without |= set() if kind == "Model" else {"add_pooling_layer"}
+    fields = {name: getattr(config, name) for name in config.__dataclass_fields__ if name not in without}
+    has_dense = is_classifier and config.classifier_activation or is_language_model and config.lm_head_transform
+    rope = config.rope_parameters or {}
+    is_long = config.position_embedding_type == "learned" or rope.get("rope_type", "default") != "default"
+    forms = {
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "head_bias": config.head_bias if has_dense else True,
+        "norm_bias": config.norm_bias and config.norm_type == "layernorm",
+        "embedding_norm_eps": (config.embedding_norm_eps or config.norm_eps) if config.embedding_norm else None,
+        "sliding_window": config.sliding_window if "sliding_attention" in config.layer_types else None,
+        "max_position_embeddings": config.max_position_embeddings if is_long else None,
+        "scale_embeddings": config.scale_embeddings and config.vocab_size > 0,
+    }
+    if config.add_cross_attention:
+        forms["cross_attention_hidden_size"] = config.cross_attention_hidden_size or config.hidden_size
+    return fields | {name: value for name, value in forms.items() if name in fields}
+
+
+def _weights(route: Route, model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Our tensors without copies of tied ones, where tied means what `route.ours` says."""
+    tied = set(model.all_tied_weights_keys) if route.ours.tie_word_embeddings else set()
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def _carry(route: Route, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    weights = _weights(route, model)
+    if route.scales:
+        for prefix, stack in stacks_of(model.config).items():
+            for name in [name for name in weights if name.endswith(prefix + TABLE)]:
+                if stack.scale_embeddings:
+                    weights[name] = weights[name] * math.sqrt(stack.embedding_size)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()}
+    weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
+    route.converter.settle(route.theirs, weights)
+    source_config = _source_config(route)
+    state_dict = route.converter.weight_map(route.back, source_config).to_theirs(weights)
+    return state_dict, route.theirs.to_dict()

@@ -1,0 +1,193 @@
+"""Weights that go from transformers to this package and back; models of this package in classes of transformers."""
+
+import pytest
+import torch
+import transformers
+from conversion_cases import CASES, source_weights
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
+    RoFormerLiteSeq2SeqConfig,
+)
+from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint
+from hf_roformer_lite.conversion.hugging_face import HuggingFaceConverter
+from hf_roformer_lite.errors import InputError
+
+FAMILIES = [name for name, converter in CONVERTERS.items() if isinstance(converter, HuggingFaceConverter)]
+# Heads that stand for two of theirs go back to the other one.
+TWO_NAMES = ("ForPreTraining", "ForNextSentencePrediction")
+IDS = torch.tensor([[7, 8, 9, 10, 11, 12, 13], [20, 21, 22, 23, 0, 0, 0]])
+MASK = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+
+
+def cases():
+    for name in FAMILIES:
+        for number, config in enumerate(CASES[name]):
+            if not config["architectures"][0].endswith(TWO_NAMES) and not config.get("use_task_id"):
+                yield pytest.param(name, config, id=f"{config['architectures'][0]}-{number}")
+
+
+def noisy(model):
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.mark.parametrize(("name", "config"), cases())
+def test_bit_for_bit(name, config):
+    """Theirs, ours, theirs, ours: nothing is lost on the way, and their class takes what comes back."""
+    reference, weights = source_weights(name, config)
+    noisy(reference)
+    model = convert(name, dict(reference.state_dict()), config)
+    state_dict, exported = export(name, model)
+    assert exported["architectures"] == config["architectures"]
+    unused = ("position_embeddings.weight", "embed_positions.weight")  # rows that no token has are zeros
+    if any(key.endswith("decoder.bias") for key in state_dict):  # the other bias, which is not read
+        unused += ("predictions.bias", "lm_head.bias")
+    for key, tensor in state_dict.items():
+        if not key.endswith(unused):
+            assert torch.equal(tensor, reference.state_dict()[key]), key
+    again = convert(name, state_dict, exported).state_dict()
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.pop(key)), key
+    assert not again
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_files(name, tmp_path):
+    """Files of their `save_pretrained`, with names that may be older, and files of ours in their `from_pretrained`."""
+    config = next(one for one in CASES[name] if "LM" in one["architectures"][0] or "Model" in one["architectures"][0])
+    reference, _ = source_weights(name, config)
+    noisy(reference).save_pretrained(tmp_path / "theirs")
+    model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+    direct = convert(name, dict(reference.state_dict()), config)
+    for key, tensor in direct.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[key]), key
+    export_checkpoint(name, tmp_path / "ours", tmp_path / "back")
+    stock_class = getattr(transformers, config["architectures"][0])
+    stock, loading = stock_class.from_pretrained(tmp_path / "back", output_loading_info=True)
+    lacking = {key for key in loading["missing_keys"] if "contact_head" not in key}
+    assert not lacking and not loading["unexpected_keys"] and not loading["mismatched_keys"]
+    inputs = {"input_ids": IDS, "attention_mask": MASK}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = IDS
+    real = MASK.bool() if not model.config.is_encoder_decoder else torch.ones_like(MASK, dtype=torch.bool)
+    with torch.no_grad():
+        theirs, ours = stock.eval()(**inputs)[0], model(**inputs)[0]
+    torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
+
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 30,
+}
+SIZES |= {"initializer_range": 0.1, "hidden_dropout": 0.0}
+RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+RMS |= {"scale_embeddings": False}
+POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
+LM = {"lm_head_transform": True, "lm_head_bias": True}
+WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+MODERN = {**WINDOWS, "embedding_norm": True, "first_attention_norm": False, "gated_mlp": True}
+GOES_TO = [
+    ("esm", RoFormerLiteModel, {}),
+    ("esm", RoFormerLiteForTokenClassification, {"num_labels": 4}),
+    ("esm", RoFormerLiteForMaskedLM, LM),
+    ("eurobert", RoFormerLiteModel, RMS),
+    ("eurobert", RoFormerLiteForMaskedLM, RMS),
+    ("eurobert", RoFormerLiteForMaskedLM, {**RMS, "scale_embeddings": True}),
+    ("jina_embeddings_v3", RoFormerLiteModel, POST),
+    ("jina_embeddings_v3", RoFormerLiteForMaskedLM, {**POST, **LM, "type_vocab_size": 2}),
+    ("nomic_bert", RoFormerLiteModel, {**POST, **RMS, "norm_type": "layernorm"}),
+    ("bert", RoFormerLiteModel, {**POST, "position_embedding_type": "learned", "type_vocab_size": 2}),
+    (
+        "distilbert",
+        RoFormerLiteForMaskedLM,
+        {**POST, **LM, "norm_eps": 1e-12, "position_embedding_type": "learned", "max_position_embeddings": 32},
+    ),
+    ("gpt_neox", RoFormerLiteForCausalLM, {}),
+    ("gpt_neox", RoFormerLiteForCausalLM, {"scale_embeddings": False, "is_decoder": True}),
+    ("llama", RoFormerLiteForCausalLM, RMS),
+    ("llama", RoFormerLiteForCausalLM, {**RMS, "scale_embeddings": True, "num_key_value_heads": 1}),
+    ("qwen2", RoFormerLiteForCausalLM, {**RMS, "attention_bias": ["q"]}),
+    ("modernbert", RoFormerLiteForMaskedLM, {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False}),
+    (
+        "modernbert",
+        RoFormerLiteForSequenceClassification,
+        {**MODERN, "classifier_activation": "gelu", "classifier_norm": True, "num_labels": 3},
+    ),
+    (
+        "electra",
+        RoFormerLiteModel,
+        {**POST, "position_embedding_type": "learned", "embedding_size": 12, "max_position_embeddings": 40},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "model_class", "fields"), GOES_TO, ids=[f"{name}-{number}" for number, (name, *_) in enumerate(GOES_TO)]
+)
+def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tmp_path):
+    """`--to auto` finds the family, its own class opens the files and gives the same numbers."""
+    torch.manual_seed(0)
+    noisy(model_class(RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(tmp_path / "ours")
+    model = model_class.from_pretrained(tmp_path / "ours").eval()
+    assert export_checkpoint("auto", tmp_path / "ours", tmp_path / "theirs") == family
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "theirs")
+    stock_class = getattr(transformers, config.architectures[0])
+    stock, loading = stock_class.from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    lacking = {key for key in loading["missing_keys"] if "contact_head" not in key and "pooler" not in key}
+    assert not lacking and not loading["unexpected_keys"] and not loading["mismatched_keys"]
+    with torch.no_grad():
+        theirs = stock.eval()(input_ids=IDS, attention_mask=MASK)[0]
+        ours = model(input_ids=IDS, attention_mask=MASK)[0]
+    real = MASK.bool() if ours.ndim == 3 else slice(None)
+    torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
+
+
+def test_a_pair_goes_back(tmp_path):
+    stack = {**SIZES, **POST, "scale_embeddings": True, "position_embedding_type": "learned", "norm_eps": 1e-5}
+    pair = RoFormerLiteSeq2SeqConfig(encoder=stack, decoder={**stack, "num_hidden_layers": 1}, share_embeddings=True)
+    model = noisy(RoFormerLiteForConditionalGeneration(pair))
+    model.save_pretrained(tmp_path / "ours")
+    assert export_checkpoint("auto", tmp_path / "ours", tmp_path / "theirs") == "bart"
+    stock = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "theirs").eval()
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": IDS}
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, stock(**inputs).logits, rtol=0, atol=1e-5)
+
+
+def test_what_fits_no_family():
+    model = RoFormerLiteForMaskedLM(RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm"))
+    with pytest.raises(InputError, match="no family.*nearest is .*rotary_value=True .must be False"):
+        export("auto", model)
+    with pytest.raises(InputError, match=r"esm has no equivalent of .*lm_head_transform=False \(must be True\)"):
+        export("esm", model)
+    with pytest.raises(InputError, match="llama has no equivalent of RoFormerLiteForMaskedLM"):
+        export("llama", model)
+    walkthrough = RoFormerLiteConfig(**SIZES, layer_style="walkthrough", norm_placement="post")
+    with pytest.raises(InputError, match="layer_style='walkthrough' .must be 'standard'"):
+        export("auto", RoFormerLiteModel(walkthrough))
+
+
+def test_layers_that_shared_weights_before_a_training():
+    reference, weights = source_weights("albert", CASES["albert"][2])
+    model = convert("albert", weights, CASES["albert"][2])
+    assert export("albert", model)[1]["num_hidden_groups"] == 1
+    with torch.no_grad():
+        for parameter in model.model.layers[1].parameters():
+            parameter += 0.1
+    state_dict, exported = export("albert", model)
+    assert exported["num_hidden_groups"] == 2
+    again = convert("albert", state_dict, exported)
+    torch.testing.assert_close(again(IDS, MASK).logits, model(IDS, MASK).logits, rtol=0, atol=0)
