@@ -4,6 +4,7 @@ from .remote_code import RemoteCodeConfig
 
 # isort: split
 import copy
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
 from .configuration_fields import check_field_names
-from .rope_parameters import check_rope_parameters
+from .rope_parameters import check_rope_numbers, check_rope_parameters
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
+MAX_LAYERS = 10_000  # a list of as many layer types is made before anything else could refuse a slip of the keyboard
 
 # Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
 PRESETS: dict[str, dict[str, int]] = {
@@ -267,14 +269,17 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self.embedding_size = self.hidden_size
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
+        self._require(self.num_hidden_layers <= MAX_LAYERS, "num_hidden_layers", f"at most {MAX_LAYERS:,}")
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers
         super().__post_init__(**kwargs)
         if self.position_embedding_type != "rope":
             self.rope_parameters = None
-        elif self.rope_parameters.get("rope_type") == "default":
-            self.rope_parameters.setdefault("partial_rotary_factor", 1.0)
+        else:
+            if self.rope_parameters.get("rope_type") == "default":
+                self.rope_parameters.setdefault("partial_rotary_factor", 1.0)
+            check_rope_numbers(self.rope_parameters)
 
     def _require(self, holds: bool, field: str, what: str) -> None:
         if not holds:
@@ -294,9 +299,9 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "norm_eps",
             "classifier_text_features",
         ):
-            self._require(getattr(self, field) >= 0, field, "zero or more")
+            self._require(0 <= getattr(self, field) < math.inf, field, "zero or more")
         if self.embedding_norm_eps is not None:
-            self._require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
+            self._require(0 <= self.embedding_norm_eps < math.inf, "embedding_norm_eps", "zero or more")
         for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
                 self._require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
@@ -323,8 +328,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             f"a list of num_hidden_layers={self.num_hidden_layers} entries, each one of {', '.join(LAYER_TYPES)}",
         )
         if "sliding_attention" in self.layer_types:
-            reach = "a positive number of tokens, as layer_types has sliding_attention layers"
-            self._require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
+            reach = "a positive number of tokens below 2 ** 31, as layer_types has sliding_attention layers"
+            self._require(0 < (self.sliding_window or 0) < 2**31, "sliding_window", reach)
         if self.add_cross_attention:
             self._require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
         if self.cross_attention_hidden_size is not None:
