@@ -99,7 +99,9 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
         return "" if name in str(error) else str(error)
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "stack", ["encoder", *(pytest.param(name, marks=pytest.mark.slow) for name in STACKS if name != "encoder")]
+)
 def test_fields_of_a_stack(stack):
     wrong = {
         (name, str(value)): problem

@@ -131,7 +131,10 @@ def is_sentence(error: Exception, name: str, call: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(
     ("kind", "training"),
-    [*((kind, False) for kind in CALLS), *((kind, True) for kind, (*_, call) in CALLS.items() if "labels" in call)],
+    [
+        *((kind, False) for kind in CALLS),
+        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in CALLS if "labels" in CALLS[kind][2]),
+    ],
 )
 def test_changed_arguments(kind, training):
     model_class, fields, call = CALLS[kind]
