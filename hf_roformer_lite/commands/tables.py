@@ -48,6 +48,7 @@ class TableWriter:
         self.stream, self.kind = stream, kind
         self._has_header = kind == ".jsonl"
         self._csv = csv.writer(stream, lineterminator="\n")
+        self._quoting_csv = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
     def write(self, columns: dict[str, Any]) -> None:
         """Write a row; no field of a .tsv file may have a tab or line break."""
@@ -60,8 +61,8 @@ class TableWriter:
         self._write_cells([_cell(value) for value in columns.values()])
 
     def _write_cells(self, cells: list[str]) -> None:
-        if self.kind == ".csv":
-            self._csv.writerow(cells)
+        if self.kind == ".csv":  # the writer leaves a carriage return bare, which no reader takes for text
+            (self._quoting_csv if any("\r" in cell for cell in cells) else self._csv).writerow(cells)
         else:
             self.stream.write("\t".join(cells) + "\n")
 

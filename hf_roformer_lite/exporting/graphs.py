@@ -39,9 +39,9 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
     sys.modules.setdefault("openvino_telemetry", None)
     try:
-        from transformers.exporters import AutoExportConfig, AutoHfExporter
-    except ImportError as error:
-        raise InputError(f"export needs a transformers with exporters, such as 5.23: {error}") from error
+        from transformers.exporters import AutoExportConfig, AutoHfExporter, ExportedModel  # noqa: F401
+    except ImportError as error:  # before 5.23 they return graphs that cannot be saved together
+        raise InputError(f"export needs transformers 5.23 or later: {error}") from error
     if format not in GRAPH_FORMATS:
         raise InputError(f"format={format!r} is unknown; choose one of {', '.join(GRAPH_FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):

@@ -4,6 +4,7 @@ from .remote_code import RemoteCodeConfig
 
 # isort: split
 import copy
+import math
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -17,8 +18,16 @@ from .configuration_checks import (
     list_of_biases,
 )
 from .configuration_fields import check_field_names
-from .rope_parameters import LAYER_TYPES, check_rope_parameters, in_short_form, is_by_layer_type
+from .rope_parameters import (
+    LAYER_TYPES,
+    check_rope_numbers,
+    check_rope_parameters,
+    in_short_form,
+    is_by_layer_type,
+)
 from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
+
+MAX_LAYERS = 10_000  # a list of as many layer types is made before anything else could refuse a slip of the keyboard
 
 # Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
 PRESETS: dict[str, dict[str, int]] = {
@@ -260,6 +269,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self.embedding_size = self.hidden_size
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
+        self.require(self.num_hidden_layers <= MAX_LAYERS, "num_hidden_layers", f"at most {MAX_LAYERS:,}")
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers
@@ -270,8 +280,11 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self.rope_parameters = None
             return
         for parameters in self.rope_parameters_of_layers().values():
-            if isinstance(parameters, dict) and parameters.get("rope_type") == "default":
+            if not isinstance(parameters, dict):
+                continue  # refused with all other mistakes
+            if parameters.get("rope_type") == "default":
                 parameters.setdefault("partial_rotary_factor", 1.0)
+            check_rope_numbers(parameters)
         self.rope_parameters = in_short_form(self.rope_parameters, self.layer_types)
 
     def rope_parameters_of_layers(self) -> dict[str | None, dict[str, Any]]:
@@ -307,9 +320,9 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "norm_eps",
             "classifier_text_features",
         ):
-            self.require(getattr(self, field) >= 0, field, "zero or more")
+            self.require(0 <= getattr(self, field) < math.inf, field, "zero or more")
         if self.embedding_norm_eps is not None:
-            self.require(self.embedding_norm_eps >= 0, "embedding_norm_eps", "zero or more")
+            self.require(0 <= self.embedding_norm_eps < math.inf, "embedding_norm_eps", "zero or more")
         for field in ("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"):
             if getattr(self, field) is not None:
                 self.require(0 <= getattr(self, field) < 1, field, "a probability, at least 0 and below 1")
@@ -336,8 +349,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             f"a list of num_hidden_layers={self.num_hidden_layers} entries, each one of {', '.join(LAYER_TYPES)}",
         )
         if "sliding_attention" in self.layer_types:
-            reach = "a positive number of tokens, as layer_types has sliding_attention layers"
-            self.require(self.sliding_window is not None and self.sliding_window > 0, "sliding_window", reach)
+            reach = "a positive number of tokens below 2 ** 31, as layer_types has sliding_attention layers"
+            self.require(0 < (self.sliding_window or 0) < 2**31, "sliding_window", reach)
         if self.add_cross_attention:
             self.require(self.is_decoder, "is_decoder", "True, as add_cross_attention=True makes it a decoder")
         if self.cross_attention_hidden_size is not None:

@@ -7,7 +7,7 @@ import copy
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from transformers.configuration_utils import PreTrainedConfig
+from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from transformers.utils import logging
 
 from .configuration_fields import check_field_names
@@ -38,7 +38,7 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
 
     model_type = "roformer_lite_seq2seq"
     keys_to_ignore_at_inference = ["past_key_values"]
-    sub_configs_defaults = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
+    sub_configs_defaults = {side: SubConfigSpec(RoFormerLiteConfig) for side in ("encoder", "decoder")}
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}  # the two stacks have plans of their own
 
     encoder: dict[str, Any] | PreTrainedConfig | None = None

@@ -14,6 +14,22 @@ from .torch_internals import has_forward_hooks
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does not mask
 
 
+def look_up(table: nn.Module, ids: torch.Tensor, name: str) -> torch.Tensor:
+    """Rows `(..., width)` of a table for `ids` `(...)`, the argument `name`.
+
+    Raises:
+        ValueError: for a number without a row, on a CPU. Other devices report it in their own way.
+    """
+    try:
+        return table(ids)
+    except IndexError as error:
+        lowest, highest = int(ids.min()), int(ids.max())
+        raise ValueError(
+            f"{name} has numbers from {lowest} to {highest}; the table of this model has the rows 0 to "
+            f"{table.weight.shape[0] - 1}."
+        ) from error
+
+
 class RoFormerLiteEmbeddings(nn.Module):
     """Token, segment and absolute position embeddings of the tokens, with norm, dropout and projection."""
 
@@ -59,7 +75,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         if self.config.type_vocab_size:
             no_segments = token_type_ids is None
             token_type_ids = torch.zeros_like(position_ids) if no_segments else tokens.gather(token_type_ids)
-            states = states + self.token_type_embeddings(token_type_ids)
+            states = states + look_up(self.token_type_embeddings, token_type_ids, "token_type_ids")
         if self.config.position_embedding_type == "learned":
             if not is_tracing(position_ids) and position_ids.numel():
                 longest = int(position_ids.max()) + 1
@@ -68,7 +84,7 @@ class RoFormerLiteEmbeddings(nn.Module):
                         f"max_position_embeddings={self.config.max_position_embeddings} learned positions cannot hold "
                         f"an input of {longest} tokens; truncate it, or use position_embedding_type='rope'."
                     )
-            states = states + self.position_embeddings(position_ids)
+            states = states + look_up(self.position_embeddings, position_ids, "position_ids")
         elif self.config.position_embedding_type == "sinusoidal":
             states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
         return self.projection(self.dropout(self.norm(states)))
@@ -104,8 +120,8 @@ class RoFormerLiteEmbeddings(nn.Module):
         if self.word_embeddings is None:
             raise ValueError("vocab_size=0: this model takes vectors; give inputs_embeds in place of input_ids.")
         if has_forward_hooks(self.word_embeddings):  # such as NEFTune's, which expects (B, L, embedding_size)
-            return tokens.gather(self.word_embeddings(input_ids))
-        return self.word_embeddings(tokens.gather(input_ids))
+            return tokens.gather(look_up(self.word_embeddings, input_ids, "input_ids"))
+        return look_up(self.word_embeddings, tokens.gather(input_ids), "input_ids")
 
     def _drop_masked(self, tokens: RaggedBatch, input_ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """States without those of mask tokens, and the others of each document larger by as much as is missing."""

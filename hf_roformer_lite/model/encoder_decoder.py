@@ -14,7 +14,8 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
 from .fast_linear import RoFormerLiteLinear
-from .input_checks import check_labels, refuse_misspelt
+from .input_checks import check_ids, check_labels, check_mask, check_tensor, refuse_misspelt
+from .input_layout import is_padding_mask
 from .lazy_logits import lm_output
 from .lm_heads import LMHeadMixin, RoFormerLiteLMTransform
 from .losses import IGNORE_INDEX
@@ -130,7 +131,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             "use_cache": self.config.use_cache if use_cache is None else use_cache,
             **kwargs,
         }
-        layout = self.decoder.lay_out(**target, encoder_tokens=encoder_tokens)
+        layout = self.decoder.lay_out(**target, encoder_tokens=encoder_tokens, prefix="decoder_")
         outputs = self.decoder(**target, layout=layout, return_dict=True)
         return Seq2SeqModelOutput(
             last_hidden_state=outputs.last_hidden_state,
@@ -153,7 +154,10 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             raise ValueError(
                 "Give exactly one of decoder_input_ids and decoder_inputs_embeds (or labels, to a model with LM head)."
             )
-        if attention_mask is not None and attention_mask.ndim != 2:
+        if attention_mask is None:
+            return
+        check_mask(attention_mask)
+        if not is_padding_mask(attention_mask):
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}; for an encoder–decoder it must be (batch, "
                 "length), as the decoder's attention to the source needs to know what is real."
@@ -230,7 +234,9 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         if labels is not None:
             use_cache = bool(use_cache)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
+                check_tensor("labels", labels, 2, "(batch, length)")
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            check_ids(decoder_input_ids, decoder_inputs_embeds, "decoder_")
             given = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
             check_labels(labels, given.shape[:2], "token of the decoder")
         if self.is_sparse(labels) and decoder_attention_mask is None and decoder_position_ids is None:

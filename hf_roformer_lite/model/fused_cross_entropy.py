@@ -42,6 +42,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         dtype: torch.dtype,
     ) -> torch.Tensor:
+        if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):
+            raise IndexError("a label is out of bounds")  # as `F.cross_entropy` does
         exact = torch.promote_types(dtype, torch.float32)
         with maybe_autocast(states.device.type, enabled=False):
             total = torch.zeros((), dtype=exact, device=states.device)

@@ -75,6 +75,7 @@ def lay_out(
     encoder_tokens: RaggedBatch | None = None,
     past_key_values: Cache | None = None,
     use_cache: bool | None = None,
+    prefix: str = "",
     **options: Any,
 ) -> InputLayout:
     """Lay out an input of the stack that `config` describes.
@@ -86,13 +87,25 @@ def lay_out(
         encoder_tokens: The layout of the encoder's own tokens, if it ran in the same call.
         use_cache: Whether to make a cache where none is given (default: `config.use_cache`); packed documents have
             none.
+        prefix: What the names of the arguments begin with in messages, such as `decoder_`.
 
     Raises:
-        ValueError: when inputs do not fit together.
+        ValueError, TypeError: when inputs do not fit together.
     """
     check_inputs(
-        config, input_ids, inputs_embeds, attention_mask, position_ids, encoder_hidden_states, past_key_values, options
+        config,
+        input_ids,
+        inputs_embeds,
+        attention_mask,
+        position_ids,
+        encoder_hidden_states,
+        encoder_attention_mask,
+        past_key_values,
+        options,
+        prefix,
     )
+    if position_ids is not None and position_ids.ndim == 1:
+        position_ids = position_ids.unsqueeze(0)  # (1, L)
     given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
     is_paged = options.get("cache") is not None
     is_prepared_mask = attention_mask is not None and not is_padding_mask(attention_mask)
@@ -154,7 +167,7 @@ def _keep_places(
     """All places as they are, behind those in the cache; positions count the real tokens."""
     length = given.shape[1]
     if position_ids is None and is_padding_mask(attention_mask):
-        position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -length:]  # (B, L)
+        position_ids = (attention_mask.bool().cumsum(-1) - 1).clamp(min=0)[:, -length:]  # (B, L)
     elif position_ids is None:
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = (torch.arange(length, device=given.device) + past_length).unsqueeze(0)  # (1, L)

@@ -15,11 +15,11 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
-from .input_checks import check_labels
+from .input_checks import check_ids, check_labels, check_logits_to_keep
 from .input_layout import is_padding_mask
 from .layers import make_norm
 from .lazy_logits import UnreadLogits, lm_output
-from .losses import cross_entropy, labelled_lm_loss
+from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
 
@@ -59,10 +59,17 @@ class LMHeadMixin:
         """The states `(B, L, hidden)` whose logits `logits_to_keep` asks for: of the last positions (0: of all), or
         of the given indices. For 1 and padding on the right, the last position of a row is that of its last real token
         (of the part of the prompt at hand, where `generate` reads it in parts).
+
+        Raises:
+            ValueError, TypeError: for a negative number, for indices outside the input, and for anything else.
         """
-        if not isinstance(logits_to_keep, int):
-            return hidden_states[:, logits_to_keep]
+        check_logits_to_keep(logits_to_keep)
         length = hidden_states.shape[1]
+        if isinstance(logits_to_keep, torch.Tensor):
+            try:
+                return hidden_states[:, logits_to_keep]
+            except IndexError as error:
+                raise ValueError(f"logits_to_keep has an index outside the {length} positions.") from error
         if logits_to_keep == 1 and length > 1 and is_padding_mask(attention_mask):
             last = length - 1 - attention_mask[:, -length:].int().flip(1).argmax(1)  # (B,)
             rows = torch.arange(len(last), device=hidden_states.device)
@@ -226,7 +233,10 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         # Not an argument: Trainer takes every argument with "label" in its name for one that batches must have.
         shift_labels = kwargs.pop("shift_labels", None)
         if shift_labels is None and labels is not None:
-            shift_labels = nn.functional.pad(labels[..., 1:], (0, 1), value=-100)
+            check_ids(input_ids, inputs_embeds)
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            check_labels(labels, given.shape[:2], "token")
+            shift_labels = nn.functional.pad(labels[:, 1:].long(), (0, 1), value=IGNORE_INDEX)
         if use_cache is None and shift_labels is not None:
             use_cache = False
         outputs = self.model(

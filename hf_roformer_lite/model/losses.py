@@ -25,6 +25,15 @@ def _mean(
     return total / torch.as_tensor(items, device=total.device).clamp(min=1)
 
 
+def _no_such_class(labels: torch.Tensor, classes: int, ignored: int) -> ValueError:
+    """What to say of labels outside the classes, which only a CPU reports before it goes on."""
+    labels = labels[labels != ignored]
+    return ValueError(
+        f"labels has numbers from {int(labels.min())} to {int(labels.max())}; each must be from 0 to {classes - 1}, "
+        f"or {ignored}, which counts for nothing."
+    )
+
+
 def cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
@@ -36,14 +45,18 @@ def cross_entropy(
 
     `label_smoothing` gives this share of the target to all classes alike (Szegedy et al. 2015, arXiv:1512.00567).
     """
-    labels = labels.to(logits.device).flatten()
-    total = F.cross_entropy(
-        logits.flatten(0, -2).float() if logits.dtype in (torch.float16, torch.bfloat16) else logits.flatten(0, -2),
-        labels,
-        ignore_index=ignore_index,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
+    labels = labels.to(logits.device, torch.long).flatten()
+    logits = logits.flatten(0, -2)
+    try:
+        total = F.cross_entropy(
+            logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits,
+            labels,
+            ignore_index=ignore_index,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
+    except IndexError as error:
+        raise _no_such_class(labels, logits.shape[-1], ignore_index) from error
     return _mean(total, (labels != ignore_index).sum(), num_items_in_batch)
 
 
@@ -63,11 +76,14 @@ def labelled_lm_loss(
         transform: From `(n, hidden)` to `(n, embedding_size)`.
         lm_head: From there to `(n, vocab)`.
     """
-    labels = labels.to(hidden_states.device).flatten()
+    labels = labels.to(hidden_states.device, torch.long).flatten()
     is_labelled = labels != IGNORE_INDEX
     labelled = is_labelled.nonzero().squeeze(-1)  # (n,)
     states = transform(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, embedding_size)
-    total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
+    try:
+        total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
+    except IndexError as error:
+        raise _no_such_class(labels, lm_head.out_features, IGNORE_INDEX) from error
     return _mean(total, is_labelled.sum(), num_items_in_batch)  # a tensor, as torch.compile does not know the number
 
 
@@ -82,11 +98,19 @@ def sequence_loss(
     `labels` is `(B,)` of classes for single_label_classification, `(B, num_labels)` of 0 and 1 for
     multi_label_classification (binary cross-entropy), `(B,)` or `(B, num_labels)` of numbers for regression (mean
     squared error).
+
+    Raises:
+        ValueError: for labels of another shape, and for numbers that are no class.
     """
     labels = labels.to(logits.device)
     if problem_type == "single_label_classification":
         return cross_entropy(logits, labels, num_items_in_batch)
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}; for problem_type={problem_type!r} it must be "
+            f"{tuple(logits.shape)}, a number for each score."
+        )
     targets = labels.to(logits.dtype).reshape(logits.shape)
     if problem_type == "regression":
         total = F.mse_loss(logits, targets, reduction="sum")

@@ -217,20 +217,20 @@ class RaggedBatch:
             is_packed=True,
         )
 
-    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The real tokens of `(B, L)`, their places in the flattened batch and the number of the document of each,
-        rising; each `(N,)`."""
+    def tokens_of_documents(self, padded: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+        """The real tokens of `(B, L)`, `(N,)`; their places in the flattened batch, `(N,)`; the number of the document
+        of each, `(N,)`, rising; and how many documents there are."""
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
             real = slice(sum(batch.lengths))
             places, documents = batch.token_index[real], batch.document_of_token()[real]
-            return padded.flatten()[places], places, documents
+            return padded.flatten()[places], places, documents, len(batch.lengths)
         if self.attention_mask is None:
             places = torch.arange(padded.numel(), device=padded.device)
         else:
             places = self.attention_mask.flatten().nonzero().squeeze(-1)
-        return padded.flatten()[places], places, places // self.seq_len
+        return padded.flatten()[places], places, places // self.seq_len, self.batch_size
 
     def pool(self, padded: torch.Tensor, how: str) -> torch.Tensor:
         """One vector a document, `(documents, hidden)`, of restored states `(B, L, hidden)`.
@@ -274,23 +274,12 @@ def _checked(
     position_ids: torch.Tensor | None,
     cu_seq_lens: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The mask as booleans and the positions as `(B, L)`, or an error that names what does not fit."""
+    """The mask as booleans and the positions as `(B, L)`; their shapes have been checked."""
     if attention_mask is not None:
         if cu_seq_lens is not None:
             raise ValueError("attention_mask and cu_seq_lens were both given; packed input has no padding to mask.")
-        if tuple(attention_mask.shape) != (batch_size, seq_len):
-            raise ValueError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}; it must be (batch, length) = "
-                f"({batch_size}, {seq_len})."
-            )
         attention_mask = attention_mask.bool()
     if position_ids is not None:
-        position_ids = position_ids.unsqueeze(0) if position_ids.ndim == 1 else position_ids
-        if position_ids.shape[0] not in (1, batch_size) or position_ids.shape[1] != seq_len:
-            raise ValueError(
-                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch, length) = "
-                f"({batch_size}, {seq_len}) or (1, {seq_len})."
-            )
         position_ids = position_ids.expand(batch_size, seq_len)
     return attention_mask, position_ids
 
@@ -307,9 +296,9 @@ def _document_lengths(
     if cu_seq_lens is not None:
         borders = cu_seq_lens.tolist()
         lengths = [end - start for start, end in zip(borders[:-1], borders[1:], strict=True)]
-        if borders[0] != 0 or borders[-1] != batch_size * seq_len or min(lengths) < 1:
+        if borders[:1] != [0] or borders[-1] != batch_size * seq_len or min(lengths, default=0) < 1:
             raise ValueError(
-                f"cu_seq_lens={borders} must rise from 0 to the number of tokens, {batch_size * seq_len}."
+                f"cu_seq_lens_q={borders} must rise from 0 to the number of tokens, {batch_size * seq_len}."
             )
         return lengths, True
     if position_ids is not None and len(token_index) > 1:

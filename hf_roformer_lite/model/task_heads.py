@@ -17,7 +17,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
-from .input_checks import check_labels
+from .input_checks import check_choices, check_labels
 from .layers import make_norm
 from .losses import cross_entropy, infer_problem_type, sequence_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
@@ -102,7 +102,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
                 f"inputs_embeds: classifier_text_features={self.config.classifier_text_features} reads the text from "
                 "input_ids; give these instead."
             )
-        return tokens.tokens_of_documents(input_ids)
+        return tokens.tokens_of_documents(input_ids)[:3]
 
     def encode_and_pool(
         self,
@@ -160,11 +160,13 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
             logits = self.text_scores(logits, real, documents)
         loss = None
         if labels is not None:
-            if self.config.problem_type is None:
-                self.config.problem_type = infer_problem_type(self.num_labels, labels)
-            if self.config.problem_type == "single_label_classification":
+            if not isinstance(labels, torch.Tensor):
+                raise TypeError(f"labels is a {type(labels).__name__}; it must be a tensor.")
+            problem_type = self.config.problem_type or infer_problem_type(self.num_labels, labels)
+            if problem_type == "single_label_classification":
                 check_labels(labels.squeeze(-1) if labels.ndim == 2 else labels, logits.shape[:1], "row")
-            loss = sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch)
+            loss = sequence_loss(logits, labels, problem_type, num_items_in_batch)
+            self.config.problem_type = problem_type  # not that of labels which have been refused
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -191,14 +193,14 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
     ) -> MultipleChoiceModelOutput:
         """As `RoFormerLiteModel.forward` with a dimension of choices, `(B, choices, L)`; `labels` `(B,)` is the
         number of the right choice; `logits` `(B, choices)`."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        batch_size, choices = given.shape[:2]
-        flat = [
-            None if tensor is None else tensor.flatten(0, 1)  # (B * choices, L, ...)
-            for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        ]
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        batch_size, choices = check_choices(inputs)
+        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs.values()]  # (B * choices, L, …)
         pooled, outputs, _ = self.encode_and_pool(*flat, **kwargs)
         logits = self.classifier.score(pooled).view(batch_size, choices)
+        if labels is not None:
+            check_labels(labels, (batch_size,), "row")
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
@@ -279,6 +281,13 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             length = start_logits.shape[1]
+            for name, places in {"start_positions": start_positions, "end_positions": end_positions}.items():
+                check_labels(
+                    places.view(-1) if isinstance(places, torch.Tensor) else places,
+                    start_logits.shape[:1],
+                    "row",
+                    name,
+                )
             losses = [
                 cross_entropy(logits, places.view(-1).clamp(0, length), num_items_in_batch, ignore_index=length)
                 for logits, places in ((start_logits, start_positions), (end_logits, end_positions))

@@ -9,6 +9,7 @@ import codecs
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -21,6 +22,7 @@ Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 _USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them, and nothing can encode them
 _LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless told
 
 
@@ -115,10 +117,12 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         origin = f"{path}:{number}"
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
             raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
+        if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
+            raise InputError(f"{origin}: an escape such as \\ud800 is one half of a character, which is no text")
         yield row_of(value, origin)
 
 

@@ -20,7 +20,6 @@ from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
 _FORMAT = 2  # that of version 0.1.0 was the options alone, and not all of them
-_SHARDED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # as `accelerate launch` sets them
 _START_AGAIN = "give the same command to continue it, or --overwrite_output_dir to start again"
 
 
@@ -150,16 +149,20 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
     """
     if not (checkpoint / "trainer_state.json").is_file():
         raise InputError(f"--resume_from_checkpoint {checkpoint}: there is no trainer_state.json, so no checkpoint")
-    if args.fsdp or args.deepspeed or "true" in map(os.environ.get, _SHARDED):
-        return  # each has files of its own, and stops when one is missing
+    if args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        _check_deepspeed(checkpoint, args.world_size)
+        return
     random = [f"rng_state_{index}.pth" for index in range(args.world_size)] if args.world_size > 1 else []
     scaler = ["scaler.pt"] if args.fp16 and torch.cuda.is_available() else []
-    for name in ["optimizer.pt", "scheduler.pt", *(random or ["rng_state.pth"]), *scaler]:
-        path = checkpoint / name
-        if not zipfile.is_zipfile(path):  # as torch saves: what ends too early is none
-            state = "is damaged" if path.exists() else "is missing"
-            reason = " because of --save_only_model" if args.save_only_model else ""
-            raise _cannot_continue(f"{path} {state}{reason}")
+    others = ["scheduler.pt", *(random or ["rng_state.pth"]), *scaler]
+    if args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        for name in ("pytorch_model_fsdp", "optimizer"):
+            _check_fsdp(checkpoint, name, args.world_size)
+        for name in others:
+            _check_torch_file(checkpoint / name)
+        return
+    for name in ["optimizer.pt", *others]:
+        _check_torch_file(checkpoint / name, " because of --save_only_model" if args.save_only_model else "")
     weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob(AVERAGED_WEIGHTS)]
     if not any(path.name != AVERAGED_WEIGHTS for path in weights):
         raise _cannot_continue(f"{checkpoint / 'model.safetensors'} is missing")
@@ -169,6 +172,39 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
                 pass  # it compares the header with the length of the file
         except (SafetensorError, OSError) as error:
             raise _cannot_continue(f"{path} is damaged ({error})") from error
+
+
+def _check_fsdp(checkpoint: Path, name: str, processes: int) -> None:
+    """The model or the optimizer as FSDP saves it: in one file, or in a directory with a file of each process."""
+    parts = checkpoint / f"{name}_0"
+    if not parts.is_dir():
+        _check_torch_file(checkpoint / f"{name}.bin")
+        return
+    index = parts / ".metadata"
+    if not index.is_file() or not index.read_bytes().endswith(b"."):  # how every pickle ends; it is not opened here
+        raise _cannot_continue(f"{index} is {'damaged' if index.exists() else 'missing'}")
+    for rank in range(processes):
+        found = sorted(parts.glob(f"__{rank}_*.distcp"))
+        for path in found or [parts / f"__{rank}_0.distcp"]:
+            _check_torch_file(path)
+
+
+def _check_deepspeed(checkpoint: Path, processes: int) -> None:
+    """The states of all processes in the directory that the file `latest` names."""
+    latest = checkpoint / "latest"
+    folder = checkpoint / latest.read_text("utf-8").strip() if latest.is_file() else None
+    if folder is None or not folder.is_dir():
+        raise _cannot_continue(f"{latest} is missing" if folder is None else f"{folder} is missing")
+    states = sorted(folder.glob("*_optim_states.pt"))
+    if len(states) < processes:
+        raise _cannot_continue(f"{folder} has the optimizer states of {len(states)} processes, not of {processes}")
+    for path in [*states, *(sorted(folder.glob("*_model_states.pt")) or [folder / "mp_rank_00_model_states.pt"])]:
+        _check_torch_file(path)
+
+
+def _check_torch_file(path: Path, reason: str = "") -> None:
+    if not zipfile.is_zipfile(path):  # as torch saves: what ends too early is none
+        raise _cannot_continue(f"{path} is {'damaged' if path.exists() else 'missing'}{reason}")
 
 
 def check_resumed_options(checkpoint: Path, options: dict[str, Any]) -> None:

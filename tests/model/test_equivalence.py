@@ -288,7 +288,7 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
     [
         ({"attention_mask": torch.ones(2, 5)}, r"attention_mask has shape \(2, 5\).*\(2, 9\)"),
         ({"position_ids": torch.zeros(3, 9)}, r"position_ids has shape \(3, 9\)"),
-        ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens=\[0, 5, 9\].*18"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*18"),
         ({"inputs_embeds": torch.zeros(2, 9, 32)}, "exactly one of input_ids and inputs_embeds"),
     ],
 )

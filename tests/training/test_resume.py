@@ -1,9 +1,20 @@
 """An unfinished training is continued by the same command only, from its last complete checkpoint."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+import torch
+import torch.distributed.checkpoint as sharded
+from transformers import TrainingArguments
 
 from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.resume import last_complete_checkpoint, open_training_directory, training_directory
+from hf_roformer_lite.training.resume import (
+    check_checkpoint,
+    last_complete_checkpoint,
+    open_training_directory,
+    training_directory,
+)
 
 
 def test_an_unfinished_training_belongs_to_its_options(tmp_path):
@@ -35,3 +46,54 @@ def test_half_written_checkpoints_do_not_count(tmp_path):
     assert last_complete_checkpoint(tmp_path, averaged=True) == str(tmp_path / "checkpoint-9")
     open_training_directory(tmp_path / "other", {}, overwrite=False)
     assert last_complete_checkpoint(tmp_path / "other", averaged=False) is None
+
+
+def fsdp_in_parts(checkpoint: Path) -> None:
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        sharded.save({"weight": torch.ones(50)}, checkpoint_id=checkpoint / name, no_dist=True)
+
+
+def fsdp_whole(checkpoint: Path) -> None:
+    for name in ("pytorch_model_fsdp.bin", "optimizer.bin"):
+        torch.save({"weight": torch.ones(50)}, checkpoint / name)
+
+
+def deepspeed(checkpoint: Path) -> None:
+    (checkpoint / "global_step2").mkdir()
+    (checkpoint / "latest").write_text("global_step2")
+    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        torch.save({"weight": torch.ones(50)}, checkpoint / "global_step2" / name)
+
+
+@pytest.mark.parametrize(
+    ("save", "launched_by", "files"),
+    [
+        (fsdp_in_parts, "ACCELERATE_USE_FSDP", 6),
+        (fsdp_whole, "ACCELERATE_USE_FSDP", 4),
+        (deepspeed, "ACCELERATE_USE_DEEPSPEED", 3),
+    ],
+)
+def test_a_sharded_checkpoint_that_is_not_whole(
+    save: Callable[[Path], None], launched_by: str, files: int, tmp_path, monkeypatch
+):
+    """transformers begins with a new optimizer where that of FSDP is missing."""
+    args = TrainingArguments(tmp_path / "out", use_cpu=True, report_to="none")
+    monkeypatch.setenv(launched_by, "true")
+    (tmp_path / "trainer_state.json").write_text("{}")
+    save(tmp_path)
+    if save is not deepspeed:
+        torch.save({}, tmp_path / "scheduler.pt")
+        torch.save({}, tmp_path / "rng_state.pth")
+    check_checkpoint(tmp_path, args)
+    found = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "trainer_state.json"]
+    assert len(found) == files
+    for path in found:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match="without it training would not go on as it stopped"):
+            check_checkpoint(tmp_path, args)
+        path.unlink()
+        with pytest.raises(InputError, match="is missing|of 0 processes"):
+            check_checkpoint(tmp_path, args)
+        path.write_bytes(content)
+    check_checkpoint(tmp_path, args)

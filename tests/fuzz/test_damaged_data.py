@@ -1,0 +1,209 @@
+"""Data files with arbitrary damage: what is read can be trained on, and everything else is refused with its place."""
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands.tables import TableWriter
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training.data_files import columns_of, read_table, read_tagged
+from hf_roformer_lite.training.tasks import TASKS
+from hf_roformer_lite.training.trainer import RoFormerLiteTrainer
+
+ROWS = [{"text": f"the {word} house", "label": "ab"[n % 2]} for n, word in enumerate("red old big wee".split())]
+CSV = "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS)
+JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
+TAGGED = "Anna B-PER\nlives O\n\nRome B-LOC\n! O\n"
+FILES: dict[str, tuple[str, str, dict[str, Any]]] = {  # task, content, its options
+    "a.csv": ("classify", CSV, {}),
+    "a.tsv": ("classify", CSV.replace('"', "").replace(",", "\t"), {}),
+    "a.jsonl": ("classify", JSONL, {}),
+    "numbers.csv": ("classify", CSV.replace(",a", ",1").replace(",b", ",2.5"), {"problem_type": "regression"}),
+    "pairs.tsv": ("seq2seq", "source\ttarget\none\teins\ntwo\tzwei\n", {}),
+    "a.txt": ("mlm", "the red house\n\nthe old house\n", {}),
+    "text.jsonl": ("causal", JSONL, {}),
+    "a.conll": ("tag", TAGGED, {}),
+    "tags.jsonl": ("tag", '{"tokens": ["Anna", "lives"], "tags": ["B", "O"]}\n' * 2, {}),
+}
+# What editors, spreadsheets and programs leave in files.
+PIECES = [
+    b"\x00",
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b'"',
+    b'""',
+    b"'",
+    b"\t",
+    b",",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n\n",
+    b"\x80",
+]
+PIECES += ["\u2028".encode(), "\u0085".encode(), "\u00a0".encode(), "\U0001f600".encode(), b"\x1a", b"\x0b", b"\x1c"]
+PIECES += [b"\\", b"\\ud800", b"\\udc00\\ud800", b"NaN", b"null", b"true", b"1e999", b"9" * 5000, b"[" * 100_000]
+PIECES += [b"{", b"}", b"[]", b"{}", b" ", b"x" * 100_000, b"-DOCSTART-", b"# ", b"=1+1"]
+
+
+def damaged(content: bytes, seed: int) -> bytes:
+    """The content cut, with flipped bits, with lost bytes, with doubled lines, or with a piece of `PIECES` in it."""
+    chance = random.Random(seed)
+    place = chance.randrange(len(content) + 1)
+    kind = seed % 5
+    if kind == 0:
+        return content[:place]
+    if kind == 1:
+        changed = bytearray(content)
+        changed[place % len(content)] ^= 1 << chance.randrange(8)
+        return bytes(changed)
+    if kind == 2:
+        return content[:place] + content[place + chance.randrange(1, 6) :]
+    if kind == 3:
+        lines = content.splitlines(keepends=True)
+        lines.insert(chance.randrange(len(lines) + 1), chance.choice(lines))
+        return b"".join(lines)
+    return content[:place] + chance.choice(PIECES) + content[place:]
+
+
+def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    kind = TASKS[task_name]
+    return list(kind(kind.arguments(train_file=[str(path)], **options)).read_rows([str(path)]))
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+    else:
+        assert isinstance(value, float), value  # the number of a regression
+
+
+def check(path: Path, task: str, options: dict[str, Any]) -> str:
+    """What is wrong about how `path` is read."""
+    try:
+        rows = read(path, task, options)
+    except InputError as error:
+        return "" if str(error).startswith(str(path)) else f"no place: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    columns = {frozenset(row) for row in rows}
+    if len(columns) > 1:
+        return f"rows of several kinds: {columns}"
+    for row in rows:
+        for text in texts_in([value for value in row.values()]):
+            text.encode("utf-8")  # what tokenizers and files need
+    return ""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_files(name, tmp_path):
+    task, content, options = FILES[name]
+    wrong = []
+    for seed in range(150):
+        path = tmp_path / f"{seed}-{name}"
+        path.write_bytes(damaged(content.encode(), seed))
+        if problem := check(path, task, options):
+            wrong.append(f"{seed}, {path.read_bytes()[:80]!r}: {problem[:200]}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_damaged_compression(name, tmp_path):
+    """A bit of every byte of a compressed file flipped: refused, or read as it was; not all of its header matters."""
+    task, content, options = FILES[name]
+    whole = gzip.compress(content.encode(), mtime=0)
+    (tmp_path / f"{name}.gz").write_bytes(whole)
+    right = [{**row, "origin": ""} for row in read(tmp_path / f"{name}.gz", task, options)]
+    for place in range(len(whole)):
+        path = tmp_path / f"{place}-{name}.gz"
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        assert not check(path, task, options)
+        try:
+            assert [{**row, "origin": ""} for row in read(path, task, options)] == right
+        except InputError:
+            continue
+
+
+def some_text(chance: random.Random) -> str:
+    alphabet = "aé中\U0001f600 ,;\"'\\/{}[]|=+-#\u2028\u00a0\x0b\x1c\x1f"
+    return "".join(chance.choice(alphabet) for _ in range(chance.randrange(1, 12)))
+
+
+@pytest.mark.parametrize(("name", "more"), [("a.csv", "\n\r\t"), ("a.tsv", ""), ("a.jsonl", "\n\r\t\x00\u0085")])
+def test_what_is_written_is_read(name, more, tmp_path):
+    """Cells of any characters come back as they were, from the files that `predict` writes."""
+    for seed in range(50):
+        chance = random.Random(seed)
+        cells = [some_text(chance) + chance.choice(["", *more]) + "z" for _ in range(12)]
+        rows = [{"a": one, "b": other} for one, other in zip(cells[::2], cells[1::2], strict=True)]
+        path = tmp_path / f"{seed}-{name}"
+        with open(path, "w", encoding="utf-8", newline="") as stream:
+            writer = TableWriter(stream, path.suffix)
+            for row in rows:
+                writer.write(row)
+        assert [columns_of(row) for row in read_table(path)] == rows
+
+
+def test_tags_are_read_as_written(tmp_path):
+    sentences = [(["Anna", "-", "\u00a0x", "#"], ["B", "O", "O", "O"]), (["中", "\U0001f600"], ["O", "B"])]
+    lines = "\n".join(
+        "".join(f"{token}\t{tag}\n" for token, tag in zip(*sentence, strict=True)) for sentence in sentences
+    )
+    for end in ("\n", "\r\n"):
+        (tmp_path / "a.conll").write_bytes(lines.replace("\n", end).encode())
+        read_back = list(read_tagged(tmp_path / "a.conll", 1, -1))
+        assert [(row["tokens"], row["tags"]) for row in read_back] == sentences
+
+
+MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {  # task, files, what the message says
+    "another encoding": ("classify", {"a.csv": "text,label\nschön,a\n".encode("latin-1")}, "a.csv:2: byte 4"),
+    "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
+    "a table of another program": ("classify", {"a.xlsx": b"PK\x03\x04"}, "unknown format '.xlsx'"),
+    "only a header": ("classify", {"a.csv": "text,label\n"}, "there is no row with text"),
+    "no label": ("classify", {"a.csv": "text,label\nx,\n"}, "a.csv:2: column 'label' is empty"),
+    "other columns": ("classify", {"a.csv": CSV, "b.csv": "words,class\nx,y\n"}, "b.csv:2: no column 'text'"),
+    "an unclosed quote": ("classify", {"a.csv": CSV + '"open,a\nx,b\n'}, "a.csv:6"),
+    "a ragged row": ("classify", {"a.csv": CSV + "x,a,b\n"}, "a.csv:6: 3 columns, but there should be 2"),
+    "half a character": ("classify", {"a.jsonl": JSONL + '{"text": "\\ud83d", "label": "a"}\n'}, "a.jsonl:5: "),
+    "a number as text": ("classify", {"a.jsonl": '{"text": 5, "label": "a"}\n'}, "must be text, not 5"),
+    "an object as label": ("classify", {"a.jsonl": '{"text": "x", "label": {}}\n'}, "must be a label, not {}"),
+    "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
+    "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
+    "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
+    "a token without a tag": ("tag", {"a.conll": "Anna B\nlives\n"}, "a.conll:2: the line has 1 column"),
+    "tags of another number": ("tag", {"a.jsonl": '{"tokens": ["a"], "tags": []}\n'}, "1 tokens, but 0 tags"),
+}
+
+
+@pytest.fixture
+def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
+    """The message of a `train` command that must end before it begins, and must leave nothing behind."""
+    monkeypatch.setattr(RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began"))
+
+    def run(task: str, files: list[str]) -> str:
+        command = ["train", task, "--train_file", *files, "--output_dir", str(tmp_path / "out"), "--use_cpu", "true"]
+        assert main(command) == 2
+        assert not (tmp_path / "out").exists()
+        errors = capsys.readouterr().err.splitlines()
+        assert "Traceback" not in "".join(errors) and errors[-1].startswith("roformer-lite train: error: ")
+        return errors[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_training_on_wrong_files(mistake, refused, tmp_path):
+    task, files, message = MISTAKES[mistake]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert message in refused(task, [str(tmp_path / Path(name).parts[0]) for name in files])

@@ -1,0 +1,185 @@
+"""Every argument of every model's `forward`, in wrong types, shapes and ranges: a sentence that names it, or a result.
+
+A result is right if it is that of the unchanged call, where the change means nothing (another type of whole numbers,
+another order in memory), or of the shape and the finite numbers that it must have, where it means something else.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
+
+import hf_roformer_lite as rl
+
+ROWS, LENGTH, SOURCE = 3, 7, 5
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def ids(length: int = LENGTH, below: int = VOCAB - 5) -> torch.Tensor:
+    return torch.randint(5 if below > 5 else 0, below, (ROWS, length), generator=GENERATOR)
+
+
+MASK = torch.ones(ROWS, LENGTH, dtype=torch.long)
+MASK[1, 4:] = 0
+MASK[2, :2] = 0
+POSITIONS = (MASK.cumsum(-1) - 1).clamp(min=0)
+PLAIN = {"input_ids": ids(), "attention_mask": MASK}
+CHOICES = {name: tensor[:, None].repeat(1, 2, 1) for name, tensor in PLAIN.items()}
+STATES = torch.randn(ROWS, SOURCE, 32, generator=GENERATOR)
+PAIR = rl.RoFormerLiteForConditionalGeneration
+CLASSES = rl.RoFormerLiteForSequenceClassification
+DECODER = {"is_decoder": True}
+CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
+    "encoder": (
+        rl.RoFormerLiteModel,
+        {"name": "learned-typed"},
+        {**PLAIN, "token_type_ids": ids(below=2), "position_ids": POSITIONS},
+    ),
+    "no segments": (rl.RoFormerLiteModel, {}, {**PLAIN, "token_type_ids": torch.zeros_like(MASK)}),
+    "vectors": (
+        rl.RoFormerLiteModel,
+        {},
+        {"inputs_embeds": torch.randn(ROWS, LENGTH, 32, generator=GENERATOR), "attention_mask": MASK},
+    ),
+    "packed": (
+        rl.RoFormerLiteModel,
+        {},
+        {"input_ids": ids(), "cu_seq_lens_q": torch.tensor([0, 4, 10, ROWS * LENGTH], dtype=torch.int32)},
+    ),
+    "decoder with cache": (rl.RoFormerLiteModel, DECODER, {**PLAIN, "position_ids": POSITIONS}),
+    "decoder without": (rl.RoFormerLiteModel, DECODER, {**PLAIN, "position_ids": POSITIONS, "use_cache": False}),
+    "cross-attention": (
+        rl.RoFormerLiteModel,
+        {**DECODER, "add_cross_attention": True},
+        {**PLAIN, "encoder_hidden_states": STATES, "encoder_attention_mask": torch.ones(ROWS, SOURCE).long()},
+    ),
+    "masked": (rl.RoFormerLiteForMaskedLM, {}, {**PLAIN, "labels": ids()}),
+    "causal": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "labels": ids()}),
+    "causal, last logits": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "logits_to_keep": 2}),
+    "classes": (CLASSES, {"num_labels": 3}, {**PLAIN, "labels": torch.arange(3)}),
+    "sets": (
+        CLASSES,
+        {"num_labels": 3, "problem_type": "multi_label_classification"},
+        {**PLAIN, "labels": torch.tensor([[0.0, 1.0, 1.0]] * ROWS)},
+    ),
+    "numbers": (CLASSES, {"num_labels": 1}, {**PLAIN, "labels": torch.tensor([0.5, 1.0, 2.0])}),
+    "tags": (rl.RoFormerLiteForTokenClassification, {"num_labels": 3}, {**PLAIN, "labels": ids(below=3)}),
+    "answers": (
+        rl.RoFormerLiteForQuestionAnswering,
+        {},
+        {**PLAIN, "start_positions": torch.arange(3), "end_positions": torch.arange(3) + 1},
+    ),
+    "choices": (rl.RoFormerLiteForMultipleChoice, {}, {**CHOICES, "labels": torch.tensor([0, 1, 1])}),
+    "pair": (
+        PAIR,
+        {},
+        {
+            **PLAIN,
+            "decoder_input_ids": ids(SOURCE),
+            "decoder_attention_mask": torch.ones(ROWS, SOURCE).long(),
+            "labels": ids(SOURCE),
+        },
+    ),
+    "pair, labels alone": (PAIR, {}, {**PLAIN, "labels": ids(SOURCE)}),
+    "pair, last logits": (PAIR, {}, {**PLAIN, "decoder_input_ids": ids(SOURCE), "logits_to_keep": 2}),
+}
+
+
+def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Changes that must make no difference, where they are accepted."""
+    yield "another order in memory", value.transpose(0, -1).contiguous().transpose(0, -1)
+    for dtype in (torch.int16, torch.int32, torch.int64, torch.float64):
+        changed = value.to(dtype)
+        if dtype != value.dtype and bool((changed == value).all()):
+            yield f"dtype {dtype}", changed
+
+
+def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
+    """Changes that are mistakes, or another question."""
+    yield from {"text": "x", "a number": 3, "a negative number": -1, "a fraction": 1.5, "a list": [[1, 2]]}.items()
+    if not isinstance(value, torch.Tensor):
+        yield from {"nothing": None, "a tensor": torch.tensor([[1]]), "no index": torch.tensor([99])}.items()
+        return
+    yield from {"numpy": value.numpy(), "a scalar": value.flatten()[0], "a dimension less": value[0]}.items()
+    yield from {"one more": value[None], "one more at the end": value[..., None], "a row less": value[:-1]}.items()
+    yield from {"one row": value[:1], "no rows": value[:0], "a row more": torch.cat([value, value[:1]])}.items()
+    if value.ndim > 1:
+        yield from {"a column less": value[:, :-1], "one column": value[:, :1], "no columns": value[:, :0]}.items()
+        yield from {"a column more": torch.cat([value, value[:, :1]], 1), "turned": value.transpose(0, 1)}.items()
+    if value.is_floating_point():
+        yield "a number less in each vector", value[..., :-1]
+    for dtype in (torch.bool, torch.uint8, torch.complex64):
+        yield f"dtype {dtype}", value.to(dtype)
+    for number in (-1, 2, VOCAB, 10**9):
+        yield f"only {number}", torch.full_like(value, number)
+
+
+def tensors_of(model: torch.nn.Module, call: dict[str, Any]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [value for value in model(**call).values() if isinstance(value, torch.Tensor)]
+
+
+def is_sentence(error: Exception, name: str, call: dict[str, Any]) -> bool:
+    """Whether the message names the changed argument, or another that does not fit it any more."""
+    if type(error) is RuntimeError:  # of torch: the vectors and the weights have two types that do not go together
+        return "dtype" in str(error) and call[name].is_floating_point()
+    names = [name, name.removeprefix("decoder_"), *call, "max_position_embeddings", "encoder_hidden_states"]
+    return type(error) in (ValueError, TypeError) and any(known in str(error) for known in names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "training"),
+    [
+        *((kind, False) for kind in CALLS),
+        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in CALLS if "labels" in CALLS[kind][2]),
+    ],
+)
+def test_changed_arguments(kind, training):
+    model_class, fields, call = CALLS[kind]
+    config = seq2seq_config() if model_class is PAIR else stack_config(**fields)
+    model = build(model_class, config).train(training)
+    expected = tensors_of(model, call)
+    wrong = []
+    for name, value in call.items():
+        if isinstance(value, bool):
+            continue
+        same = dict(same_meaning(value)) if isinstance(value, torch.Tensor) else {}
+        for change, changed in [*same.items(), *other_meaning(value)]:
+            try:
+                got = tensors_of(model, {**call, name: changed})
+            except Exception as error:
+                if not is_sentence(error, name, call):
+                    wrong.append(f"{name}, {change}: {type(error).__name__}: {error}")
+                continue
+            if change in same:
+                torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+            elif not all(tensor.isfinite().all() for tensor in got):
+                wrong.append(f"{name}, {change}: numbers that are none")
+    assert not wrong, "\n".join(wrong)
+    torch.testing.assert_close(tensors_of(model, call), expected)  # no refused call has left anything behind
+
+
+@pytest.mark.parametrize("model_class", [rl.RoFormerLiteModel, rl.RoFormerLiteForCausalLM])
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
+    """Positions were counted by the sum of the mask: twos moved every token two places on."""
+    model = build(model_class, stack_config(is_decoder=True))
+    ones, sevens = (model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7))
+    torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, LENGTH - 1, LENGTH + 1])
+def test_a_mask_of_another_length_is_refused_with_a_new_cache_too(columns):
+    model = build(rl.RoFormerLiteForCausalLM, stack_config())
+    with pytest.raises(ValueError, match=rf"attention_mask has shape \(3, {columns}\); it must be .* \(3, 7\)"):
+        model(PLAIN["input_ids"], attention_mask=torch.ones(ROWS, columns))
+
+
+def test_labels_that_are_refused_decide_nothing():
+    """The problem type is inferred from the first labels, but not from those that were refused."""
+    model = build(CLASSES, stack_config(num_labels=3))
+    with pytest.raises(ValueError, match=r"labels has shape \(3,\)"):
+        model(**PLAIN, labels=torch.tensor([0.0, 1.0, 2.0]))
+    assert model.config.problem_type is None and model(**PLAIN, labels=torch.arange(3)).loss > 0
