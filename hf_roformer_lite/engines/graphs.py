@@ -100,7 +100,7 @@ class GraphGenerator(GenerationMixin):
 
     device, dtype = torch.device("cpu"), torch.float32
     main_input_name, base_model_prefix, input_modalities = "input_ids", "model", ("text",)
-    _is_stateful, _supports_mm_encoder_outputs = False, False
+    _is_stateful = False
 
     def __init__(self, graphs: dict[str, Graph], config: PreTrainedConfig, generation_config: GenerationConfig):
         self.graphs, self.config, self.generation_config = graphs, config, generation_config
@@ -141,12 +141,17 @@ class GraphGenerator(GenerationMixin):
         **kwargs: Any,
     ) -> ModelOutput:
         """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it."""
+        past = past_key_values.get_seq_length()
+        if attention_mask is None:  # `generate` leaves out one without padding
+            states = encoder_outputs.last_hidden_state if self.config.is_encoder_decoder else input_ids
+            length = states.shape[1] + (0 if self.config.is_encoder_decoder else past)
+            attention_mask = torch.ones(len(states), length, dtype=torch.long)
         given = {"attention_mask": attention_mask, "past_key_values": past_key_values}
         if self.config.is_encoder_decoder:
             given |= {"decoder_input_ids": decoder_input_ids, "encoder_outputs": encoder_outputs}
         else:
             given |= {"input_ids": input_ids, "position_ids": position_ids}
-        return self.graphs["decode" if past_key_values.get_seq_length() else "prefill"](**given)
+        return self.graphs["decode" if past else "prefill"](**given)
 
 
 class _Encoder:
