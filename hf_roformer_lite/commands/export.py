@@ -66,6 +66,7 @@ def main(argv: list[str]) -> None:
     from ..saved_model import load_model, load_tokenizer
 
     out = new_directory(paths.out)
+    settings = read_optional_object(paths.dir, RESULTS_FILE).get("settings", {})
     tokenizer = load_tokenizer(paths.dir)
     if tokenizer is None and options.format not in GRAPH_FORMATS:
         raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")
@@ -75,7 +76,6 @@ def main(argv: list[str]) -> None:
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
         if options.format in EXPORTED_ENGINES:
-            settings = read_optional_object(paths.dir, RESULTS_FILE).get("settings", {})
             _save_what_predict_reads(model, settings, directory)
     print(f"{type(model).__name__} as {options.format}, {parts}: {out}")
 

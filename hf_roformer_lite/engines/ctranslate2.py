@@ -22,8 +22,11 @@ _WITHOUT_EFFECT = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache", "transformers_version"),
     *("max_length", "max_new_tokens", "return_dict_in_generate", "trust_remote_code", "_from_model_config"),
 }
-_NEUTRAL_AT_ONE = ("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty")
-_SAME_NAMES = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size")
+_NEUTRAL_AT_ONE = {
+    *("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty", "repetition_penalty"),
+}
+_SAME_NAMES = ("length_penalty",)
+_OF_PAIRS = ("repetition_penalty", "no_repeat_ngram_size")  # those of causal models count the prompt in transformers
 _SAMPLING = {"temperature": "sampling_temperature", "top_k": "sampling_topk", "top_p": "sampling_topp"}
 _ALL_TOKENS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # what a field that is not set means for drawing
 
@@ -60,7 +63,7 @@ class CTranslate2Generator:
         self.names = vocabulary_of(tokenizer, sources.vocab_size)
         targets = vocabulary_of(tokenizer, config.get_text_config(decoder=True).vocab_size)
         self.ids = {name: index for index, name in enumerate(targets)}
-        search_options(generation_config)
+        search_options(generation_config, config.is_encoder_decoder)
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> torch.Tensor:
         """As transformers' `generate`: ids `(B, longest)`, those of a causal model with the prompt before them.
@@ -73,7 +76,7 @@ class CTranslate2Generator:
             InputError: for an option that CTranslate2 does not have.
         """
         chosen = GenerationConfig.from_dict({**self.generation_config.to_dict(), **options})
-        search = search_options(chosen)
+        search = search_options(chosen, self.config.is_encoder_decoder)
         longest = chosen.max_new_tokens
         rows = [
             [self.names[index] for index in ids[mask.bool()].tolist()]
@@ -103,21 +106,26 @@ class CTranslate2Generator:
         return torch.cat((before, found), dim=1)
 
 
-def search_options(generation_config: GenerationConfig) -> dict[str, Any]:
+def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[str, Any]:
     """How to search, in CTranslate2's words.
+
+    Args:
+        generation_config: What is asked for.
+        is_pair: Whether the model is an encoder–decoder.
 
     Raises:
         InputError: for a field that it has no word for.
     """
     asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
-    known = {*_WITHOUT_EFFECT, *_SAME_NAMES, *_SAMPLING, "num_beams", "do_sample", "early_stopping"}
+    same = (*_SAME_NAMES, *(_OF_PAIRS if is_pair else ()))
+    known = {*_WITHOUT_EFFECT, *same, *_SAMPLING, "num_beams", "do_sample", "early_stopping"}
     known |= {name for name in _NEUTRAL_AT_ONE if asked.get(name) == 1}
     foreign = next((name for name in asked if name not in known), None)
     if foreign:
         raise InputError(
             f"{foreign}={asked[foreign]!r}: --engine ctranslate2 has no such option, and --engine onnx all"
         )
-    options = {name: asked[name] for name in _SAME_NAMES if name in asked}
+    options = {name: asked[name] for name in same if name in asked}
     options["beam_size"] = asked.get("num_beams") or 1
     if not asked.get("do_sample"):
         return options

@@ -8,11 +8,14 @@ import onnx
 import pytest
 import torch
 from conftest import build, stack_config
+from transformers import GenerationConfig
 
 import hf_roformer_lite as rl
 from hf_roformer_lite import RoFormerLiteSeq2SeqConfig, RoFormerLiteTokenizer
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.predictor import Predictor
+from hf_roformer_lite.engines.ctranslate2 import search_options
+from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.model.text_scores import RoFormerLiteWordScores
 from hf_roformer_lite.saved_model import load_model
 from hf_roformer_lite.sentence_encoder import SentenceEncoder
@@ -135,6 +138,18 @@ def test_options_that_an_engine_lacks(tokenizer, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_search_in_the_words_of_ctranslate2():
+    asked = GenerationConfig(num_beams=3, length_penalty=0.6, repetition_penalty=1.2, max_new_tokens=5)
+    assert search_options(asked, is_pair=True) == {"beam_size": 3, "length_penalty": 0.6, "repetition_penalty": 1.2}
+    drawn = search_options(GenerationConfig(do_sample=True, top_k=0, top_p=0.9, temperature=0.7), is_pair=False)
+    assert drawn == {"beam_size": 1, "sampling_topk": 0, "sampling_topp": 0.9, "sampling_temperature": 0.7}
+    for foreign, is_pair in (({"repetition_penalty": 1.2}, False), ({"forced_eos_token_id": 3}, True)):
+        with pytest.raises(InputError, match=f"{next(iter(foreign))}=.*--engine ctranslate2 has no such option"):
+            search_options(GenerationConfig(**foreign), is_pair)
+    with pytest.raises(InputError, match="num_beams=2: CTranslate2 draws tokens without beams"):
+        search_options(GenerationConfig(do_sample=True, num_beams=2), is_pair=True)
+
+
 def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
     save("mlm", tokenizer, tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "ctranslate2"]) == 0
@@ -154,7 +169,7 @@ def test_damaged_exports(tokenizer, tmp_path):
         ),
     ):
         (tmp_path / "onnx" / "export.json").write_text(content, "utf-8")
-        with pytest.raises(rl.errors.InputError, match=message):
+        with pytest.raises(InputError, match=message):
             Predictor.load(str(tmp_path), engine="onnx")
 
 
