@@ -129,7 +129,8 @@ def answer_of_server(options: list[str], block: Block, folder: Path) -> str:
             try:
                 post = urllib.request.Request(url, request.encode(), headers)
                 with urllib.request.urlopen(post, timeout=120) as reply:
-                    return json.load(reply)["choices"][0]["text"]
+                    answer = json.load(reply)
+                    return answer["choices"][0]["text"] if "choices" in answer else f"{len(answer['data'])} vectors"
             except urllib.error.HTTPError as error:
                 raise AssertionError(error.read().decode()) from error
             except urllib.error.URLError:

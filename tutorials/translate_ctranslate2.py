@@ -24,7 +24,9 @@ arguments = parser.parse_args()
 
 directory = Path(arguments.directory)
 tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-translator = Translator(str(directory), compute_type=arguments.compute_type, intra_threads=arguments.threads)
+translator = Translator(
+    str(directory / "ctranslate2"), compute_type=arguments.compute_type, intra_threads=arguments.threads
+)
 
 lines = [line.strip() for line in sys.stdin if line.strip()]
 results = translator.translate_batch(

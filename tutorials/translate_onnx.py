@@ -26,7 +26,7 @@ directory = Path(arguments.directory)
 config = json.loads((directory / "config.json").read_text("utf-8"))
 tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 tokenizer.enable_padding(pad_id=config["pad_token_id"])
-graphs = {name: InferenceSession(directory / f"{name}.onnx") for name in ("encoder", "prefill", "decode")}
+graphs = {name: InferenceSession(directory / "onnx" / f"{name}.onnx") for name in ("encoder", "prefill", "decode")}
 
 
 def run(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

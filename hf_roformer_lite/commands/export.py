@@ -1,13 +1,14 @@
 """`roformer-lite export`: a saved model in the form of other runtimes."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..exporting import FORMATS, GRAPH_FORMATS, QUANTIZATIONS, check_libraries
+from ..exporting import EXPORTED_ENGINES, FORMATS, GRAPH_FORMATS, QUANTIZATIONS, check_libraries
 from ..model_name import check_model_name
-from ..output_directory import complete_directory, require_space
+from ..output_directory import RESULTS_FILE, complete_directory, require_space
 from .command_parser import CommandParser
 
 if TYPE_CHECKING:
@@ -26,8 +27,17 @@ class ExportArguments:
         default=None,
         metadata={"help": f"How to store the weights, where the format has a choice ({_QUANTIZATIONS})."},
     )
+    embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": "onnx, openvino: one vector for a text, pooled as `classifier_pooling` says, in place of what the "
+            "head gives. Without a head it is so anyway."
+        },
+    )
 
     def __post_init__(self):
+        if self.embeddings and self.format not in ("onnx", "openvino"):
+            raise InputError(f"--embeddings is for --format onnx and openvino; {self.format} has its own")
         if self.format not in FORMATS:
             raise InputError(f"--format {self.format} is unknown; choose one of {', '.join(FORMATS)}")
         kinds = QUANTIZATIONS.get(self.format)
@@ -52,9 +62,11 @@ def main(argv: list[str]) -> None:
     check_model_name(paths.dir)
     check_libraries(options.format)
     from ..conversion.checkpoints import new_directory
+    from ..saved_files import read_optional_object
     from ..saved_model import load_model, load_tokenizer
 
     out = new_directory(paths.out)
+    settings = read_optional_object(paths.dir, RESULTS_FILE).get("settings", {})
     tokenizer = load_tokenizer(paths.dir)
     if tokenizer is None and options.format not in GRAPH_FORMATS:
         raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")
@@ -63,7 +75,17 @@ def main(argv: list[str]) -> None:
         parts = _write(model, tokenizer, directory, options)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
+        if options.format in EXPORTED_ENGINES:
+            _save_what_predict_reads(model, settings, directory)
     print(f"{type(model).__name__} as {options.format}, {parts}: {out}")
+
+
+def _save_what_predict_reads(model: "PreTrainedModel", settings: Any, directory: Path) -> None:
+    model.config.dtype = "float32"
+    model.config.save_pretrained(directory)
+    if model.can_generate():
+        model.generation_config.save_pretrained(directory)
+    (directory / RESULTS_FILE).write_text(json.dumps({"settings": settings}, indent=2) + "\n", "utf-8")
 
 
 def _write(
@@ -72,20 +94,41 @@ def _write(
     directory: Path,
     options: ExportArguments,
 ) -> str:
-    """Fill `directory`; what was written, for the user."""
+    """Fill `directory`, with a folder for an engine of `predict`; what was written, for the user."""
+    folder = directory
+    if options.format in EXPORTED_ENGINES:
+        folder = directory / options.format
+        folder.mkdir()
     if options.format == "ctranslate2":
         from ..exporting import export_ctranslate2
 
-        loader = export_ctranslate2(model, tokenizer, directory, options.quantization)
+        loader = export_ctranslate2(model, tokenizer, folder, options.quantization)
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
         from ..exporting import export_gguf
 
-        return f"architecture {export_gguf(model, tokenizer, directory, options.quantization)}"
-    from ..exporting import export_model
+        return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
+    return _write_graphs(model, folder, options)
 
-    exported = export_model(model, options.format)
-    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))
-    exported.save_pretrained(directory)
-    return ", ".join(exported.components)
+
+def _write_graphs(model: "PreTrainedModel", folder: Path, options: ExportArguments) -> str:
+    from ..exporting import export_model
+    from ..exporting.onnx import write_onnx
+    from ..exporting.sentence_embeddings import is_bare_encoder, write_pooling
+    from ..sentence_encoder import SentenceEncoder
+
+    gives_embeddings = options.embeddings or (options.format in EXPORTED_ENGINES and is_bare_encoder(model))
+    traced = SentenceEncoder(model) if gives_embeddings else model
+    exported = export_model(traced, options.format)
+    weights = sum(tensor.nbytes for tensor in traced.state_dict().values())
+    require_space(folder, len(exported.components) * (weights + _GRAPH_SIZE))
+    if options.format == "torch":
+        exported.save_pretrained(folder)
+    elif options.format == "onnx":
+        write_onnx(exported, folder, options.quantization)
+    else:
+        exported.config = None  # which lies in the directory above
+        exported.save_pretrained(folder)
+    if gives_embeddings:
+        write_pooling(traced.config, folder.parent)
+    return ", ".join([*exported.components, *(["embeddings"] if gives_embeddings else [])])

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
+from ..engines import ENGINES, check_engine
 from ..errors import InputError, check_number
 from ..model_name import check_model_name
 from ..output_file import complete_file
@@ -59,9 +60,17 @@ class ReadingArguments:
     )
     batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
+    engine: str = field(
+        default="torch",
+        metadata={
+            "help": f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
+        },
+    )
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1)
+        if self.engine not in ENGINES:
+            raise InputError(f"--engine {self.engine} is unknown; choose one of {', '.join(ENGINES)}")
         if self.input_file is not None and not Path(self.input_file).exists():
             raise InputError(f"--input_file {self.input_file}: No such file or directory")
         if self.text_column is None:
@@ -167,13 +176,14 @@ def main(argv: list[str]) -> None:
         if files.output_file:  # opened before the model is loaded, which takes seconds
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
+        check_engine(files.engine, paths.dir, files.device)
         from transformers import set_seed  # torch comes with it
         from transformers.utils.logging import disable_progress_bar
 
         from .predictor import Predictor
 
         disable_progress_bar()  # of loading the weights
-        predictor = Predictor.load(paths.dir, files.device, options)
+        predictor = Predictor.load(paths.dir, files.device, options, files.engine)
         set_seed(options.pop("seed", _SEED))
         if files.text_column is None:
             _answer_lines(predictor, files, options, output)

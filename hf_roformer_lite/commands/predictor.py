@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
+from ..engines.loading import Engine, load_engine
 from ..errors import InputError
 from ..output_directory import RESULTS_FILE
 from ..saved_files import read_optional_object, reason
@@ -34,13 +35,21 @@ class Predictor:
     saved: SavedModel
 
     @classmethod
-    def load(cls, directory: str, device: str | None = None, options: dict[str, Any] | None = None) -> "Predictor":
+    def load(
+        cls,
+        directory: str,
+        device: str | None = None,
+        options: dict[str, Any] | None = None,
+        engine: str = "torch",
+    ) -> "Predictor":
         """Load what `roformer-lite train` saved, or any checkpoint of this architecture with a head.
 
         Args:
             directory: Of the model, or its name on the Hub.
             device: Where it shall compute. Default: the first GPU, if there is one.
             options: Those that `answer` will get; checked before the weights are read.
+            engine: What computes: `torch`, or `onnx`, `openvino` or `ctranslate2` with a directory that was exported
+                for it.
 
         Raises:
             InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits its
@@ -54,9 +63,13 @@ class Predictor:
         _check_tokenizer(tokenizer, config, directory)
         settings = _settings(directory, task)
         task.check_prediction_options(config, settings, options or {})
-        place = _device(device)
-        model = load_complete_model(directory, config, model_class_of(config, directory))
-        predictor = cls(task, SavedModel(model.to(place).eval(), tokenizer, settings))
+        model: PreTrainedModel | Engine
+        if engine == "torch":
+            place = _device(device)
+            model = load_complete_model(directory, config, model_class_of(config, directory)).to(place).eval()
+        else:
+            model = load_engine(engine, directory, config, tokenizer)
+        predictor = cls(task, SavedModel(model, tokenizer, settings))
         predictor._try(directory)
         return predictor
 
@@ -67,7 +80,7 @@ class Predictor:
             warnings.simplefilter("ignore")
             try:
                 self.answer([line], 1, {"max_new_tokens": 1})
-            except torch.OutOfMemoryError:
+            except (InputError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # whatever the model and the libraries raise, it is about what was saved
                 raise InputError(

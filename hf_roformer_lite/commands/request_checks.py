@@ -16,6 +16,7 @@ from ..generation_fields import CHECKED_FIELDS, check_generation_fields
 _DEFAULT_NEW_TOKENS = 1024  # transformers' own, and always allowed
 _MAX_BEAMS = 16
 _MAX_STOPS = 16
+_MAX_TEXTS = 2048  # of one request for embeddings, as OpenAI has it
 _LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
 
 Fields = dict[str, Any]
@@ -92,6 +93,43 @@ def check_response(fields: Fields, limits: RequestLimits) -> None:
     _check_lengths(fields, ("max_output_tokens",), [*texts, fields.get("instructions") or ""], limits)
 
 
+def check_embeddings(fields: Fields, limits: RequestLimits) -> None:
+    """`/v1/embeddings`."""
+    _require(fields, "input", (str, list))
+    _optional(fields, "model", str)
+    given = fields["input"]
+    items = [given] if isinstance(given, str) or all(_is_id(item, limits) for item in given) else given
+    if not given or len(items) > _MAX_TEXTS:
+        raise BadRequest(f"input must be a text, or a list of 1 to {_MAX_TEXTS:,} texts")
+    kinds = {type(item) for item in items}
+    if kinds == {list} and all(item and all(_is_id(part, limits) for part in item) for item in items):
+        kinds = {str}
+    elif kinds == {str}:
+        for item in items:
+            _encodable(item, "input")
+    if kinds != {str}:
+        raise BadRequest("input must be texts, or lists of the model's tokens, none empty")
+    if fields.get("encoding_format") not in (None, "float", "base64"):
+        raise BadRequest("encoding_format must be float or base64")
+    if fields.get("dimensions") is not None:
+        raise BadRequest("dimensions cannot be chosen: vectors are as wide as the model")
+
+
+def check_embedding_length(number: int, ids: list[int], limits: RequestLimits) -> None:
+    """Refuse a text whose tokens the model cannot read.
+
+    Raises:
+        BadRequest: naming its place in the request.
+    """
+    most = limits.prompt_tokens or len(ids)
+    if not 0 < len(ids) <= most:
+        raise BadRequest(f"input {number} has {len(ids):,} tokens, and the model reads 1 to {most:,}")
+
+
+def _is_id(item: Any, limits: RequestLimits) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < limits.vocab_size
+
+
 def check_model_name(fields: Fields, limits: RequestLimits) -> None:
     """Whatever else loads a model."""
     _require(fields, "model", str)
@@ -102,6 +140,7 @@ CHECKS: dict[str, Callable[[Fields, RequestLimits], None]] = {
     "/v1/chat/completions": check_chat,
     "/v1/responses": check_response,
     "/v1/systemone": lambda fields, limits: None,  # transformers checks these itself
+    "/v1/embeddings": check_embeddings,
     "/load_model": check_model_name,
 }
 

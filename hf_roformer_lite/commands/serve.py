@@ -2,19 +2,27 @@
 
 `transformers serve` looks for a model's class in transformers' own namespace, even for remote code, and imports no
 plugin, so it does not find the classes of this package. This command puts the class there, checks the model, and
-starts the server behind a guard that refuses requests which would stop it.
+starts the server behind a guard that refuses requests which would stop it. An encoder, for which transformers has no
+server, gets one that answers `/v1/embeddings`.
 """
 
 import sys
 from importlib import import_module
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from ..errors import InputError
-from ..model.lm_heads import RoFormerLiteForCausalLM
+from ..model.lm_heads import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+from ..model.modeling_roformer_lite import RoFormerLiteModel
 from ..registration import MODEL_TYPES
 from ..saved_files import find_file, read_object
 from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, try_tokenizer
+from .command_parser import CommandParser
+from .embedding_server import EmbeddingServerArguments, serve_embeddings
 from .request_checks import RequestLimits
+
+_ENCODERS = (RoFormerLiteModel, RoFormerLiteForMaskedLM)
 
 
 def main(argv: list[str]) -> None:
@@ -32,8 +40,18 @@ def main(argv: list[str]) -> None:
         raise InputError("serving needs its libraries: pip install 'hf_roformer_lite[serve]'")
     # In `sys.modules`, where the server looks too: transformers replaces its own module there while it loads.
     setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
-    model = _model_argument(app, argv)
-    _guard_requests(_check_model(model))
+    name = _model_argument(app, argv)
+    loaded = _load(name)
+    if loaded is not None and isinstance(loaded[0], _ENCODERS) and not loaded[0].config.is_decoder:
+        parser = CommandParser(
+            "serve",
+            "Answer /v1/embeddings with an encoder.",
+            [EmbeddingServerArguments],
+            MODEL="the model's directory",
+        )
+        serve_embeddings(*loaded, name, parser.parse(argv)[0])
+        return
+    _guard_requests(_limits_of(loaded, name))
     app(["serve", *argv], prog_name="roformer-lite")
 
 
@@ -47,18 +65,24 @@ def _model_argument(app: Any, argv: list[str]) -> str | None:
     return context.params.get("force_model")
 
 
-def _check_model(name: str | None) -> RequestLimits:
-    """Refuse a damaged model of this package before the server loads it; returns the limits of requests to it."""
+def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | None:
+    """A model of this package with its tokenizer, both undamaged; None where transformers alone knows the model."""
     config_file = None if name is None or "@" in name or ".gguf" in name else find_file(name, "config.json")
     if name is None or config_file is None or read_object(config_file).get("model_type") not in MODEL_TYPES.values():
-        return RequestLimits()  # transformers alone knows the model
+        return None
     config, tokenizer = load_config(name), load_tokenizer(name)
     if tokenizer is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     try_tokenizer(tokenizer, name)
-    model = load_complete_model(name, config, model_class_of(config, name))
+    return load_complete_model(name, config, model_class_of(config, name)), tokenizer
+
+
+def _limits_of(loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None, name: str | None) -> RequestLimits:
+    if loaded is None:
+        return RequestLimits()
+    model, tokenizer = loaded
     if not isinstance(model, RoFormerLiteForCausalLM):
-        raise InputError(f"{name}: {type(model).__name__} does not continue text; `serve` needs a causal model")
+        raise InputError(f"{name}: {type(model).__name__} has no server; `serve` needs a causal model or an encoder")
     return RequestLimits.of(model, tokenizer)
 
 

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # and transformers' names of them
 FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
+EXPORTED_ENGINES = ("onnx", "openvino", "ctranslate2")  # formats that `predict` runs, each from a folder of its name
 QUANTIZATIONS = {  # how the weights can be stored, besides float32
+    "onnx": ("int8",),
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
     "gguf": ("f16", "bf16", "q8_0"),
 }
-_LIBRARIES = {  # that writing a format needs, and the extra that brings them
-    "onnx": ("export", ("onnx", "onnxscript")),
+_LIBRARIES = {  # that writing and running a format needs, and the extra that brings them
+    "onnx": ("export", ("onnx", "onnxruntime", "onnxscript")),
     "openvino": ("openvino", ("openvino",)),
     "ctranslate2": ("ctranslate2", ("ctranslate2",)),
     "gguf": ("gguf", ("gguf",)),
 }
 
 __all__ = [
+    "EXPORTED_ENGINES",
     "FORMATS",
     "GRAPH_FORMATS",
     "QUANTIZATIONS",
@@ -33,7 +36,13 @@ __all__ = [
     "export_ctranslate2",
     "export_gguf",
     "export_model",
+    "quantized_name",
 ]
+
+
+def quantized_name(graph: str) -> str:
+    """The file of an ONNX graph in int8, as transformers.js calls it."""
+    return f"{graph}_quantized.onnx"
 
 
 def check_libraries(format: str) -> None:

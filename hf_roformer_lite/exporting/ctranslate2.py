@@ -20,6 +20,7 @@ from ..model.modeling_roformer_lite import RoFormerLiteModel
 from ..model.rope import sinusoidal_positions
 from . import QUANTIZATIONS
 from .expressible import Requirements
+from .vocabulary import vocabulary_of
 
 # Our names of activations, and members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
@@ -92,8 +93,8 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     source = _encoder_spec(specs, encoder)
     target = _decoder_spec(specs, decoder, model.lm_head)
     spec = specs.TransformerSpec(source, target)
-    vocabulary = _vocabulary(tokenizer, decoder.config.vocab_size)
-    spec.register_source_vocabulary(_vocabulary(tokenizer, encoder.config.vocab_size))
+    vocabulary = vocabulary_of(tokenizer, decoder.config.vocab_size)
+    spec.register_source_vocabulary(vocabulary_of(tokenizer, encoder.config.vocab_size))
     spec.register_target_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     spec.config.decoder_start_token = vocabulary[model.generation_config.decoder_start_token_id]
@@ -103,7 +104,7 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
     _check(Requirements("CTranslate2", model.config))
     spec = specs.TransformerDecoderModelSpec(_decoder_spec(specs, model.model, model.lm_head))
-    vocabulary = _vocabulary(tokenizer, model.config.vocab_size)
+    vocabulary = vocabulary_of(tokenizer, model.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     return "Generator", spec
@@ -117,7 +118,7 @@ def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTok
     spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=stack.pooler is not None)
     if stack.pooler is not None:
         _fill_linear(spec.pooler_dense, stack.pooler.dense)
-    vocabulary = _vocabulary(tokenizer, stack.config.vocab_size)
+    vocabulary = vocabulary_of(tokenizer, stack.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     spec.config.layer_norm_epsilon = stack.config.norm_eps
     spec.config.unk_token = tokenizer.unk_token or vocabulary[0]
@@ -155,14 +156,6 @@ def _describe(spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     spec.config.eos_token = vocabulary[ends[0]]
     spec.config.bos_token = tokenizer.bos_token or vocabulary[ends[0]]
     spec.config.unk_token = tokenizer.unk_token or vocabulary[ends[0]]
-
-
-def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """The tokens by id; rows of the embedding beyond them get names that no text has."""
-    tokens = {index: token for token, index in tokenizer.get_vocab().items()}
-    if max(tokens) >= size:
-        raise InputError(f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's")
-    return [tokens.get(index, f"<unused {index}>") for index in range(size)]
 
 
 def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:

@@ -23,8 +23,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
     Args:
         model: The model; it is put into evaluation mode.
-        format: `onnx` (the extra `export`; runs on onnxruntime and whatever else reads ONNX), `torch`
-            (torch.export), or `openvino` (the extra `openvino`; for models that do not generate).
+        format: `onnx` (the extra `export`; with norms, GELU and projections joined to onnxruntime's own operations),
+            `torch` (torch.export), or `openvino` (the extra `openvino`; for models that do not generate).
 
     Returns:
         transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and `decode`, and `encoder`),
@@ -34,7 +34,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
     Raises:
         InputError: for an unknown format, a missing library, a decoder that needs the states of an encoder, `torch`
-            with a decoder that has sliding-window layers, or `openvino` with a model that generates.
+            with a decoder that has sliding-window layers, or `openvino` with a model that generates or that scores
+            features of the text.
     """
     # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
     sys.modules.setdefault("openvino_telemetry", None)
@@ -48,8 +49,15 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
     if format == "openvino" and model.can_generate():
         raise InputError(f"{type(model).__name__} generates, and only format='onnx' and 'torch' can do that here")
+    text_features = getattr(model.config, "classifier_text_features", 0)
+    if format == "openvino" and text_features:
+        raise InputError(
+            f"classifier_text_features={text_features} cannot be exported: OpenVINO counts in 32 bits, "
+            "and the features of the text are known by products of 64. --format onnx takes every model"
+        )
     check_libraries(format)
-    config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True})
+    fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
+    config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions})
     try:
         exporter = AutoHfExporter.from_config(config)
     except ImportError as error:

@@ -183,7 +183,11 @@ def test_command_line(tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
     for options, message in (
         (["--format", "tflite"], "choose one of onnx, torch, openvino, ctranslate2, gguf"),
-        (["--quantization", "int8"], "--format onnx has none; ctranslate2, gguf have"),
+        (
+            ["--format", "openvino", "--quantization", "int8"],
+            "--format openvino has none; onnx, ctranslate2, gguf have",
+        ),
+        (["--format", "gguf", "--embeddings"], "--embeddings is for --format onnx and openvino"),
         (["--format", "ctranslate2", "--quantization", "int4"], "choose one of int8, int8_float32"),
         (["--format", "ctranslate2"], "RoFormerLiteForSequenceClassification cannot be exported"),
     ):
@@ -193,7 +197,9 @@ def test_command_line(tmp_path, capsys):
 
 def test_what_is_not_installed(monkeypatch):
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
-    message = 'onnx needs onnx>=1.21, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
+    message = (
+        'onnx needs onnx>=1.21, onnxruntime, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
+    )
     with pytest.raises(InputError, match=re.escape(message)):
         export_model(build(RoFormerLiteModel, stack_config()))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
+    from ...engines.loading import Engine
     from ..baselines import Baselines
     from ..options import TrainOptions
     from ..trainer_arguments import RoFormerLiteTrainingArguments
@@ -36,9 +37,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SavedModel:
-    """What a task predicts with: a model and a tokenizer, as saved, and the task's `prediction_settings`."""
+    """What a task predicts with: a model, or an engine in its place, a tokenizer, as saved, and the task's
+    `prediction_settings`."""
 
-    model: PreTrainedModel
+    model: PreTrainedModel | Engine
     tokenizer: PreTrainedTokenizerBase
     settings: dict[str, Any]
 

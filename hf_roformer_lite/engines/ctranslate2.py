@@ -1,0 +1,137 @@
+"""CTranslate2 in the place of a model that generates: encoder–decoders and causal language models.
+
+It searches and samples itself, so what `generate` is asked for is put into its own words, or refused by the name of
+the option. Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and
+what is drawn at random is drawn by other numbers.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..errors import InputError
+from ..exporting.vocabulary import vocabulary_of
+from ..saved_model import naming
+
+# Fields of a generation config that change nothing here: where they are not the tokens that the exported files hold,
+# they are about the loop of transformers.
+_WITHOUT_EFFECT = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache", "transformers_version"),
+    *("max_length", "max_new_tokens", "return_dict_in_generate", "trust_remote_code", "_from_model_config"),
+}
+_NEUTRAL_AT_ONE = {
+    *("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty", "repetition_penalty"),
+}
+_SAME_NAMES = ("length_penalty",)
+_OF_PAIRS = ("repetition_penalty", "no_repeat_ngram_size")  # those of causal models count the prompt in transformers
+_SAMPLING = {"temperature": "sampling_temperature", "top_k": "sampling_topk", "top_p": "sampling_topp"}
+_ALL_TOKENS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # what a field that is not set means for drawing
+
+
+class CTranslate2Generator:
+    """A model that `roformer-lite export --format ctranslate2` wrote.
+
+    Args:
+        folder: With `model.bin`.
+        config: Of the model.
+        generation_config: As saved with the model.
+        tokenizer: Gives the names of the tokens, which CTranslate2 takes and returns.
+
+    Raises:
+        InputError: when the files cannot be loaded, or the saved generation config asks for what CTranslate2 lacks.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        folder: Path,
+        config: PreTrainedConfig,
+        generation_config: GenerationConfig,
+        tokenizer: PreTrainedTokenizerBase,
+    ):
+        import ctranslate2
+
+        self.config, self.generation_config = config, generation_config
+        kind = ctranslate2.Translator if config.is_encoder_decoder else ctranslate2.Generator
+        with naming(folder):
+            self.engine = kind(str(folder), intra_threads=torch.get_num_threads())
+        sources = config.encoder if config.is_encoder_decoder else config
+        self.names = vocabulary_of(tokenizer, sources.vocab_size)
+        targets = vocabulary_of(tokenizer, config.get_text_config(decoder=True).vocab_size)
+        self.ids = {name: index for index, name in enumerate(targets)}
+        search_options(generation_config, config.is_encoder_decoder)
+
+    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> torch.Tensor:
+        """As transformers' `generate`: ids `(B, longest)`, those of a causal model with the prompt before them.
+
+        Args:
+            input_ids, attention_mask: `(B, L)`; padding may stand anywhere.
+            **options: Fields of `GenerationConfig`, which stand before those that were saved with the model.
+
+        Raises:
+            InputError: for an option that CTranslate2 does not have.
+        """
+        chosen = GenerationConfig.from_dict({**self.generation_config.to_dict(), **options})
+        search = search_options(chosen, self.config.is_encoder_decoder)
+        longest = chosen.max_new_tokens
+        rows = [
+            [self.names[index] for index in ids[mask.bool()].tolist()]
+            for ids, mask in zip(input_ids, attention_mask, strict=True)
+        ]
+        if chosen.do_sample:
+            import ctranslate2
+
+            ctranslate2.set_random_seed(int(torch.randint(2**31, ())))  # so that torch's seed decides
+        if self.config.is_encoder_decoder:
+            longest = longest or (chosen.max_length or 20) - 1  # transformers' own default; the start token counts
+            results = self.engine.translate_batch(rows, max_decoding_length=longest, min_decoding_length=0, **search)
+            found = [[self.ids[name] for name in result.hypotheses[0]] for result in results]
+            return self._padded(found, torch.full((len(rows), 1), chosen.decoder_start_token_id))
+        if longest is None:
+            raise InputError("max_new_tokens: CTranslate2 counts the tokens behind the prompt; give their number")
+        results = self.engine.generate_batch(
+            rows, max_length=longest, min_length=0, include_prompt_in_result=False, **search
+        )
+        return self._padded([result.sequences_ids[0] for result in results], input_ids)
+
+    def _padded(self, rows: list[list[int]], before: torch.Tensor) -> torch.Tensor:
+        padding = self.config.get_text_config(decoder=True).pad_token_id
+        found = torch.full((len(rows), max(map(len, rows))), padding)
+        for place, row in enumerate(rows):
+            found[place, : len(row)] = torch.tensor(row, dtype=torch.long)
+        return torch.cat((before, found), dim=1)
+
+
+def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[str, Any]:
+    """How to search, in CTranslate2's words.
+
+    Args:
+        generation_config: What is asked for.
+        is_pair: Whether the model is an encoder–decoder.
+
+    Raises:
+        InputError: for a field that it has no word for.
+    """
+    asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
+    same = (*_SAME_NAMES, *(_OF_PAIRS if is_pair else ()))
+    known = {*_WITHOUT_EFFECT, *same, *_SAMPLING, "num_beams", "do_sample", "early_stopping"}
+    known |= {name for name in _NEUTRAL_AT_ONE if asked.get(name) == 1}
+    foreign = next((name for name in asked if name not in known), None)
+    if foreign:
+        raise InputError(
+            f"{foreign}={asked[foreign]!r}: --engine ctranslate2 has no such option, and --engine onnx all"
+        )
+    options = {name: asked[name] for name in same if name in asked}
+    options["beam_size"] = asked.get("num_beams") or 1
+    if not asked.get("do_sample"):
+        return options
+    if options["beam_size"] > 1:
+        raise InputError(f"num_beams={options['beam_size']}: CTranslate2 draws tokens without beams; give one beam")
+    for name, default in _ALL_TOKENS.items():
+        value = getattr(generation_config, name)
+        options[_SAMPLING[name]] = default if value is None else value
+    return options

@@ -1,0 +1,55 @@
+"""An encoder that gives one vector for a text, for export and for the server."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from .errors import InputError
+from .model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+
+
+@dataclass
+class SentenceEncoderOutput(ModelOutput):
+    """What `SentenceEncoder` returns.
+
+    Args:
+        last_hidden_state: `(B, L, hidden)`.
+        sentence_embedding: `(B, hidden)`, pooled from them and not normalised.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    sentence_embedding: torch.Tensor | None = None
+
+
+class SentenceEncoder(RoFormerLitePreTrainedModel):
+    """The stack of a model, pooled as `config.classifier_pooling` says; it shares the model's weights.
+
+    Args:
+        model: The bare stack, a masked language model, or another model of one encoder.
+
+    Raises:
+        InputError: when the model is a decoder or has two stacks.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        stack = model.base_model
+        if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
+            raise InputError(f"{type(model).__name__} is no encoder, and embeddings are those of an encoder")
+        super().__init__(stack.config)
+        self.model = stack
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> SentenceEncoderOutput:
+        """As `RoFormerLiteModel.forward`."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
+        layout = self.model.lay_out(**inputs)
+        states = self.model(**inputs, layout=layout, return_dict=True).last_hidden_state
+        return SentenceEncoderOutput(states, layout.tokens.pool(states, self.config.classifier_pooling))

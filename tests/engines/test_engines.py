@@ -1,0 +1,199 @@
+"""An exported directory answers as the model does, for every task and engine, from the files alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from conftest import build, stack_config
+from transformers import GenerationConfig
+
+import hf_roformer_lite as rl
+from hf_roformer_lite import RoFormerLiteSeq2SeqConfig, RoFormerLiteTokenizer
+from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands.predictor import Predictor
+from hf_roformer_lite.engines.ctranslate2 import search_options
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.model.text_scores import RoFormerLiteWordScores
+from hf_roformer_lite.saved_model import load_model
+from hf_roformer_lite.sentence_encoder import SentenceEncoder
+from hf_roformer_lite.training.text_scores_fit import fit_text_scores, token_bytes
+
+LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
+LABELS = {"id2label": {0: "good", 1: "bad", 2: "dull"}, "label2id": {"good": 0, "bad": 1, "dull": 2}, "num_labels": 3}
+GREEDY = {"greedy": True, "max_new_tokens": 9}
+# Name: class, fields, settings of the training, and options of `predict` with which it is asked.
+CASES: dict[str, tuple] = {
+    "single": (rl.RoFormerLiteForSequenceClassification, LABELS, {}, [{}, {"top_k": 3}, {"threshold": 0.9}]),
+    "multi": (
+        rl.RoFormerLiteForSequenceClassification,
+        {**LABELS, "problem_type": "multi_label_classification"},
+        {"label_separator": ";"},
+        [{}, {"threshold": 0.3, "none_label": "?"}],
+    ),
+    "regression": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 1}, {}, [{}]),
+    "pairs": (rl.RoFormerLiteForSequenceClassification, LABELS, {"pairs": True}, [{}]),
+    "tag": (rl.RoFormerLiteForTokenClassification, LABELS, {"unit": "words"}, [{}]),
+    "mlm": (rl.RoFormerLiteForMaskedLM, {}, {}, [{}]),
+    "causal": (rl.RoFormerLiteForCausalLM, {"tie_word_embeddings": False}, {}, [GREEDY]),
+    "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, {}, [{"max_new_tokens": 9}]),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> RoFormerLiteTokenizer:
+    return RoFormerLiteTokenizer.train(LINES * 4, vocab_size=300, model_max_length=64)
+
+
+def save(case: str, tokenizer: RoFormerLiteTokenizer, directory: Path) -> list[dict]:
+    """A model of random weights, with the files that a training leaves; the options to ask it with."""
+    model_class, fields, settings, options = CASES[case]
+    if case == "seq2seq":
+        sides = {side: stack_config(vocab_size=len(tokenizer)) for side in ("encoder", "decoder")}
+        config = RoFormerLiteSeq2SeqConfig(**sides, tie_word_embeddings=False)
+    else:
+        config = stack_config(vocab_size=len(tokenizer), **fields)
+    model = build(model_class, config)
+    if case == "tag":
+        ids = tokenizer(LINES)["input_ids"]
+        answers = np.arange(sum(map(len, ids))) % 3
+        model.add_text_scores(fit_text_scores(RoFormerLiteWordScores, token_bytes(tokenizer), ids, answers, config))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    (directory / "results.json").write_text(json.dumps({"settings": settings, "metrics": {}}), "utf-8")
+    return options
+
+
+def assert_same_answers(case: str, engine: str, tokenizer: RoFormerLiteTokenizer, folder: Path) -> None:
+    options = save(case, tokenizer, folder / "model")
+    assert main(["export", str(folder / "model"), str(folder / "out"), "--format", engine]) == 0
+    model, exported = Predictor.load(str(folder / "model")), Predictor.load(str(folder / "out"), engine=engine)
+    inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
+    inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
+    for given in options:
+        expected, found = (predictor.answer(inputs, 2, given) for predictor in (model, exported))
+        assert len({answer.line for answer in expected}) > 1
+        for ours, theirs in zip(expected, found, strict=True):
+            numbers = {name: value for name, value in ours.columns.items() if isinstance(value, float)}
+            assert theirs.columns == {
+                **ours.columns,
+                **{name: pytest.approx(numbers[name], abs=2e-4) for name in numbers},
+            }
+
+
+@pytest.mark.parametrize("case", ["seq2seq", "causal"])
+def test_ctranslate2(case, tokenizer, tmp_path):
+    assert_same_answers(case, "ctranslate2", tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["single", "multi"])
+def test_onnx(case, tokenizer, tmp_path):
+    assert_same_answers(case, "onnx", tokenizer, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [
+        *[(case, "onnx") for case in ("regression", "pairs", "tag", "mlm", "causal", "seq2seq")],
+        *[(case, "openvino") for case in ("single", "regression", "mlm")],
+    ],
+)
+def test_other_tasks(case, engine, tokenizer, tmp_path):
+    assert_same_answers(case, engine, tokenizer, tmp_path)
+
+
+@pytest.mark.slow
+def test_sampling_and_beams_of_graphs(tokenizer, tmp_path):
+    """The loop is transformers' own, so the same numbers are drawn; and beams change places."""
+    options = {"causal": {"temperature": 0.7, "top_k": 20, "max_new_tokens": 9}, "seq2seq": {"beams": 3}}
+    for case, given in options.items():
+        save(case, tokenizer, tmp_path / case)
+        assert main(["export", str(tmp_path / case), str(tmp_path / f"{case}-onnx")]) == 0
+        answers = []
+        for directory, engine in ((case, "torch"), (f"{case}-onnx", "onnx")):
+            predictor = Predictor.load(str(tmp_path / directory), engine=engine)
+            torch.manual_seed(3)
+            answers.append(predictor.answer(LINES, 5, given))
+        assert answers[0] == answers[1]
+
+
+def test_options_that_an_engine_lacks(tokenizer, tmp_path, capsys):
+    save("seq2seq", tokenizer, tmp_path / "model")
+    config_file = tmp_path / "model" / "generation_config.json"
+    fields = json.loads(config_file.read_text("utf-8"))
+    config_file.write_text(json.dumps({**fields, "bad_words_ids": [[7]]}), "utf-8")
+    out = str(tmp_path / "out")
+    assert main(["export", str(tmp_path / "model"), out, "--format", "ctranslate2"]) == 0
+    for options, message in (
+        (["--engine", "ctranslate2"], "bad_words_ids=[[7]]: --engine ctranslate2 has no such option"),
+        (["--engine", "onnx"], "has no folder onnx"),
+        (["--engine", "tensorrt"], "choose one of torch, onnx, openvino, ctranslate2"),
+        (["--engine", "ctranslate2", "--device", "cuda"], "--device cuda is for --engine torch"),
+        ([], "was exported for ctranslate2: give --engine ctranslate2"),
+    ):
+        assert main(["predict", out, *options]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_search_in_the_words_of_ctranslate2():
+    asked = GenerationConfig(num_beams=3, length_penalty=0.6, repetition_penalty=1.2, max_new_tokens=5)
+    assert search_options(asked, is_pair=True) == {"beam_size": 3, "length_penalty": 0.6, "repetition_penalty": 1.2}
+    drawn = search_options(GenerationConfig(do_sample=True, top_k=0, top_p=0.9, temperature=0.7), is_pair=False)
+    assert drawn == {"beam_size": 1, "sampling_topk": 0, "sampling_topp": 0.9, "sampling_temperature": 0.7}
+    for foreign, is_pair in (({"repetition_penalty": 1.2}, False), ({"forced_eos_token_id": 3}, True)):
+        with pytest.raises(InputError, match=f"{next(iter(foreign))}=.*--engine ctranslate2 has no such option"):
+            search_options(GenerationConfig(**foreign), is_pair)
+    with pytest.raises(InputError, match="num_beams=2: CTranslate2 draws tokens without beams"):
+        search_options(GenerationConfig(do_sample=True, num_beams=2), is_pair=True)
+
+
+def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
+    save("mlm", tokenizer, tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "ctranslate2"]) == 0
+    assert main(["predict", str(tmp_path / "out"), "--engine", "ctranslate2"]) == 2
+    assert "RoFormerLiteForMaskedLM was exported without its head" in capsys.readouterr().err
+
+
+def test_damaged_exports(tokenizer, tmp_path):
+    save("single", tokenizer, tmp_path)
+    (tmp_path / "onnx").mkdir()
+    for content, message in (
+        ("{", "export.json"),
+        ("{}", "components must name the graphs"),
+        (
+            '{"components": {"model": {"file": "../../model.onnx", "metadata": {}}}}',
+            "onnx/model.onnx: cannot be loaded",
+        ),
+    ):
+        (tmp_path / "onnx" / "export.json").write_text(content, "utf-8")
+        with pytest.raises(InputError, match=message):
+            Predictor.load(str(tmp_path), engine="onnx")
+
+
+@pytest.mark.slow
+def test_layout_int8_and_embeddings(tokenizer, tmp_path):
+    """What transformers.js and text-embeddings-inference look for; fused operations; the two outputs of an encoder."""
+    from onnxruntime import InferenceSession
+
+    save("mlm", tokenizer, tmp_path / "model")
+    out = tmp_path / "out"
+    command = ["export", str(tmp_path / "model"), str(out), "--embeddings", "--quantization", "int8"]
+    assert main(command) == 0
+    assert {path.name for path in (out / "onnx").iterdir()} == {"model.onnx", "model_quantized.onnx", "export.json"}
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= {path.name for path in out.iterdir()}
+    pooling = json.loads((out / "1_Pooling" / "config.json").read_text("utf-8"))
+    assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
+    operations = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
+    assert {"SkipLayerNormalization", "BiasGelu"} <= operations
+    inputs = tokenizer([line for line in LINES if line], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = SentenceEncoder(load_model(tmp_path / "model"))(**inputs)
+    for name, tolerance in (("model", 1e-5), ("model_quantized", 0.2)):
+        session = InferenceSession(out / "onnx" / f"{name}.onnx")
+        assert [output.name for output in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
+        found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        for ours, theirs in zip(expected.to_tuple(), found, strict=True):
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
