@@ -134,7 +134,7 @@ def register_pipelines() -> None:
         if task in registry.get_supported_tasks():
             continue
         registry.supported_tasks[task] = {"impl": pipeline_class, "pt": (AutoModelForSeq2SeqLM,), "type": "text"}
-        getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # transformers 5.17 has no such table
+        getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # older versions of transformers have no such table
 
 
 __all__ = ["RoFormerLiteSummarizationPipeline", "RoFormerLiteText2TextPipeline", "RoFormerLiteTranslationPipeline"]

@@ -90,7 +90,7 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
                 "give it to encoder= and decoder=, or to from_preset, which hands it to both."
             )
         check_field_names(self, {name: value for name, value in kwargs.items() if name not in misplaced})
-        for side in ("encoder", "decoder"):  # transformers 5.17 makes no configs of dictionaries, 5.23 does
+        for side in ("encoder", "decoder"):  # older versions of transformers make no configs of dictionaries
             given = copy.deepcopy(getattr(self, side))
             setattr(self, side, given if isinstance(given, PreTrainedConfig) else RoFormerLiteConfig(**(given or {})))
         super().__post_init__(**kwargs)

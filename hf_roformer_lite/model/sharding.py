@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class ComputedPlan:
-    """A sharding plan that is computed when it is read, and may be assigned over: transformers 5.17 does, 5.23 only
-    reads."""
+    """A sharding plan that is computed when it is read, and may be assigned over, as older versions of transformers
+    do."""
 
     def __init__(self, compute: Callable[[Any], dict[str, str]]):
         self.compute = compute

@@ -16,10 +16,10 @@ from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.predictor import Predictor
 from hf_roformer_lite.engines.ctranslate2 import search_options
 from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.model.text_scores import RoFormerLiteWordScores
 from hf_roformer_lite.saved_model import load_model
 from hf_roformer_lite.sentence_encoder import SentenceEncoder
-from hf_roformer_lite.training.text_scores_fit import fit_text_scores, token_bytes
+from hf_roformer_lite.training.text_scores_fit import fit_word_scores
+from hf_roformer_lite.training.token_bytes import token_bytes
 
 LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
 LABELS = {"id2label": {0: "good", 1: "bad", 2: "dull"}, "label2id": {"good": 0, "bad": 1, "dull": 2}, "num_labels": 3}
@@ -58,8 +58,8 @@ def save(case: str, tokenizer: RoFormerLiteTokenizer, directory: Path) -> list[d
     model = build(model_class, config)
     if case == "tag":
         ids = tokenizer(LINES)["input_ids"]
-        answers = np.arange(sum(map(len, ids))) % 3
-        model.add_text_scores(fit_text_scores(RoFormerLiteWordScores, token_bytes(tokenizer), ids, answers, config))
+        answers = [np.arange(len(row)) % 3 for row in ids]
+        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), ids, answers, config))
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     (directory / "results.json").write_text(json.dumps({"settings": settings, "metrics": {}}), "utf-8")

@@ -30,7 +30,7 @@ STACK = set(
     "attention attention_plan attention_rows configuration_checks configuration_fields configuration_roformer_lite "
     "embeddings fast_linear fused_cross_entropy input_checks input_layout layers lazy_logits lm_heads losses "
     "modeling_roformer_lite parallel_heads ragged remote_code rope rope_parameters sharding task_heads "
-    "text_of_tokens text_scores torch_internals walkthrough_layer".split()
+    "tag_chain text_of_tokens text_scores torch_internals walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
 TOKENIZER = {"remote_code"} | {f"tokenization_{name}" for name in ("long_words", "roformer_lite", "texts", "unigram")}
