@@ -157,7 +157,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         logits = self.classifier.score(pooled)  # (B, num_labels)
         if self.text_scores is not None:
             real, _, documents = self.real_tokens(input_ids, tokens)
-            logits = self.text_scores(logits, real, documents)
+            logits = logits + self.text_scores(logits, real, documents)
         loss = None
         if labels is not None:
             if not isinstance(labels, torch.Tensor):
@@ -239,8 +239,8 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
         if self.text_scores is not None:
             real, places, documents = self.real_tokens(input_ids, layout.tokens)
             flat = logits.flatten(0, 1)
-            scores = self.text_scores(flat[places], real, documents)
-            logits = flat.index_copy(0, places, scores).view_as(logits)
+            added = self.text_scores(flat[places], real, documents)
+            logits = flat.index_add(0, places, added).view_as(logits)
         if labels is not None:
             check_labels(labels, logits.shape[:2], "token")
         return TokenClassifierOutput(

@@ -46,7 +46,7 @@ class RoFormerLiteTextScores(nn.Module):
         self.token_bytes = F.pad(self.token_bytes, (0, 0, 0, size - len(self.token_bytes)))
 
     def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-        """The logits of an encoder with the scores of the text, in the shape of `logits`.
+        """What the text adds to the logits of an encoder, in the shape of `logits`.
 
         Args:
             logits: `(documents, num_labels)` or `(N, num_labels)`.
@@ -98,7 +98,7 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         init.ones_(self.rarity)
 
     def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-        return logits + self.score(self.words_of(token_ids, documents), logits.shape[0])
+        return self.score(self.words_of(token_ids, documents), logits.shape[0])
 
     def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
         weights = self.rarity[rows]
@@ -144,9 +144,10 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
 
     def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
         words = self.words_of(token_ids, documents)
-        scores = logits + self.score(words, logits.shape[0])  # (N, num_labels)
+        scores = self.score(words, logits.shape[0])  # (N, num_labels)
         first = places_where(words.is_first)  # (W,)
-        messages = messages_of_neighbours(scores[first], self.transitions, documents[first])
+        joint = logits[first] + scores[first]  # (W, num_labels)
+        messages = messages_of_neighbours(joint, self.transitions, documents[first])
         return scores.index_add(0, first, messages)
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
