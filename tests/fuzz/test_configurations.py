@@ -24,6 +24,8 @@ STACKS: dict[str, dict[str, Any]] = {
     "parallel heads": {"layer_style": "parallel_heads"},
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post"},
 }
+# Numbers that are none, as the values say: weights that overflow, and the zero vector of the padding token over zero.
+ASKED_FOR = [("initializer_range", 10**30), ("norm_eps", 0), ("embedding_norm_eps", 0)]
 LENGTHS = [1.0] * 4  # half of the channels of a head
 ROPE: dict[str, dict[str, Any]] = {
     "default": {"partial_rotary_factor": 1.0},
@@ -107,7 +109,7 @@ def test_fields_of_a_stack(stack):
         (name, str(value)): problem
         for name in OWN_FIELDS[rl.RoFormerLiteConfig]
         for value in WRONG_TYPES + NUMBERS
-        if not (name == "initializer_range" and value == 10**30)  # weights that overflow are what was asked for
+        if (name, value) not in ASKED_FOR
         if (problem := check(rl.RoFormerLiteConfig, {**SIZES, **STACKS[stack]}, name, value))
     }
     assert not wrong
@@ -139,5 +141,6 @@ def test_rope_parameters(kind):
 
 
 def test_many_layers_are_refused_before_anything_is_made_of_them():
-    with pytest.raises(ValueError, match="num_hidden_layers=1000000000000 is not possible: it must be at most 10,000"):
-        rl.RoFormerLiteConfig(num_hidden_layers=10**12)
+    for name in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
+        with pytest.raises(ValueError, match=f"{name}=1000000000000 is not possible: it must be at most 10,000"):
+            rl.RoFormerLiteConfig(**{name: 10**12})
