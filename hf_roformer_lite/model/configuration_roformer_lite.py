@@ -27,7 +27,7 @@ from .rope_parameters import (
 )
 from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
 
-MAX_LAYERS = 10_000  # a list of as many layer types is made before anything else could refuse a slip of the keyboard
+MAX_LAYERS = 10_000  # lists of as many are made before anything else could refuse a slip of the keyboard
 
 # Widths and depths of the compact BERTs (Turc et al. 2019, arXiv:1908.08962, table 1); base is BERT's own.
 PRESETS: dict[str, dict[str, int]] = {
@@ -269,7 +269,8 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             self.embedding_size = self.hidden_size
         if self.final_norm is None:
             self.final_norm = self.norm_placement == "pre"
-        self.require(self.num_hidden_layers <= MAX_LAYERS, "num_hidden_layers", f"at most {MAX_LAYERS:,}")
+        for field in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
+            self.require(getattr(self, field) <= MAX_LAYERS, field, f"at most {MAX_LAYERS:,}")
         if self.layer_types is None:
             kind = "full_attention" if self.sliding_window is None else "sliding_attention"
             self.layer_types = [kind] * self.num_hidden_layers

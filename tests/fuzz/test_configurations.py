@@ -141,5 +141,6 @@ def test_rope_parameters(kind):
 
 
 def test_many_layers_are_refused_before_anything_is_made_of_them():
-    with pytest.raises(ValueError, match="num_hidden_layers=1000000000000 is not possible: it must be at most 10,000"):
-        rl.RoFormerLiteConfig(num_hidden_layers=10**12)
+    for name in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
+        with pytest.raises(ValueError, match=f"{name}=1000000000000 is not possible: it must be at most 10,000"):
+            rl.RoFormerLiteConfig(**{name: 10**12})
