@@ -10,7 +10,7 @@ from typing import Any
 
 import transformers
 
-MINIMUM_TRANSFORMERS = (5, 20)
+MINIMUM_TRANSFORMERS = (5, 21)
 
 _installed = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 if _installed < MINIMUM_TRANSFORMERS:

@@ -57,7 +57,7 @@ def refuse_an_older_transformers() -> None:
         try:
             load(auto, f"{name}-on-older")
         except ImportError as error:
-            assert "needs transformers 5.20 or newer, but 5.16.4 is installed" in str(error)
+            assert "needs transformers 5.21 or newer, but 5.16.4 is installed" in str(error)
         else:
             raise AssertionError(f"{name}: an older transformers was accepted")
     transformers.__version__ = version
