@@ -1,5 +1,6 @@
 """DistilBERT, all heads."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import DistilBertConfig
@@ -61,25 +62,20 @@ class DistilBert(HuggingFaceConverter):
         "hidden_dropout": "dropout",
     }
     constants = {**POST_NORM, "position_embedding_type": "learned", "norm_eps": 1e-12}
+    output_matrix = "vocab_projector.weight"
     heads = {
         "Model": Head(RoFormerLiteModel),
-        "ForMaskedLM": Head(RoFormerLiteForMaskedLM, LM_HEAD, lambda config: LM_FIELDS, ("vocab_projector.weight",)),
+        "ForMaskedLM": Head(RoFormerLiteForMaskedLM, LM_HEAD, lambda config: LM_FIELDS, (output_matrix,)),
         "ForSequenceClassification": Head(RoFormerLiteForSequenceClassification, CLASSIFIER, _classifier_fields),
         "ForMultipleChoice": Head(RoFormerLiteForMultipleChoice, CLASSIFIER, _classifier_fields),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
-        "ForQuestionAnswering": Head(
-            QUESTION_ANSWERING.model_class,
-            QUESTION_ANSWERING.rules,
-            lambda config: {"classifier_dropout": config.qa_dropout},
+        "ForQuestionAnswering": replace(
+            QUESTION_ANSWERING, config_fields=lambda config: {"classifier_dropout": config.qa_dropout}
         ),
     }
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         return RULES
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        untied = (WeightRule("vocab_projector.weight", "lm_head.weight"),)
-        return () if ours.tie_word_embeddings else untied
 
 
 CONVERTER = DistilBert()

@@ -66,13 +66,14 @@ class Esm(HuggingFaceConverter):
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
         "contact_head.regression.*",
     )
+    output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(RoFormerLiteModel, POOLER),
         "ForMaskedLM": Head(
             RoFormerLiteForMaskedLM,
             (*LM_HEAD, WeightRule("lm_head.bias", "lm_head.bias")),
             lambda config: LM_FIELDS,
-            ("lm_head.decoder.weight", *LEFTOVERS),
+            (output_matrix, *LEFTOVERS),
         ),
         "ForSequenceClassification": Head(
             RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: POOLED_FIELDS, LEFTOVERS
@@ -107,10 +108,6 @@ class Esm(HuggingFaceConverter):
         if ours.position_embedding_type == "rope":
             return RULES
         return (*RULES, WeightRule(TABLE, TABLE, DropRows(ours.pad_token_id + 1)))
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        untied = (WeightRule("lm_head.decoder.weight", "lm_head.weight"),)
-        return () if ours.tie_word_embeddings else untied
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         state_dict, source_config = super().export(model)

@@ -1,5 +1,6 @@
 """GPT-NeoX and Pythia-shaped models whose branches follow one another (`use_parallel_residual=False`)."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import GPTNeoXConfig
@@ -49,20 +50,17 @@ class GPTNeoX(HuggingFaceConverter):
         "layers.{i}.attention.masked_bias",
     )
     stored_names = StoredNames({r"^embed_out\.": "lm_head."})
+    output_matrix = "lm_head.weight"
     heads = {
         "Model": Head(RoFormerLiteModel),
-        "ForCausalLM": Head(RoFormerLiteForCausalLM, ignored=("lm_head.weight",)),
+        "ForCausalLM": Head(RoFormerLiteForCausalLM, ignored=(output_matrix,)),
         "ForSequenceClassification": Head(
             RoFormerLiteForSequenceClassification, (SCORE,), lambda config: {"classifier_pooling": "last"}
         ),
-        "ForTokenClassification": Head(
-            TOKEN_CLASSIFICATION.model_class,
-            TOKEN_CLASSIFICATION.rules,
-            lambda config: {"classifier_dropout": config.classifier_dropout},
+        "ForTokenClassification": replace(
+            TOKEN_CLASSIFICATION, config_fields=lambda config: {"classifier_dropout": config.classifier_dropout}
         ),
-        "ForQuestionAnswering": Head(
-            QUESTION_ANSWERING.model_class, QUESTION_ANSWERING.rules, lambda config: {"classifier_dropout": 0.0}
-        ),
+        "ForQuestionAnswering": replace(QUESTION_ANSWERING, config_fields=lambda config: {"classifier_dropout": 0.0}),
     }
 
     def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:
@@ -87,9 +85,6 @@ class GPTNeoX(HuggingFaceConverter):
             *(WeightRule(f"layers.{{i}}.{theirs}", f"layers.{{i}}.{ours}") for theirs, ours in NAMES),
             WeightRule("final_layer_norm.*", "final_norm.*"),
         )
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return () if ours.tie_word_embeddings else (WeightRule("lm_head.weight", "lm_head.weight"),)
 
     def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
         return with_bias_of_zeros(super().weight_map(our_config, source_config), our_config.num_labels)

@@ -81,6 +81,8 @@ class HuggingFaceConverter(Converter):
         ignored: Names of the stack's tensors that our model does not need.
         current_names: As in `WeightMap`.
         stored_names: How files spell names that their classes have changed since.
+        output_matrix: Their output matrix of a language model whose weights are not tied; None where `output_rules`
+            says more.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
         reads_padding: Whether pooling by the last position reads padding there; ours reads the last real token.
     """
@@ -93,6 +95,7 @@ class HuggingFaceConverter(Converter):
     ignored: ClassVar[tuple[str, ...]] = ()
     current_names: ClassVar[Mapping[str, str]] = {}
     stored_names: ClassVar[StoredNames] = StoredNames()
+    output_matrix: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
     reads_padding: ClassVar[bool] = False
 
@@ -114,7 +117,9 @@ class HuggingFaceConverter(Converter):
 
     def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
         """Rules of a language model's output matrix and bias, which depend on whether the weights are tied."""
-        return ()
+        if self.output_matrix is None or ours.tie_word_embeddings:
+            return ()
+        return (WeightRule(self.output_matrix, "lm_head.weight"),)
 
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
         theirs, head = self.config_class.from_dict(dict(source_config)), self.head(source_config)

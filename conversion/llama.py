@@ -4,6 +4,7 @@ Llama and Qwen2 become causal models, EuroBERT and UltraBERT encoders. UltraBERT
 matrices before its output, for which ours has no place.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import EuroBertConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, UltrabertConfig
@@ -12,7 +13,6 @@ from hf_roformer_lite import (
     RoFormerLiteConfig,
     RoFormerLiteForCausalLM,
     RoFormerLiteForMaskedLM,
-    RoFormerLiteForQuestionAnswering,
     RoFormerLiteForSequenceClassification,
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
@@ -49,6 +49,7 @@ class LlamaFamilyConverter(HuggingFaceConverter):
     """A source with Llama's names."""
 
     prefix = "model"
+    output_matrix = LM_OUTPUT
     fields = {**same_names(*COMMON_FIELDS, "head_dim", "attention_bias", "mlp_bias"), **LAYER_FIELDS}
     ignored = ("rotary_emb.inv_freq", "layers.{i}.self_attn.rotary_emb.inv_freq")
 
@@ -60,9 +61,6 @@ class LlamaFamilyConverter(HuggingFaceConverter):
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         return RULES
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return () if ours.tie_word_embeddings else (WeightRule(LM_OUTPUT, "lm_head.weight"),)
 
 
 class Llama(LlamaFamilyConverter):
@@ -83,7 +81,7 @@ class Llama(LlamaFamilyConverter):
             (WeightRule("score.*", "classifier.out_proj.*"),),
             lambda config: {"classifier_dropout": 0.1},
         ),
-        "ForQuestionAnswering": Head(RoFormerLiteForQuestionAnswering, QUESTION_ANSWERING.rules, prefix="transformer"),
+        "ForQuestionAnswering": replace(QUESTION_ANSWERING, prefix="transformer"),
     }
 
     def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
@@ -99,7 +97,7 @@ class Qwen2(Llama):
     constants = {**Llama.constants, "attention_bias": ["q", "k", "v"], "mlp_bias": False}
     heads = {
         **{name: head for name, head in Llama.heads.items() if name != "ForQuestionAnswering"},
-        "ForQuestionAnswering": Head(RoFormerLiteForQuestionAnswering, QUESTION_ANSWERING.rules, prefix="transformer"),
+        "ForQuestionAnswering": replace(QUESTION_ANSWERING, prefix="transformer"),
     }
 
     def computed_fields(self, theirs: Qwen2Config) -> dict[str, Any]:

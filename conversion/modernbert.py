@@ -98,6 +98,7 @@ class ModernBert(HuggingFaceConverter):
         "first_attention_norm": False,
         "gated_mlp": True,
     }
+    output_matrix = "decoder.weight"
     heads = {
         "Model": Head(RoFormerLiteModel),
         "ForMaskedLM": lm_head(RoFormerLiteForMaskedLM, "head"),
@@ -131,9 +132,6 @@ class ModernBert(HuggingFaceConverter):
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         return (*STACK, *self.query_rules)
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return () if ours.tie_word_embeddings else (WeightRule("decoder.weight", "lm_head.weight"),)
 
 
 class ModernBertDecoder(ModernBert):

@@ -39,6 +39,13 @@ from .weight_map import WeightRule
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATED = tuple((f"mlp.{name}_proj", f"mlp.{name}_proj") for name in ("gate", "up", "down"))
 CLASSIC = (("mlp.fc1", "mlp.up_proj"), ("mlp.fc2", "mlp.down_proj"))
+# Files of NomicBERT and of Jina come from one older implementation.
+LAYER_NAMES = {
+    r"(^|\.)encoder\.layers\.": r"\1layers.",
+    r"(^|\.)emb_ln\.": r"\1embeddings.LayerNorm.",
+    r"\.norm1\.": ".post_attention_layernorm.",
+    r"\.norm2\.": ".post_mlp_layernorm.",
+}
 
 
 def layer_rules(feed_forward: tuple[tuple[str, str], ...]) -> Rules:
@@ -94,14 +101,11 @@ class NomicBert(RopeEncoder):
     }
     stored_names = StoredNames(
         {
-            r"(^|\.)encoder\.layers\.": r"\1layers.",
-            r"(^|\.)emb_ln\.": r"\1embeddings.LayerNorm.",
+            **LAYER_NAMES,
             r"\.attn\.out_proj\.": ".self_attn.o_proj.",
             r"\.fc11\.": ".up_proj.",
             r"\.fc12\.": ".gate_proj.",
             r"\.fc2\.": ".down_proj.",
-            r"\.norm1\.": ".post_attention_layernorm.",
-            r"\.norm2\.": ".post_mlp_layernorm.",
         },
         {"attn.Wqkv": QKV},
     )
@@ -128,11 +132,8 @@ class JinaV3(RopeEncoder):
     }
     stored_names = StoredNames(
         {
-            r"(^|\.)encoder\.layers\.": r"\1layers.",
-            r"(^|\.)emb_ln\.": r"\1embeddings.LayerNorm.",
+            **LAYER_NAMES,
             r"\.mixer\.out_proj\.": ".self_attn.o_proj.",
-            r"\.norm1\.": ".post_attention_layernorm.",
-            r"\.norm2\.": ".post_mlp_layernorm.",
         },
         {"mixer.Wqkv": QKV},
     )
@@ -150,6 +151,7 @@ class Gte(RopeEncoder):
     config_class = GteConfig
     has_pooler = False
     constants = {**POST_NORM, "gated_mlp": True, "mlp_bias": ["down"]}
+    output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(RoFormerLiteModel, POOLER),
         "ForMaskedLM": Head(RoFormerLiteForMaskedLM, ROBERTA_LM_HEAD, lm_fields, COPIES_OF_TIED[:1]),
@@ -175,9 +177,7 @@ class Gte(RopeEncoder):
         return super().their_fields(ours) | {"type_vocab_size": ours.type_vocab_size}
 
     def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        bias = WeightRule("lm_head.decoder.bias", "lm_head.bias")
-        untied = WeightRule("lm_head.decoder.weight", "lm_head.weight")
-        return (bias,) if ours.tie_word_embeddings else (bias, untied)
+        return (WeightRule("lm_head.decoder.bias", "lm_head.bias"), *super().output_rules(ours))
 
 
 CONVERTERS = (NomicBert(), JinaV3(), Gte())

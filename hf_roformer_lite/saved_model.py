@@ -26,6 +26,7 @@ import hf_roformer_lite
 
 from .errors import InputError
 from .generation_fields import check_generation_fields
+from .model.configuration_roformer_lite import MAX_LAYERS
 from .saved_files import Checkpoint, find_file, read_object, read_optional_object, reason, weight_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
@@ -34,7 +35,6 @@ _GENERATION_FILE = "generation_config.json"
 _SHOWN = 3  # tensors in a message
 
 # What would take memory or time without end before anything can be compared with the weights.
-_MAX_LAYERS = 10_000
 _MAX_LABELS = 1_000_000
 
 
@@ -66,7 +66,7 @@ def _check_fields(fields: dict[str, Any], path: Path) -> None:
     if dtype is not None and not floating:
         raise InputError(f"{path}: dtype={dtype!r} must be a type of floating-point numbers, such as float32")
     for name, value in fields.items():
-        largest = _MAX_LABELS if name == "num_labels" else _MAX_LAYERS if name.endswith("_layers") else None
+        largest = _MAX_LABELS if name == "num_labels" else MAX_LAYERS if name.endswith("_layers") else None
         if largest and isinstance(value, int) and value > largest:
             raise InputError(f"{path}: {name}={value} is too large: at most {largest:,}")
 

@@ -1,12 +1,10 @@
 """Fits the scores of the text that a trained classifier or tagger adds to its logits."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from copy import copy
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
-import pycrfsuite
 import torch
 from scipy.sparse import csr_matrix, diags
 from sklearn.linear_model import Ridge
@@ -16,7 +14,7 @@ from sklearn.svm import LinearSVC
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
 from ..model.text_of_tokens import Words
 from ..model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoFormerLiteWordScores
-from .baselines.tagging import FIELD_SETTINGS
+from .baselines.tagging import train_field
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
@@ -39,7 +37,7 @@ def fit_document_scores(
         config: That of the classifier.
     """
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, 1)
-    owners, keys = _occurrences(scores, examples)
+    owners, keys, _ = _occurrences(scores, examples)
     hashes = _commonest(keys, config.num_labels)
     if not len(hashes):
         return scores
@@ -62,8 +60,7 @@ def fit_word_scores(
         answers: The class of each token of each sentence, -100 where there is none.
     """
     scores = _empty_scores(RoFormerLiteWordScores, config, tokens, 1)
-    owners, keys = _occurrences(scores, examples)
-    is_first = np.concatenate([words.is_first.numpy() for words, _, _ in read(scores, examples)])
+    owners, keys, is_first = _occurrences(scores, examples)
     tags = _tags_of_words(is_first, answers, config.id2label)  # (sentences) of (words,)
     row_of_token = np.cumsum(is_first) - 1
     owners, keys = row_of_token[owners[is_first[owners]]], keys[is_first[owners]]
@@ -105,22 +102,17 @@ def read(scores: RoFormerLiteTextScores, examples: Examples) -> Iterator[tuple[W
         yield words, documents, len(documents) if isinstance(scores, RoFormerLiteWordScores) else len(part)
 
 
-@torch.no_grad()
-def scores_of(scores: RoFormerLiteTextScores, examples: Examples) -> torch.Tensor:
-    """Scores of all documents, or of all tokens, `(..., labels)`."""
-    return torch.cat([scores.score(words, amount) for words, _, amount in read(scores, examples)])
-
-
-def _occurrences(scores: RoFormerLiteTextScores, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """The number of a document or token and the hash of a feature of it, each pair once."""
+def _occurrences(scores: RoFormerLiteTextScores, examples: Examples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The number of a document or token and the hash of a feature of it, each pair once; and which of all tokens
+    words begin with."""
     parts, first = [], 0
     for words, _, amount in read(scores, examples):
         keys, owners = scores.find_features(words)
         pairs = torch.unique(owners * _KEYS + keys)
-        parts.append(((pairs // _KEYS + first).numpy(), (pairs % _KEYS).numpy()))
+        parts.append(((pairs // _KEYS + first).numpy(), (pairs % _KEYS).numpy(), words.is_first.numpy()))
         first += amount
-    owners, keys = zip(*parts, strict=True)
-    return np.concatenate(owners), np.concatenate(keys)
+    owners, keys, is_first = zip(*parts, strict=True)
+    return np.concatenate(owners), np.concatenate(keys), np.concatenate(is_first)
 
 
 def _commonest(keys: np.ndarray, labels: int) -> np.ndarray:
@@ -147,7 +139,7 @@ def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: d
         number: numbers.get("I-" + name[2:], number) if name[:2] == "B-" else number for number, name in names.items()
     }
     labelled = np.concatenate(answers)
-    last = commonest = int(np.bincount(labelled[labelled >= 0]).argmax())
+    commonest = int(np.bincount(labelled[labelled >= 0]).argmax())
     tags, start = [], 0
     for sentence in answers:
         found, last = [], commonest
@@ -164,20 +156,17 @@ def _conditional_random_field(
     features: csr_matrix, tags: Sequence[np.ndarray], labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the one behind it."""
-    trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params(FIELD_SETTINGS)
-    names, start = [str(number) for number in range(max(features.shape[1], labels))], 0
-    for sentence in tags:
-        rows = [features.indptr[start + i : start + i + 2] for i in range(len(sentence))]
-        words = [[names[place] for place in features.indices[slice(*row)]] for row in rows]
-        trainer.append(words, [names[tag] for tag in sentence])
-        start += len(sentence)
-    tagger = pycrfsuite.Tagger()
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "field"
-        trainer.train(str(path))
-        tagger.open(str(path))  # which reads all of it
-    found = tagger.info()
+    names = [str(number) for number in range(max(features.shape[1], labels))]
+
+    def sentences() -> Iterator[tuple[list[list[str]], list[str]]]:
+        start = 0
+        for sentence in tags:
+            borders = pairwise(features.indptr[start : start + len(sentence) + 1])
+            words = [[names[place] for place in features.indices[first:end]] for first, end in borders]
+            yield words, [names[tag] for tag in sentence]
+            start += len(sentence)
+
+    found = train_field(sentences()).info()
     weights, transitions = np.zeros((features.shape[1], labels)), np.zeros((labels, labels))
     for table, entries in ((weights, found.state_features), (transitions, found.transitions)):
         for (row, label), weight in entries.items():
@@ -190,13 +179,11 @@ def _linear_model(features: csr_matrix, answers: np.ndarray, problem_type: str) 
     if problem_type == "regression":
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
-    if problem_type == "multi_label_classification":
-        columns = answers.T
-    else:
-        columns = answers == np.arange(answers.max() + 1)[:, None]
-    if problem_type != "multi_label_classification" and len(columns) == 2:
-        weights, bias = _one_against_rest(features, columns[1])
+    if problem_type == "single_label_classification" and answers.max() == 1:  # one machine tells two classes apart
+        weights, bias = _one_against_rest(features, answers)
         return np.stack((-weights, weights), axis=1), np.array([-bias, bias])
+    is_multi = problem_type == "multi_label_classification"
+    columns = answers.T if is_multi else answers == np.arange(answers.max() + 1)[:, None]
     machines = [_one_against_rest(features, is_label) for is_label in columns]
     return np.stack([weights for weights, _ in machines], axis=1), np.array([bias for _, bias in machines])
 

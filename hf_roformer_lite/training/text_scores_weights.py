@@ -12,7 +12,7 @@ from ..model.task_heads import RoFormerLiteClassificationModel
 from ..model.text_scores import RoFormerLiteTextScores, RoFormerLiteWordScores
 from .baselines import Baselines
 from .metrics import Metrics
-from .text_scores_fit import Examples, read, scores_of
+from .text_scores_fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
 _LONGEST_SEARCH = 50  # steps of L-BFGS
@@ -75,14 +75,14 @@ def make_split(
     measure: Callable[[np.ndarray], Metrics],
 ) -> Split:
     """`logits` and `answers` are those of all documents or of all tokens; see `Split`."""
+    with torch.no_grad():
+        parts = [(scores.score(words, n), words.is_first, of) for words, of, n in read(scores, examples)]
+    text_scores, is_first = (torch.cat(part) for part in list(zip(*parts, strict=True))[:2])
     # In double precision, as the search for weights takes small differences.
-    own = torch.from_numpy(logits).double(), scores_of(scores, examples).double()
-    split = Split(*own, torch.from_numpy(answers), measure)
+    split = Split(torch.from_numpy(logits).double(), text_scores.double(), torch.from_numpy(answers), measure)
     if not isinstance(scores, RoFormerLiteWordScores):
         return split
-    parts = [(words.is_first, documents) for words, documents, _ in read(scores, examples)]
-    is_first = torch.cat([first for first, _ in parts])
-    documents = torch.cat([documents + 2**20 * number for number, (_, documents) in enumerate(parts)])
+    documents = torch.cat([of + 2**20 * number for number, (*_, of) in enumerate(parts)])
     transitions = scores.transitions.detach().double()
     return replace(split, chain=(is_first.nonzero()[:, 0], documents[is_first], transitions))
 

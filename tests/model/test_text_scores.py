@@ -20,8 +20,12 @@ from hf_roformer_lite.conversion import export
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.exporting import export_model
 from hf_roformer_lite.model.text_of_tokens import Words
-from hf_roformer_lite.model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteWordScores
-from hf_roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, scores_of
+from hf_roformer_lite.model.text_scores import (
+    RoFormerLiteDocumentScores,
+    RoFormerLiteTextScores,
+    RoFormerLiteWordScores,
+)
+from hf_roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
 from hf_roformer_lite.training.text_scores_weights import Split, best_weights
 from hf_roformer_lite.training.token_bytes import token_bytes
 
@@ -107,11 +111,15 @@ def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokeni
     return model, tokenizer
 
 
+def _scores_alone(scores: RoFormerLiteTextScores, examples: list[list[int]]) -> torch.Tensor:
+    return torch.cat([scores.score(words, rows) for words, _, rows in read(scores, examples)])
+
+
 @torch.no_grad()
 def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
     model, tokenizer = _fitted()
     examples = tokenizer(TEXTS)["input_ids"]
-    ngrams = scores_of(model.text_scores, examples)
+    ngrams = _scores_alone(model.text_scores, examples)
     assert ngrams.std(0).min() > 0.1
     assert torch.equal(ngrams[-1], model.text_scores.bias)  # an empty text has no n-grams
     scores, model.text_scores = model.text_scores, None
@@ -158,7 +166,7 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
     scores.transitions.normal_()
     expected = []
     for ids in examples:
-        logits = model(input_ids=torch.tensor([ids])).logits[0] + scores_of(scores, [ids])
+        logits = model(input_ids=torch.tensor([ids])).logits[0] + _scores_alone(scores, [ids])
         first = scores.words_of(torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long)).is_first
         logits[first] = _best_sequences(logits[first], scores.transitions)
         logits[first] -= logits[first].amax(-1, keepdim=True)

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ..metrics import tagging_metrics
 from . import Baselines, at_most
 
 _MOST_SENTENCES = 10_000
-FIELD_SETTINGS = {
+_SETTINGS = {
     "c1": 0.1,
     "c2": 0.01,
     "max_iterations": 60,  # of L-BFGS; more change little and take long
@@ -36,7 +36,8 @@ def tagging_baselines(entities: bool, train: Sentences, measured: Mapping[str, S
         measured: Sentences and tags of each split to measure.
     """
     commonest = _commonest_tags(train)
-    field = _train_field((at_most(train[0], _MOST_SENTENCES), at_most(train[1], _MOST_SENTENCES)))
+    words, tags = (at_most(part, _MOST_SENTENCES) for part in train)
+    field = train_field(zip(map(word_features, words), tags, strict=True))
     means = {
         "the commonest tag of a word": lambda words: [commonest[word] for word in words],
         "a conditional random field": lambda words: field.tag(word_features(words)),
@@ -60,11 +61,12 @@ def _commonest_tags(train: Sentences) -> defaultdict[str, str]:
     return defaultdict(lambda: overall, {word: tags.most_common(1)[0][0] for word, tags in counts.items()})
 
 
-def _train_field(train: Sentences) -> pycrfsuite.Tagger:
+def train_field(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> pycrfsuite.Tagger:
+    """A conditional random field of sentences: the features and the tag of each of their words."""
     trainer = pycrfsuite.Trainer(verbose=False)
-    trainer.set_params(FIELD_SETTINGS)
-    for words, tags in zip(*train, strict=True):
-        trainer.append(word_features(words), tags)
+    trainer.set_params(_SETTINGS)
+    for features, tags in sentences:
+        trainer.append(features, tags)
     tagger = pycrfsuite.Tagger()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "field"
