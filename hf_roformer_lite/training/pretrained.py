@@ -68,8 +68,9 @@ def pretrained_for_task(options: "TrainOptions", tokens: int, fields: Mapping[st
         model, new = load_pretrained(task.auto_model, name, fields)
         message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     else:
-        model = with_new_head(task.auto_model, name, fields)
+        model, new = with_new_head(task.auto_model, name, fields), ["the head"]
         message = f"{task.why_new_head(given)}; the training starts with a new head"
+    task.has_new_head = bool(new)
     if message and options.training.should_save:
         print(f"{name}: {message}", file=sys.stderr)
     return model

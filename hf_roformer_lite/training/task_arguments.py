@@ -44,6 +44,13 @@ class LabelArguments(TaskArguments):
             "--model_name_or_path."
         },
     )
+    fit_head: bool = field(
+        default=True,
+        metadata={
+            "help": "Fit a new head beside --model_name_or_path as a linear model on the frozen encoder, before all of "
+            "the model is trained."
+        },
+    )
 
 
 @dataclass

@@ -19,7 +19,8 @@ from .baselines.tagging import train_field
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
 _KEYS = 2**31  # hashes are below
-_ADDED = 0.1  # to the sum of a feature over the rows with a label, and over those without
+_ADDED = 0.1  # to the sum of a feature over the examples with a label, and over those without
+_SHARES = (0.5, 0.0)  # of naive Bayes in the weight of an n-gram: it helps with few labels and harms with many
 
 Examples = Sequence[Sequence[int]]  # token ids of each
 
@@ -179,23 +180,46 @@ def _linear_model(features: csr_matrix, answers: np.ndarray, problem_type: str) 
     if problem_type == "regression":
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
-    if problem_type == "single_label_classification" and answers.max() == 1:  # one machine tells two classes apart
-        weights, bias = _one_against_rest(features, answers)
-        return np.stack((-weights, weights), axis=1), np.array([-bias, bias])
-    is_multi = problem_type == "multi_label_classification"
-    columns = answers.T if is_multi else answers == np.arange(answers.max() + 1)[:, None]
-    machines = [_one_against_rest(features, is_label) for is_label in columns]
+    if problem_type == "multi_label_classification":
+        return _machines(features, answers, _best_share(features, answers, exclusive=False))
+    labels = np.eye(answers.max() + 1, dtype=int)[answers]  # (examples, labels)
+    if labels.shape[1] != 2:
+        return _machines(features, labels, _best_share(features, labels, exclusive=True))
+    second = labels[:, 1:]  # one machine tells two classes apart
+    weights, bias = _machines(features, second, _best_share(features, second, exclusive=False))
+    return np.hstack((-weights, weights)), np.concatenate((-bias, bias))
+
+
+def _best_share(features: csr_matrix, labels: np.ndarray, exclusive: bool) -> float:
+    """The share of naive Bayes with which more answers are right on a fifth of the examples that was held out."""
+    order = np.random.default_rng(0).permutation(len(labels))
+    held_out, kept = np.split(order, [len(order) // 5])
+
+    def accuracy(share: float) -> float:
+        weights, bias = _machines(features[kept], labels[kept], share)
+        found = features[held_out] @ weights + bias
+        answers = np.eye(found.shape[1])[found.argmax(axis=1)] if exclusive else found > 0
+        return float((answers == labels[held_out]).mean())
+
+    return max(_SHARES, key=accuracy) if len(held_out) else _SHARES[0]
+
+
+def _machines(features: csr_matrix, labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    machines = [_one_against_rest(features, is_label, share) for is_label in labels.T]
     return np.stack([weights for weights, _ in machines], axis=1), np.array([bias for _, bias in machines])
 
 
-def _one_against_rest(features: csr_matrix, is_label: np.ndarray) -> tuple[np.ndarray, float]:
-    """A support vector machine on features that are weighted by how much they tell about the label: half of each
-    weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), half is the same for all."""
+def _one_against_rest(features: csr_matrix, is_label: np.ndarray, share: float) -> tuple[np.ndarray, float]:
+    """A support vector machine on features that are weighted by how much they tell about the label: a share of each
+    weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), the rest is the same for all."""
     if is_label.min() == is_label.max():  # there is nothing to tell apart
         return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
-    with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
+    # Sums over as many examples with the label as without it: else what is common, but not beside this label, would
+    # seem to tell most about a rare one.
+    examples = min(is_label.sum(), (1 - is_label).sum())
+    with_label, without = (_ADDED + examples * features[is_label == truth].mean(axis=0).A1 for truth in (1, 0))
     ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
     mean_square = (features.multiply(features) @ np.square(ratios)).mean()
-    importance = 0.5 + 0.5 * ratios / np.sqrt(mean_square)
+    importance = 1 - share + share * ratios / np.sqrt(mean_square)
     machine = LinearSVC().fit(features @ diags(importance), is_label)
     return machine.coef_[0] * importance, float(machine.intercept_[0])

@@ -83,6 +83,8 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     if resume_from and trainer.is_world_process_zero():
         step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
         print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
+    if not resume_from:
+        task.prepare_head(trainer, encoded["train"])
     trainer.train(resume_from_checkpoint=resume_from)
     trainer.compute_metrics = None
     parts = task.complete_model(options, trainer, encoded, tokenizer)

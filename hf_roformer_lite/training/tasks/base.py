@@ -99,6 +99,7 @@ class Task(ABC):
 
     def __init__(self, args: TaskArguments):
         self.args = args
+        self.has_new_head = False  # on weights that were trained before
 
     def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
         """Refuse options that would stop the command only after it has trained for some time.
@@ -195,6 +196,10 @@ class Task(ABC):
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
         """One of transformers' data collators."""
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        """Give a new head on weights that were trained before a better start than random numbers."""
+        return None
 
     # measuring
 

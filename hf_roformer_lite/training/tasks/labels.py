@@ -93,6 +93,12 @@ class LabelTask(Task):
             f"{_shown(self.config_labels())}"
         )
 
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        if self.has_new_head and self.args.fit_head and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+            from ..linear_probe import fit_head
+
+            fit_head(trainer, train)
+
     def complete_model(
         self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
     ) -> Baselines:
