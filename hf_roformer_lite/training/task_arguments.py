@@ -47,8 +47,8 @@ class LabelArguments(TaskArguments):
     fit_head: bool = field(
         default=True,
         metadata={
-            "help": "Fit a new head beside --model_name_or_path as a linear model on the frozen encoder, before all of "
-            "the model is trained."
+            "help": "Fit a new head on the weights of --model_name_or_path as a linear model on the frozen encoder, "
+            "before all of the model is trained."
         },
     )
 

@@ -214,10 +214,7 @@ def _one_against_rest(features: csr_matrix, is_label: np.ndarray, share: float) 
     weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), the rest is the same for all."""
     if is_label.min() == is_label.max():  # there is nothing to tell apart
         return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
-    # Sums over as many examples with the label as without it: else what is common, but not beside this label, would
-    # seem to tell most about a rare one.
-    examples = min(is_label.sum(), (1 - is_label).sum())
-    with_label, without = (_ADDED + examples * features[is_label == truth].mean(axis=0).A1 for truth in (1, 0))
+    with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
     ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
     mean_square = (features.multiply(features) @ np.square(ratios)).mean()
     importance = 1 - share + share * ratios / np.sqrt(mean_square)

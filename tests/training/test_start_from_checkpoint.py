@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -146,6 +147,17 @@ def test_what_is_taken_over_is_what_the_stock_class_takes_over(head, folder):
         output.loss.backward()
     ours, theirs = model.classifier.dense.weight.grad, stock.bert.pooler.dense.weight.grad
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_new_head_begins_as_a_linear_model(folder, tmp_path):
+    """Before the first step it knows more of the training data than the shares of the labels; random numbers less."""
+    directory = save(BertModel(bert_config()), folder, "without-head")
+    rows = ["--train_file", folder / "rows.csv", "--validation_file", folder / "rows.csv"]
+    unchanged = ["--learning_rate", 0, "--weight_decay", 0, "--max_steps", 1]
+    start = [*rows, "--model_name_or_path", directory, *unchanged]
+    fitted = train("classify", tmp_path / "fitted", *start)["metrics"]["validation"]["loss"]
+    random = train("classify", tmp_path / "random", *start, "--fit_head", "false")["metrics"]["validation"]["loss"]
+    assert fitted < math.log(3) - 0.01 < random
 
 
 def test_a_roformer_and_its_tokenizer(folder, tmp_path, capsys):

@@ -1,0 +1,118 @@
+"""The head that is fitted on a frozen encoder, against scikit-learn's linear models on the same states."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sklearn.linear_model import LogisticRegression, Ridge
+from transformers import (
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    TrainingArguments,
+)
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.training import linear_probe
+from hf_roformer_lite.training.trainer import Trainer
+
+COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
+TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
+PENALTY = 10.0
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch):
+    """Fits the head of a random encoder; returns its states, its scores before the last layer's change and after."""
+    monkeypatch.setattr(linear_probe, "_PENALTIES", (PENALTY,))
+    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
+
+    def fit(model_class: type[PreTrainedModel], labels: list, **fields) -> tuple[np.ndarray, np.ndarray]:
+        torch.manual_seed(0)
+        model = model_class(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), **fields)).eval()
+        encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": labels})
+        of_tokens = model_class is RoFormerLiteForTokenClassification
+        collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
+        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+        frozen = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
+        linear_probe.fit_head(Trainer(model, args, collator(tokenizer), encoded), encoded)
+        for name, tensor in model.model.state_dict().items():
+            assert torch.equal(tensor, frozen[name]), name
+        seen = []
+        model.classifier.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        with torch.no_grad():
+            logits = torch.cat([model(torch.tensor([ids])).logits.flatten(0, -2) for ids in encoded["input_ids"]])
+        return torch.cat([states.flatten(0, -2) for states in seen]).numpy(), logits.numpy()
+
+    return fit
+
+
+def standardised(states: np.ndarray) -> np.ndarray:
+    centred = states - states.mean(axis=0)
+    return centred / np.sqrt(np.square(centred).mean())
+
+
+def centred(scores: np.ndarray) -> np.ndarray:
+    """Logits of classes mean the same when one number is added to all of a row."""
+    return scores - scores.mean(axis=-1, keepdims=True)
+
+
+COLOURS = np.array([COLOUR_NAMES.index(text.split()[0]) for text in TEXTS])
+NOISY = np.where(np.random.default_rng(0).random(len(TEXTS)) < 0.2, (COLOURS + 1) % 3, COLOURS)
+
+
+def test_classes(probe):
+    states, logits = probe(RoFormerLiteForSequenceClassification, NOISY.tolist(), num_labels=3)
+    states = standardised(states)
+    expected = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(states, NOISY).decision_function(states)
+    np.testing.assert_allclose(centred(logits), centred(expected), atol=0.02)
+
+
+def test_sets_of_labels(probe):
+    answers = np.stack((NOISY == 0, ["large" in text for text in TEXTS]), axis=1).astype(float)
+    problem = {"num_labels": 2, "problem_type": "multi_label_classification"}
+    states, logits = probe(RoFormerLiteForSequenceClassification, answers.tolist(), **problem)
+    states = standardised(states)
+    for column in range(2):  # the loss is the mean over both labels, so that the penalty counts twice for each
+        machine = LogisticRegression(C=1 / PENALTY / 2, tol=1e-6, max_iter=1000).fit(states, answers[:, column])
+        np.testing.assert_allclose(logits[:, column], machine.decision_function(states), atol=0.02)
+
+
+def test_numbers(probe):
+    numbers = [float(len(text)) for text in TEXTS]
+    problem = {"num_labels": 1, "problem_type": "regression"}
+    states, logits = probe(RoFormerLiteForSequenceClassification, numbers, **problem)
+    expected = Ridge(PENALTY / 2).fit(standardised(states), numbers).predict(standardised(states))
+    np.testing.assert_allclose(logits[:, 0], expected, atol=0.02)
+
+
+def test_tokens(probe):
+    """The model is fitted on the labelled tokens alone."""
+    tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
+    draw = np.random.default_rng(1)
+    labels = [[-100, *draw.integers(0, 3, len(ids) - 2).tolist(), -100] for ids in tokenizer(TEXTS)["input_ids"]]
+    states, logits = probe(RoFormerLiteForTokenClassification, labels, num_labels=3)
+    answers = np.concatenate(labels)
+    is_labelled = answers >= 0
+    states = standardised(states[is_labelled])
+    machine = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(states, answers[is_labelled])
+    np.testing.assert_allclose(centred(logits[is_labelled]), centred(machine.decision_function(states)), atol=0.02)
+
+
+def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatch):
+    """Labels without any relation to the texts want the strongest penalty, clear ones the weakest."""
+    clear = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
+    monkeypatch.setattr(linear_probe, "_PENALTIES", (1e6, PENALTY))
+    chosen = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
+    np.testing.assert_allclose(centred(chosen), centred(clear), atol=0.05)
+    random_labels = np.random.default_rng(2).permutation(COLOURS)
+    noise = probe(RoFormerLiteForSequenceClassification, random_labels.tolist(), num_labels=3)[1]
+    assert np.abs(centred(noise)).max() < 0.1
