@@ -25,7 +25,10 @@ def pretrained_config(name: str) -> PreTrainedConfig:
         InputError: when there is none, a field is wrong, or nothing says which system it comes from.
     """
     path = find_file(name, "config.json")
-    model_type = None if path is None else read_object(path).get("model_type")
+    fields = {} if path is None else read_object(path)
+    converter, model_type = converter_of(fields), fields.get("model_type")
+    if converter is not None:
+        return load_config(name, converter.config_class)
     if path is not None and not (isinstance(model_type, str) and model_type in CONFIG_MAPPING):
         raise InputError(
             f"{path}: model_type={model_type!r} does not tell which system the weights come from; convert them with "
@@ -42,7 +45,7 @@ def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
         InputError: when there is none, or it cannot encode a batch.
     """
     path = find_file(name, "config.json", "tokenizer")
-    converter = None if path is None else converter_of(read_object(path).get("model_type"))
+    converter = None if path is None else converter_of(read_object(path))
     tokenizer = load_tokenizer(name) if converter is None else load_tokenizer(name, converter.tokenizer_class)
     if tokenizer is None:
         raise InputError(f"no tokenizer can be loaded from {name}: it has none")
@@ -106,7 +109,7 @@ def load_pretrained(
         InputError: when a file is missing or wrong, or the stack does not fit `fields`.
     """
     given = pretrained_config(name)
-    converter = converter_of(given.model_type)
+    converter = converter_of(given.to_dict())
     if converter is None:
         config = type(given).from_dict(merged(given.to_dict(), fields))
         return load_with_new_head(auto_model, name, config)
@@ -128,7 +131,7 @@ def load_pretrained(
 def with_new_head(auto_model: type, name: str, fields: Mapping[str, Any]) -> PreTrainedModel:
     """The stack of the model `name` below a head that is new, even where the weights of the old one would fit."""
     given = pretrained_config(name)
-    if converter_of(given.model_type) is not None:
+    if converter_of(given.to_dict()) is not None:
         return load_pretrained(auto_model, name, fields, keep_head=False)[0]
     config = type(given).from_dict(merged(given.to_dict(), fields))
     own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these

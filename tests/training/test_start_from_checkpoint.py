@@ -35,7 +35,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.train import parse_options
-from hf_roformer_lite.conversion import convert_for_fine_tuning, converter_of
+from hf_roformer_lite.conversion import convert_for_fine_tuning, find_converter
 from hf_roformer_lite.training.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
@@ -126,7 +126,7 @@ def test_what_is_taken_over_is_what_the_stock_class_takes_over(head, folder):
     state_dict, config = load_file(directory / "model.safetensors"), stock.config.to_dict()
     config["architectures"] = [f"Bert{head}"]
     model_class = RoFormerLiteForSequenceClassification
-    model, new = convert_for_fine_tuning(converter_of("bert"), state_dict, config, model_class, {})
+    model, new = convert_for_fine_tuning(find_converter("bert"), state_dict, config, model_class, {})
     names = {"bert.pooler.": "classifier.", "classifier.": "classifier.out_proj."}
     theirs = {
         ours + key.removeprefix(old)
