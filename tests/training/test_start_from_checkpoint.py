@@ -148,6 +148,23 @@ def test_what_is_taken_over_is_what_the_stock_class_takes_over(head, folder):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+def test_a_converted_stack_keeps_its_pooler(folder, tmp_path):
+    """The original and its converted directory start from the same classifier but for its last layer, which is new."""
+    directory = save(BertModel(bert_config()), folder, "stack")
+    assert main(["convert", str(directory), str(tmp_path / "converted"), "--from", "auto"]) == 0
+    unchanged = ["--train_file", folder / "rows.csv", "--learning_rate", 0, "--weight_decay", 0, "--max_steps", 1]
+    saved = []
+    for number, start in enumerate((directory, tmp_path / "converted")):
+        train("classify", tmp_path / f"out-{number}", *unchanged, "--model_name_or_path", start)
+        saved.append(load_file(tmp_path / f"out-{number}" / "model.safetensors"))
+    assert saved[0].keys() == saved[1].keys() and "classifier.dense.weight" in saved[0]
+    for name, tensor in saved[0].items():
+        assert torch.equal(tensor, saved[1][name]) or "out_proj" in name, name
+    own = ["--config", "classifier_pooling=mean", "classifier_activation=null", "--model_name_or_path", start]
+    train("classify", tmp_path / "mean", *unchanged, *own)
+    assert "classifier.dense.weight" not in load_file(tmp_path / "mean" / "model.safetensors")
+
+
 def test_a_roformer_and_its_tokenizer(folder, tmp_path, capsys):
     directory = folder / "roformer"
     config = RoFormerConfig(vocab_size=5 + len(WORDS), embedding_size=32, max_position_embeddings=64, **SIZES)
