@@ -16,7 +16,7 @@ from hf_roformer_lite import (
 )
 
 from . import published_classes
-from .bert_family import LINEAR, POOLED_FIELDS
+from .bert_family import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, Head, HuggingFaceConverter, Rules, same_names
 from .llama import PRE_RMS_NORM
@@ -65,7 +65,7 @@ class NeoBert(HuggingFaceConverter):
         "ForSequenceClassification": Head(
             RoFormerLiteForSequenceClassification,
             (WeightRule("dense.*", "classifier.dense.*"), *LINEAR),
-            lambda config: POOLED_FIELDS,
+            lambda config: WITH_INPUT_DROPOUT,
         ),
     }
 

@@ -59,11 +59,14 @@ def rotate_pairs(states: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(pairs * turns.to(pairs.dtype)).flatten(-2)
 
 
-def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, dropout: float = 0.0
+) -> torch.Tensor:
     """Rotated attention of `(B, heads, L, head_dim)` to the real tokens of `mask` `(B, L)`, as `(B, L, hidden)`."""
     scores = rotate_pairs(query) @ rotate_pairs(key).transpose(-1, -2) / query.shape[-1] ** 0.5
     scores = scores.masked_fill(~mask.bool()[:, None, None], float("-inf"))
-    return (scores.softmax(-1) @ value).transpose(1, 2).flatten(-2)
+    probabilities = nn.functional.dropout(scores.softmax(-1), dropout)
+    return (probabilities @ value).transpose(1, 2).flatten(-2)
 
 
 class RoFormerModel(PreTrainedModel):
@@ -80,6 +83,7 @@ class RoFormerModel(PreTrainedModel):
                 "token_type_embeddings": nn.Embedding(config.type_vocab_size, width),
             }
         )
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
         if width != hidden:
             self.embeddings_project = nn.Linear(width, hidden)
         layers = nn.ModuleList(self._layer(hidden, config.intermediate_size) for _ in range(config.num_hidden_layers))
@@ -107,7 +111,7 @@ class RoFormerModel(PreTrainedModel):
         """Ids `(B, L)` to `(B, L, hidden)`."""
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         words = self.embeddings["word_embeddings"](input_ids)
-        states = self.norm(words + self.embeddings["token_type_embeddings"](segments))
+        states = self.dropout(self.norm(words + self.embeddings["token_type_embeddings"](segments)))
         if hasattr(self, "embeddings_project"):
             states = self.embeddings_project(states)
         for layer in self.encoder["layer"]:
@@ -118,10 +122,11 @@ class RoFormerModel(PreTrainedModel):
             )
             if self.config.rotary_value:
                 value = rotate_pairs(value)
-            attended = attend(query, key, value, attention_mask)
-            states = self.norm(states + layer["attention"]["output"]["dense"](attended))
+            dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+            attended = attend(query, key, value, attention_mask, dropout)
+            states = self.norm(states + self.dropout(layer["attention"]["output"]["dense"](attended)))
             inner = ACT2FN[self.config.hidden_act](layer["intermediate"]["dense"](states))
-            states = self.norm(states + layer["output"]["dense"](inner))
+            states = self.norm(states + self.dropout(layer["output"]["dense"](inner)))
         return states
 
     def forward(self, **inputs: torch.Tensor) -> BaseModelOutput:
@@ -161,7 +166,8 @@ class RoFormerForSequenceClassification(RoFormerWithHead):
         self.classifier = nn.ModuleDict({"dense": dense, "out_proj": output})
 
     def score(self, states: torch.Tensor) -> SequenceClassifierOutput:
-        features = ACT2FN[self.config.hidden_act](self.classifier["dense"](states[:, 0]))
+        features = self.classifier["dense"](self.roformer.dropout(states[:, 0]))
+        features = self.roformer.dropout(ACT2FN[self.config.hidden_act](features))
         return SequenceClassifierOutput(logits=self.classifier["out_proj"](features))
 
 
@@ -170,7 +176,7 @@ class RoFormerForTokenClassification(RoFormerWithHead):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def score(self, states: torch.Tensor) -> TokenClassifierOutput:
-        return TokenClassifierOutput(logits=self.classifier(states))
+        return TokenClassifierOutput(logits=self.classifier(self.roformer.dropout(states)))
 
 
 class RoFormerForQuestionAnswering(RoFormerWithHead):
@@ -243,9 +249,10 @@ class NeoBERTForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         self.model = NeoBERT(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
     def forward(self, **inputs: torch.Tensor) -> SequenceClassifierOutput:
-        features = self.dense(self.model.states(**inputs)[:, 0]).tanh()
-        return SequenceClassifierOutput(logits=self.classifier(features))
+        features = self.dense(self.dropout(self.model.states(**inputs)[:, 0])).tanh()
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(features)))

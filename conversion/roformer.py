@@ -33,6 +33,7 @@ from .bert_family import (
     POST_NORM,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
+    WITH_INPUT_DROPOUT,
     BertFamilyConverter,
     embedding_and_layer_rules,
 )
@@ -70,7 +71,7 @@ EXPRESSIBLE: dict[str, Any] = {
 
 
 def _sequence_classification_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    return {"classifier_pooling": "cls", "classifier_activation": theirs.hidden_act}
+    return WITH_INPUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
 
 
 def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
             f"summary_type={summary!r}, summary_use_proj={getattr(theirs, 'summary_use_proj', False)}: only 'first' "
             "and 'last' without a projection have an equivalent here"
         )
-    return {"classifier_pooling": POOLING[summary]}
+    return {"classifier_pooling": POOLING[summary], "classifier_dropout": getattr(theirs, "summary_last_dropout", 0.0)}
 
 
 def is_second_version(source_config: SourceConfig) -> bool:
