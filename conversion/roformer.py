@@ -47,6 +47,10 @@ SECOND_VERSION = (
     "this is a RoFormerV2 checkpoint: it has no biases, and its RMS norms have no weights. RoFormer's own classes "
     "would load it without an error and fill the missing weights with random numbers; its source is roformer_v2"
 )
+SIM = (
+    "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of the source sees the "
+    "whole source. Causal models here see earlier tokens alone; `train --model_name_or_path` can start from its encoder"
+)
 POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier_pooling
 
 # The values that fields of our config must have for RoFormer to have an equivalent. Train with them to export later.
@@ -133,11 +137,14 @@ class RoFormer(BertFamilyConverter):
         has_biases = any(name.endswith("attention.self.query.bias") for name in state_dict)
         has_layers = any(name.endswith("attention.self.query.weight") for name in state_dict)
         without_biases = {"use_bias": False} if has_layers and not has_biases else {}
-        return super().complete_config(source_config, state_dict) | without_biases
+        has_pooler = any(name.endswith("pooler.dense.weight") for name in state_dict)
+        return super().complete_config(source_config, state_dict) | without_biases | {"add_pooling_layer": has_pooler}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         if is_second_version(source_config):
             raise InputError(SECOND_VERSION)
+        if source_config.get("add_pooling_layer"):
+            raise InputError(SIM)
         return super().our_config(source_config)
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
