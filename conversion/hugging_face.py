@@ -77,6 +77,7 @@ class HuggingFaceConverter(Converter):
         config_class: Their config class.
         prefix: The name of the stack inside their classes with a head, such as `bert`.
         heads: For each of their classes, by what follows the family's name in its name (`ForMaskedLM`), its `Head`.
+        refused: For classes without an equivalent here, by the same part of their names, the reason.
         fields: The names of our config's fields and of theirs, where the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
         ignored: Names of the stack's tensors that our model does not need.
@@ -92,6 +93,7 @@ class HuggingFaceConverter(Converter):
     config_class: ClassVar[type[PreTrainedConfig]]
     prefix: ClassVar[str]
     heads: ClassVar[Mapping[str, Head]]
+    refused: ClassVar[Mapping[str, str]] = {}
     fields: ClassVar[Mapping[str, str]]
     constants: ClassVar[Mapping[str, Any]] = {}
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -163,6 +165,9 @@ class HuggingFaceConverter(Converter):
     def architecture(self, source_config: SourceConfig) -> str:
         """The name of their class: the first of the config's `architectures`, by default the stack alone."""
         names = source_config.get("architectures") or [self.class_name("Model")]
+        for head, reason in self.refused.items():
+            if names[0] == self.class_name(head):
+                raise InputError(f"architectures={names!r} has no equivalent here: {reason}")
         known = [self.class_name(head) for head in self.heads]
         if names[0] not in known:
             raise InputError(f"architectures={names!r}: a {self.name} source is one of {', '.join(known)}")

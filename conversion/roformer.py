@@ -49,7 +49,7 @@ SECOND_VERSION = (
 )
 SIM = (
     "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of the source sees the "
-    "whole source. Causal models here see earlier tokens alone; `train --model_name_or_path` can start from its encoder"
+    "whole source. Causal models here see earlier tokens alone; `train --model_name_or_path` can start from its stack"
 )
 POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier_pooling
 

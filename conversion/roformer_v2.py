@@ -1,8 +1,7 @@
 """RoFormerV2: RoFormer without biases, and with norms that divide by the root mean square and have no gain.
 
 Its published code writes RoFormer's model type; `norm_type="rms_norm"` in the config tells the two apart. Here the
-norms have a gain, which is one after the conversion; a model whose gains have been trained cannot go back. Its causal
-class, which sees the whole prompt from every token of it, has no equivalent.
+norms have a gain, which is one after the conversion; a model whose gains have been trained cannot go back.
 """
 
 from typing import Any
@@ -44,6 +43,10 @@ class RoFormerV2(HuggingFaceConverter):
         "ForMaskedLM": Head(RoFormerLiteForMaskedLM, ignored=(LM_MATRIX,)),
         **{name: HEADS[name] for name in ("ForSequenceClassification", "ForTokenClassification")},
         "ForQuestionAnswering": HEADS["ForQuestionAnswering"],
+    }
+
+    refused = {
+        "ForCausalLM": "it sees the whole prompt from each of its tokens, causal models here earlier ones alone"
     }
 
     def reads(self, source_config: SourceConfig) -> bool:
