@@ -63,7 +63,7 @@ def weights_of(package: str, *folders: str) -> Path:
     """A folder of an installed package, none of whose code is run for it; skips where it is missing."""
     spec = importlib.util.find_spec(package)
     if spec is None:
-        pytest.skip(f"{package}, of the packages with trained weights, is not installed")
+        pytest.skip(f"{package}, of the packages with trained weights (the extra `pretrained`), is not installed")
     return Path(spec.submodule_search_locations[0]).joinpath(*folders)
 
 
