@@ -130,19 +130,21 @@ def alternate(runs: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
     return seconds
 
 
-def peaks(family: str, name: str, work: Workload) -> list[float]:
-    """MiB above the model that work `name` takes at its peak: in their class, and in ours."""
-    return [json.loads(python(PEAK, json.dumps([family, name, side, asdict(work)]))) for side in (0, 1)]
+def peaks(family: str, work: Workload) -> list[dict[str, float]]:
+    """MiB above the model that each work takes at its peak: in their class, and in ours."""
+    return [json.loads(python(PEAK, json.dumps([family, side, asdict(work)]))) for side in (0, 1)]
 
 
-def measure_peak(family: str, name: str, side: int, options: dict[str, Any]) -> float:
-    """One of the numbers of `peaks`, in this process."""
+def measure_peak(family: str, side: int, options: dict[str, Any]) -> dict[str, float]:
+    """One side of `peaks`, in this process."""
     be_quiet()
     work = Workload(**options)
-    model = pair_of(family, work)[side].train(name == "step")
-    gc.collect()
-    batches = make_batches(work)
-    return peak_while_running(lambda: WORKS[name](model, batches))["above_model_mib"]
+    model, batches, found = pair_of(family, work)[side], make_batches(work), {}
+    for name, run in WORKS.items():
+        gc.collect()
+        model.train(name == "step")
+        found[name] = peak_while_running(lambda: run(model, batches))["above_model_mib"]  # noqa: B023
+    return found
 
 
 def be_quiet() -> None:
@@ -160,10 +162,10 @@ def main(arguments: list[str]) -> None:
     memory = ["theirs, MiB", "ours, MiB"] if given.memory else []
     table = Table("family", "work", "theirs / ours", "theirs, s", "ours, s", "max. difference of logits", *memory)
     for family in given.families or ENCODERS:
+        most = peaks(family, work) if given.memory else []
         for row in compare(family, work):
             values = f"{row.ratio:.2f}", f"{row.theirs:.3f}", f"{row.ours:.3f}", f"{row.difference:.1e}"
-            most = [f"{mib:,.0f}" for mib in peaks(family, row.work, work)] if given.memory else []
-            table.add_row(row.family, row.work, *values, *most)
+            table.add_row(row.family, row.work, *values, *(f"{side[row.work]:,.0f}" for side in most))
     console = Console(width=120)
     console.print({field.name: getattr(work, field.name) for field in fields(work)})
     console.print(table)

@@ -182,6 +182,31 @@ def test_a_roformer_and_its_tokenizer(folder, tmp_path, capsys):
     assert not list(tmp_path.glob("*/*/config.json"))  # no copy of the converted model
 
 
+CLASSIFIERS_OF_OTHERS = {
+    "neobert": ("NeoBERTForSequenceClassification", {}, "model.encoder.weight", "classifier.weight"),
+    "roformer_v2": (
+        "RoFormerForSequenceClassification",
+        {"norm_type": "rms_norm", "use_bias": False},
+        "roformer.embeddings.word_embeddings.weight",
+        "classifier.out_proj.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS_OF_OTHERS)
+def test_classes_that_transformers_does_not_have(name, folder, tmp_path, capsys):
+    architecture, fields, table, output = CLASSIFIERS_OF_OTHERS[name]
+    labels = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
+    config = {"architectures": [architecture], "vocab_size": 5 + len(WORDS), **SIZES, **labels, **fields}
+    directory = save(find_converter(name).build_reference(config), folder, name)
+    start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory]
+    train("classify", tmp_path / "out", *start, "--learning_rate", 0, "--weight_decay", 0, "--max_steps", 1)
+    assert "new head" not in capsys.readouterr().err
+    theirs, ours = (load_file(place / "model.safetensors") for place in (directory, tmp_path / "out"))
+    assert torch.equal(theirs[table], ours["model.embeddings.word_embeddings.weight"])
+    assert torch.equal(theirs[output], ours["classifier.out_proj.weight"])
+
+
 def test_masked_language_model_goes_on_from_its_own_head(folder, tmp_path, capsys):
     directory = save(BertForMaskedLM(bert_config()), folder, "masked")
     (tmp_path / "text.txt").write_text("a fine film from end to end\n" * 40, "utf-8")
