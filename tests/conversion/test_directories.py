@@ -36,24 +36,26 @@ def write_checkpoint(folder: Path, config: dict, weights: dict, form: str) -> Pa
     return folder
 
 
-@pytest.mark.parametrize("form", ["safetensors", "bin", "old-bin", "shards"])
-def test_directories(form, tmp_path):
-    config = CASES["roformer"][1]
+def test_directories(tmp_path):
+    """Every form of files becomes a directory that a new process opens, with the same numbers."""
+    config, forms = CASES["roformer"][1], ["safetensors", "bin", "old-bin", "shards"]
     _, weights = source_weights("roformer", config)
     del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
-    source = write_checkpoint(tmp_path / "source", config, weights, form)
-    model = convert_checkpoint("roformer", source, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+    for form in forms:
+        (tmp_path / form).mkdir()
+        source = write_checkpoint(tmp_path / form / "source", config, weights, form)
+        model = convert_checkpoint("roformer", source, tmp_path / form / "out")
+        assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
+        assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
     code = (
         "import sys, torch, hf_roformer_lite; from transformers import AutoModelForMaskedLM as A;"
-        "print(A.from_pretrained(sys.argv[1])(torch.arange(1, 9)[None]).logits.double().sum().item())"
+        "ids = torch.arange(1, 9)[None];"
+        "[print(A.from_pretrained(path)(ids).logits.double().sum().item()) for path in sys.argv[1:]]"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, check=True
-    ).stdout
+    arguments = [sys.executable, "-c", code, *(str(tmp_path / form / "out") for form in forms)]
+    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
     expected = model(torch.arange(1, 9)[None]).logits.double().sum().item()
-    assert float(printed.split()[-1]) == pytest.approx(expected, rel=1e-6)
-    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+    assert [float(number) for number in printed] == pytest.approx([expected] * len(forms), rel=1e-6)
 
 
 def test_half_precision_stays(tmp_path):
