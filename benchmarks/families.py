@@ -2,16 +2,19 @@
 
 Both alternate in one process, on one thread. What counts is the processor's time, which other work on the machine
 lengthens less than the clock's; the ratio is the median of those of the rounds. `encode` is the stack without
-gradients, `step` a forward and backward pass of the classification of sequences, without dropout.
+gradients, `step` a forward and backward pass of the classification of sequences, without dropout. `--memory` also
+measures what each work takes above the model, each class in a process of its own.
 """
 
+import gc
+import json
 import random
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -24,13 +27,19 @@ from hf_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.conversion import convert, find_converter
 from hf_roformer_lite.conversion.hugging_face import HuggingFaceConverter
 
+from .processes import peak_while_running, python
 from .workload import PAD, Batch, Workload, make_batches
 
 ENCODERS = (
-    *("bert", "roberta", "distilbert", "electra", "albert", "nomic_bert", "jina_embeddings_v3", "gte"),
-    *("eurobert", "modernbert", "esm"),
+    *("bert", "ernie", "roberta", "distilbert", "electra", "albert", "roformer", "nomic_bert", "jina_embeddings_v3"),
+    *("gte", "eurobert", "ultrabert", "modernbert", "esm"),
 )
 LABELS = 8
+PEAK = """
+import json, sys
+from benchmarks.families import measure_peak
+print(json.dumps(measure_peak(*json.loads(sys.argv[1]))))
+"""
 # Sizes that are no part of a preset, and what a family needs to be the usual one.
 _MORE = {
     "esm": {"position_embedding_type": "rotary"},
@@ -121,19 +130,43 @@ def alternate(runs: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
     return seconds
 
 
-def main(arguments: list[str]) -> None:
+def peaks(family: str, work: Workload) -> list[dict[str, float]]:
+    """MiB above the model that each work takes at its peak: in their class, and in ours."""
+    return [json.loads(python(PEAK, json.dumps([family, side, asdict(work)]))) for side in (0, 1)]
+
+
+def measure_peak(family: str, side: int, options: dict[str, Any]) -> dict[str, float]:
+    """One side of `peaks`, in this process."""
+    be_quiet()
+    work = Workload(**options)
+    model, batches, found = pair_of(family, work)[side], make_batches(work), {}
+    for name, run in WORKS.items():
+        gc.collect()
+        model.train(name == "step")
+        found[name] = peak_while_running(lambda: run(model, batches))["above_model_mib"]  # noqa: B023
+    return found
+
+
+def be_quiet() -> None:
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)
+
+
+def main(arguments: list[str]) -> None:
+    be_quiet()
     parser = HfArgumentParser(Workload, prog="python -m benchmarks.families", allow_abbrev=False)
     parser.add_argument("families", nargs="*", help="default: all")
+    parser.add_argument("--memory", action="store_true", help="measure peaks, too")
     work, given = parser.parse_args_into_dataclasses(arguments)
-    table = Table("family", "work", "theirs / ours", "theirs, s", "ours, s", "max. difference of logits")
+    memory = ["theirs, MiB", "ours, MiB"] if given.memory else []
+    table = Table("family", "work", "theirs / ours", "theirs, s", "ours, s", "max. difference of logits", *memory)
     for family in given.families or ENCODERS:
+        most = peaks(family, work) if given.memory else []
         for row in compare(family, work):
             values = f"{row.ratio:.2f}", f"{row.theirs:.3f}", f"{row.ours:.3f}", f"{row.difference:.1e}"
-            table.add_row(row.family, row.work, *values)
-    console = Console()
+            table.add_row(row.family, row.work, *values, *(f"{side[row.work]:,.0f}" for side in most))
+    console = Console(width=120)
     console.print({field.name: getattr(work, field.name) for field in fields(work)})
     console.print(table)
 

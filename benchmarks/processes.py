@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -50,13 +51,18 @@ def peak(task: str, work: Workload, name: str) -> dict[str, float]:
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
     """Run the only contender three times in this process and measure its peak memory."""
-    import torch
-
     from .tasks import TASKS
 
     work = Workload(**fields)
     (contender,) = TASKS[task](work).contenders
-    if work.device == "cuda":
+    return peak_while_running(contender.run, work.device)
+
+
+def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[str, float]:
+    """Peak memory in MiB while `run` runs three times: of the whole process, and above that before."""
+    import torch
+
+    if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
@@ -64,8 +70,8 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")  # resets VmHWM, the peak
     for _ in range(3):
-        contender.run()
-    most = peak_of_process(work.device)
+        run()
+    most = peak_of_process(device)
     return {"peak_mib": most / 2**20, "above_model_mib": (most - before) / 2**20}
 
 

@@ -9,8 +9,8 @@
 
 from .checkpoints import convert_checkpoint, export_checkpoint, load_checkpoint, open_checkpoint, source_of
 from .converted_model import ConvertedModel
-from .fine_tuning import convert_for_fine_tuning, converter_of, merged
-from .registry import CONVERTERS, convert, export, families, find_converter
+from .fine_tuning import convert_for_fine_tuning, merged
+from .registry import CONVERTERS, convert, converter_of, export, families, find_converter
 from .verification import Difference, verify
 
 __all__ = [

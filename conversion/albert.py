@@ -95,7 +95,11 @@ class Albert(HuggingFaceConverter):
         **ENCODER_FIELDS,
         **same_names("embedding_size", "hidden_act", "type_vocab_size", "max_position_embeddings"),
     }
-    constants = {**POST_NORM, "position_embedding_type": "learned"}
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "hidden_dropout_places": ["embeddings", "attention"],
+    }
     ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
     heads = {
         "Model": Head(RoFormerLiteModel, (WeightRule("pooler.*", "pooler.dense.*"),)),

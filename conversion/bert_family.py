@@ -75,11 +75,16 @@ def embedding_and_layer_rules(
 
 LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
 POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
+WITH_INPUT_DROPOUT = POOLED_FIELDS | {"classifier_input_dropout": True}
 MASKED_LM = Head(RoFormerLiteForMaskedLM, LM_HEAD, lambda config: LM_FIELDS, COPIES_OF_TIED)
 CAUSAL_LM = Head(RoFormerLiteForCausalLM, LM_HEAD, lambda config: LM_FIELDS, COPIES_OF_TIED)
 LINEAR = (WeightRule("classifier.*", "classifier.out_proj.*"),)
 TOKEN_CLASSIFICATION = Head(RoFormerLiteForTokenClassification, LINEAR)
-QUESTION_ANSWERING = Head(RoFormerLiteForQuestionAnswering, (WeightRule("qa_outputs.*", "classifier.out_proj.*"),))
+QUESTION_ANSWERING = Head(
+    RoFormerLiteForQuestionAnswering,
+    (WeightRule("qa_outputs.*", "classifier.out_proj.*"),),
+    lambda config: {"classifier_dropout": 0.0},
+)
 
 # Fields of BERT's config and of those that were made after it.
 ENCODER_FIELDS = {
@@ -121,7 +126,10 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
         "ForMaskedLM": MASKED_LM.ignoring(*leftovers),
         causal: CAUSAL_LM.ignoring(*leftovers),
         "ForNextSentencePrediction": Head(
-            RoFormerLiteForSequenceClassification, next_sentence, lambda config: POOLED_FIELDS, language_model
+            RoFormerLiteForSequenceClassification,
+            next_sentence,
+            lambda config: POOLED_FIELDS | {"classifier_dropout": 0.0},
+            language_model,
         ),
         "ForSequenceClassification": pooled_classifier(prefix),
         "ForMultipleChoice": pooled_classifier(prefix, RoFormerLiteForMultipleChoice),

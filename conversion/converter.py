@@ -37,7 +37,8 @@ class Converter(ABC):
 
     Attributes:
         name: The name of the source for `--from`.
-        tolerances: In each dtype, the largest absolute difference of an output that counts as equal.
+        tolerances: In each dtype, the largest difference of an output that counts as equal: an absolute one where no
+            number of the output is larger than 1, otherwise relative to the largest.
         tokenizer_class: The class that opens the tokenizer in a checkpoint's directory.
     """
 

@@ -61,7 +61,12 @@ class DistilBert(HuggingFaceConverter):
         "hidden_act": "activation",
         "hidden_dropout": "dropout",
     }
-    constants = {**POST_NORM, "position_embedding_type": "learned", "norm_eps": 1e-12}
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "norm_eps": 1e-12,
+        "hidden_dropout_places": ["embeddings", "mlp"],
+    }
     output_matrix = "vocab_projector.weight"
     heads = {
         "Model": Head(RoFormerLiteModel),

@@ -20,6 +20,7 @@ from .bert_family import (
     POSITIONS,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
+    WITH_INPUT_DROPOUT,
     BertFamilyConverter,
     embedding_and_layer_rules,
 )
@@ -79,7 +80,7 @@ class Electra(BertFamilyConverter):
         "ForSequenceClassification": Head(
             RoFormerLiteForSequenceClassification,
             DENSE_CLASSIFIER,
-            lambda config: {"classifier_pooling": "cls", "classifier_activation": "gelu"},
+            lambda config: WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"},
         ),
         "ForMultipleChoice": Head(RoFormerLiteForMultipleChoice, SUMMARY, _summary_fields),
         "ForTokenClassification": TOKEN_CLASSIFICATION,

@@ -20,9 +20,9 @@ from hf_roformer_lite.errors import InputError
 from .bert_family import (
     ENCODER_FIELDS,
     LM_FIELDS,
-    POOLED_FIELDS,
     POOLER,
     TOKEN_CLASSIFICATION,
+    WITH_INPUT_DROPOUT,
     BertFamilyConverter,
 )
 from .converter import SourceConfig, Tensors
@@ -57,7 +57,12 @@ class Esm(HuggingFaceConverter):
     config_class = EsmConfig
     has_pooler = True
     fields = {**ENCODER_FIELDS, **same_names("use_cache")}
-    constants = {"norm_placement": "pre", "final_norm": True, "hidden_act": "gelu"}
+    constants = {
+        "norm_placement": "pre",
+        "final_norm": True,
+        "hidden_act": "gelu",
+        "hidden_dropout_places": ["attention", "mlp"],
+    }
     current_names = BertFamilyConverter.current_names
     ignored = (
         TABLE,  # some files of ESM-2 hold one, which nothing reads
@@ -76,7 +81,7 @@ class Esm(HuggingFaceConverter):
             (output_matrix, *LEFTOVERS),
         ),
         "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: POOLED_FIELDS, LEFTOVERS
+            RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: WITH_INPUT_DROPOUT, LEFTOVERS
         ),
         "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(*LEFTOVERS),
     }

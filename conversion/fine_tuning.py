@@ -10,13 +10,7 @@ from hf_roformer_lite import RoFormerLiteForCausalLM
 
 from .converter import SourceConfig, Tensors
 from .hugging_face import HuggingFaceConverter
-from .registry import families
 from .weight_map import WeightMap
-
-
-def converter_of(model_type: str | None) -> HuggingFaceConverter | None:
-    """The converter of checkpoints with this `model_type` in their config.json; None where no converter reads them."""
-    return next((converter for converter in families() if converter.config_class.model_type == model_type), None)
 
 
 def convert_for_fine_tuning(

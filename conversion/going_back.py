@@ -32,6 +32,7 @@ _WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
     *("use_cache", "initializer_range", "sparse_prediction", "pad_token_id", "bos_token_id", "eos_token_id"),
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
+    *("hidden_dropout_places", "classifier_input_dropout"),
 }
 _OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features"}
 _OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}

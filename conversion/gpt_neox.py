@@ -55,12 +55,14 @@ class GPTNeoX(HuggingFaceConverter):
         "Model": Head(RoFormerLiteModel),
         "ForCausalLM": Head(RoFormerLiteForCausalLM, ignored=(output_matrix,)),
         "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification, (SCORE,), lambda config: {"classifier_pooling": "last"}
+            RoFormerLiteForSequenceClassification,
+            (SCORE,),
+            lambda config: {"classifier_pooling": "last", "classifier_dropout": 0.0},
         ),
         "ForTokenClassification": replace(
             TOKEN_CLASSIFICATION, config_fields=lambda config: {"classifier_dropout": config.classifier_dropout}
         ),
-        "ForQuestionAnswering": replace(QUESTION_ANSWERING, config_fields=lambda config: {"classifier_dropout": 0.0}),
+        "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
     def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:

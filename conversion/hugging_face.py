@@ -1,4 +1,5 @@
-"""The base class of sources whose models are classes of transformers: a stack, alone or inside a class with a head.
+"""The base class of sources whose models are classes of transformers, or are published as such classes with their
+weights: a stack, alone or inside a class with a head.
 
 A family is data: which of their config's fields is which of ours, which fields of ours are the same in all its
 checkpoints, and the names of the tensors of stack and heads. From the same data a model of this package goes back
@@ -76,6 +77,7 @@ class HuggingFaceConverter(Converter):
         config_class: Their config class.
         prefix: The name of the stack inside their classes with a head, such as `bert`.
         heads: For each of their classes, by what follows the family's name in its name (`ForMaskedLM`), its `Head`.
+        refused: For classes without an equivalent here, by the same part of their names, the reason.
         fields: The names of our config's fields and of theirs, where the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
         ignored: Names of the stack's tensors that our model does not need.
@@ -85,11 +87,13 @@ class HuggingFaceConverter(Converter):
             says more.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
         reads_padding: Whether pooling by the last position reads padding there; ours reads the last real token.
+        in_transformers: Whether transformers has their classes.
     """
 
     config_class: ClassVar[type[PreTrainedConfig]]
     prefix: ClassVar[str]
     heads: ClassVar[Mapping[str, Head]]
+    refused: ClassVar[Mapping[str, str]] = {}
     fields: ClassVar[Mapping[str, str]]
     constants: ClassVar[Mapping[str, Any]] = {}
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -98,6 +102,7 @@ class HuggingFaceConverter(Converter):
     output_matrix: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
     reads_padding: ClassVar[bool] = False
+    in_transformers: ClassVar[bool] = True
 
     @abstractmethod
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
@@ -149,6 +154,10 @@ class HuggingFaceConverter(Converter):
     def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return self.stored_names.read(state_dict)
 
+    def reads(self, source_config: SourceConfig) -> bool:
+        """Whether a checkpoint with this config is one of this family."""
+        return source_config.get("model_type") == self.config_class.model_type
+
     def is_causal(self, theirs: PreTrainedConfig) -> bool:
         """Whether a checkpoint with the config `theirs` is a causal model."""
         return self.constants.get("is_decoder", getattr(theirs, "is_decoder", False))
@@ -156,6 +165,9 @@ class HuggingFaceConverter(Converter):
     def architecture(self, source_config: SourceConfig) -> str:
         """The name of their class: the first of the config's `architectures`, by default the stack alone."""
         names = source_config.get("architectures") or [self.class_name("Model")]
+        for head, reason in self.refused.items():
+            if names[0] == self.class_name(head):
+                raise InputError(f"architectures={names!r} has no equivalent here: {reason}")
         known = [self.class_name(head) for head in self.heads]
         if names[0] not in known:
             raise InputError(f"architectures={names!r}: a {self.name} source is one of {', '.join(known)}")
@@ -166,7 +178,8 @@ class HuggingFaceConverter(Converter):
         return self.config_class.__name__.removesuffix("Config") + head
 
     def head(self, source_config: SourceConfig) -> Head:
-        return self.heads[self.architecture(source_config).removeprefix(self.class_name(""))]
+        architecture = self.architecture(source_config)
+        return next(head for name, head in self.heads.items() if self.class_name(name) == architecture)
 
     def head_for(self, model_class: type[PreTrainedModel]) -> str:
         """Which of `heads` a model of `model_class` goes back to; of several the one of the same name.
@@ -200,8 +213,12 @@ class HuggingFaceConverter(Converter):
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         return export(self, model)
 
+    def their_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
+        """The class with the head that the config names."""
+        return getattr(transformers, self.architecture(source_config))
+
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        their_class = getattr(transformers, self.architecture(source_config))
+        their_class = self.their_class(source_config)
         # Their own eager attention computes probabilities in float32 in any dtype.
         backend = "sdpa" if their_class._supports_sdpa else "eager"
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": backend})

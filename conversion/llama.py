@@ -1,7 +1,6 @@
 """Llama (also SmolLM and others of its shape), Qwen2, EuroBERT and UltraBERT: pre-norm, RMSNorm, a gated feed-forward.
 
-Llama and Qwen2 become causal models, EuroBERT and UltraBERT encoders. UltraBERT's masked language model has two
-matrices before its output, for which ours has no place.
+Llama and Qwen2 become causal models, EuroBERT and UltraBERT encoders.
 """
 
 from dataclasses import replace
@@ -162,6 +161,7 @@ class UltraBert(LlamaFamilyConverter):
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
+    refused = {"ForMaskedLM": "it has two matrices before its output, where a masked language model here has one"}
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 
     def computed_fields(self, theirs: UltrabertConfig) -> dict[str, Any]:

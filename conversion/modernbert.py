@@ -1,7 +1,7 @@
 """ModernBERT (also mmBERT, Ettin's encoders, gte-modernbert, granite-embedding-english-r2) and its decoder (Ettin's).
 
-Dropout behind the projection of their attention is that of the probabilities, and there is none behind their
-feed-forward: with the probabilities of all published checkpoints, which are zero, nothing differs.
+Dropout behind the projection of their attention is that of the probabilities; here there is none behind it. With the
+probability of all published checkpoints, which is zero, nothing differs.
 """
 
 from typing import Any
@@ -97,6 +97,7 @@ class ModernBert(HuggingFaceConverter):
         "embedding_norm": True,
         "first_attention_norm": False,
         "gated_mlp": True,
+        "hidden_dropout_places": ["embeddings"],
     }
     output_matrix = "decoder.weight"
     heads = {

@@ -18,8 +18,10 @@ from . import (
     gpt_neox,
     llama,
     modernbert,
+    neobert,
     roberta,
     roformer,
+    roformer_v2,
     rope_encoders,
     system_a_deeplotx,
     system_b_prenorm,
@@ -48,8 +50,10 @@ CONVERTERS: dict[str, Converter] = {
         albert.CONVERTER,
         *rope_encoders.CONVERTERS,
         roformer.CONVERTER,
+        roformer_v2.CONVERTER,
         *llama.CONVERTERS,
         *modernbert.CONVERTERS,
+        neobert.CONVERTER,
         esm.CONVERTER,
         gpt_neox.CONVERTER,
         *bart.CONVERTERS,
@@ -99,7 +103,7 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
 
 
 def families() -> list[HuggingFaceConverter]:
-    """The sources whose models are classes of transformers."""
+    """The sources whose models are classes of transformers, in it or published with their weights."""
     return [converter for converter in CONVERTERS.values() if isinstance(converter, HuggingFaceConverter)]
 
 
@@ -109,22 +113,30 @@ def family_of(source_config: SourceConfig) -> str:
     Raises:
         InputError: when it is none of `families`.
     """
-    model_type = source_config.get("model_type")
-    for converter in families():
-        if converter.config_class.model_type == model_type:
-            return converter.name
+    converter = converter_of(source_config)
+    if converter is not None:
+        return converter.name
     known = ", ".join(converter.name for converter in families())
-    raise InputError(f"model_type={model_type!r} tells no source that can be converted; those it can tell are {known}")
+    raise InputError(
+        f"model_type={source_config.get('model_type')!r} tells no source that can be converted; those it can tell are "
+        f"{known}"
+    )
+
+
+def converter_of(source_config: SourceConfig) -> HuggingFaceConverter | None:
+    """The converter of checkpoints with this config; None where no converter reads them."""
+    return next((converter for converter in families() if converter.reads(source_config)), None)
 
 
 def fitting_family(model: PreTrainedModel) -> str:
-    """The family whose own class computes what `model` does; of several the one that needs the fewest additions.
+    """The family of transformers whose class computes what `model` does; of several the one that needs the fewest
+    additions.
 
     Raises:
         InputError: when there is none, naming the nearest one and the fields in the way.
     """
     routes = []
-    for converter in families():
+    for converter in (one for one in families() if one.in_transformers):
         try:
             with without_reports():  # of ids that are outside the vocabulary of a family tried
                 routes.append(find_route(converter, model))

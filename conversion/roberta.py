@@ -1,9 +1,9 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT, all heads.
 
-Their positions begin behind the id of padding: the rows of the table up to it are never used and left out here. Their
-classification head also has dropout on its input; ours has not.
+Their positions begin behind the id of padding: the rows of the table up to it are never used and left out here.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import CamembertConfig, PreTrainedConfig, RobertaConfig, XLMRobertaConfig
@@ -25,6 +25,7 @@ from .bert_family import (
     POOLER,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
+    WITH_INPUT_DROPOUT,
     BertFamilyConverter,
     embedding_and_layer_rules,
     pooled_classifier,
@@ -69,7 +70,9 @@ def require_gelu(activation: str) -> None:
 
 MASKED_LM = Head(RoFormerLiteForMaskedLM, LM_HEAD, lm_fields, COPIES_OF_TIED)
 CAUSAL_LM = Head(RoFormerLiteForCausalLM, LM_HEAD, lm_fields, COPIES_OF_TIED)
-SEQUENCE_CLASSIFICATION = Head(RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: POOLED_FIELDS)
+SEQUENCE_CLASSIFICATION = Head(
+    RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: WITH_INPUT_DROPOUT
+)
 
 
 def roberta_heads(prefix: str) -> dict[str, Head]:
@@ -80,7 +83,10 @@ def roberta_heads(prefix: str) -> dict[str, Head]:
         "ForMaskedLM": MASKED_LM.ignoring(pooler),
         "ForCausalLM": CAUSAL_LM.ignoring(pooler),
         "ForSequenceClassification": SEQUENCE_CLASSIFICATION.ignoring(pooler),
-        "ForMultipleChoice": pooled_classifier(prefix, RoFormerLiteForMultipleChoice),
+        "ForMultipleChoice": replace(
+            pooled_classifier(prefix, RoFormerLiteForMultipleChoice),
+            config_fields=lambda config: POOLED_FIELDS | {"classifier_dropout": config.hidden_dropout_prob},
+        ),
         "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(pooler),
         "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(pooler),
     }

@@ -33,6 +33,7 @@ from .bert_family import (
     POST_NORM,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
+    WITH_INPUT_DROPOUT,
     BertFamilyConverter,
     embedding_and_layer_rules,
 )
@@ -42,6 +43,14 @@ from .reference_systems import sinusoids
 from .weight_map import WeightRule
 from .weight_operations import UNCHANGED, PermuteForRope
 
+SECOND_VERSION = (
+    "this is a RoFormerV2 checkpoint: it has no biases, and its RMS norms have no weights. RoFormer's own classes "
+    "would load it without an error and fill the missing weights with random numbers; its source is roformer_v2"
+)
+SIM = (
+    "this is a RoFormer-Sim checkpoint: it has a pooler, and while it generates, each token of the source sees the "
+    "whole source. Causal models here see earlier tokens alone; `train --model_name_or_path` can start from its stack"
+)
 POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier_pooling
 
 # The values that fields of our config must have for RoFormer to have an equivalent. Train with them to export later.
@@ -66,7 +75,7 @@ EXPRESSIBLE: dict[str, Any] = {
 
 
 def _sequence_classification_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    return {"classifier_pooling": "cls", "classifier_activation": theirs.hidden_act}
+    return WITH_INPUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
 
 
 def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
@@ -76,7 +85,36 @@ def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
             f"summary_type={summary!r}, summary_use_proj={getattr(theirs, 'summary_use_proj', False)}: only 'first' "
             "and 'last' without a projection have an equivalent here"
         )
-    return {"classifier_pooling": POOLING[summary]}
+    return {"classifier_pooling": POOLING[summary], "classifier_dropout": getattr(theirs, "summary_last_dropout", 0.0)}
+
+
+def is_second_version(source_config: SourceConfig) -> bool:
+    """Whether the config is one of RoFormerV2, which mostly has RoFormer's model_type."""
+    kind = source_config.get("model_type")
+    without_gains = source_config.get("norm_type") == "rms_norm" or source_config.get("use_bias") is False
+    return kind == "roformer_v2" or kind in (None, "roformer") and without_gains
+
+
+HEADS = {
+    "Model": Head(RoFormerLiteModel),
+    "ForMaskedLM": MASKED_LM,
+    "ForCausalLM": CAUSAL_LM,
+    "ForSequenceClassification": Head(
+        RoFormerLiteForSequenceClassification,
+        (
+            WeightRule("classifier.dense.*", "classifier.dense.*"),
+            WeightRule("classifier.out_proj.*", "classifier.out_proj.*"),
+        ),
+        _sequence_classification_fields,
+    ),
+    "ForMultipleChoice": Head(
+        RoFormerLiteForMultipleChoice,
+        (WeightRule("classifier.*", "classifier.out_proj.*"),),
+        _multiple_choice_fields,
+    ),
+    "ForTokenClassification": TOKEN_CLASSIFICATION,
+    "ForQuestionAnswering": QUESTION_ANSWERING,
+}
 
 
 class RoFormer(BertFamilyConverter):
@@ -90,41 +128,23 @@ class RoFormer(BertFamilyConverter):
     constants = POST_NORM
     ignored = ("encoder.embed_positions.weight",)
     reads_padding = True  # by multiple choice
-    heads = {
-        "Model": Head(RoFormerLiteModel),
-        "ForMaskedLM": MASKED_LM,
-        "ForCausalLM": CAUSAL_LM,
-        "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification,
-            (
-                WeightRule("classifier.dense.*", "classifier.dense.*"),
-                WeightRule("classifier.out_proj.*", "classifier.out_proj.*"),
-            ),
-            _sequence_classification_fields,
-        ),
-        "ForMultipleChoice": Head(
-            RoFormerLiteForMultipleChoice,
-            (WeightRule("classifier.*", "classifier.out_proj.*"),),
-            _multiple_choice_fields,
-        ),
-        "ForTokenClassification": TOKEN_CLASSIFICATION,
-        "ForQuestionAnswering": QUESTION_ANSWERING,
-    }
+    heads = HEADS
+
+    def reads(self, source_config: SourceConfig) -> bool:
+        return super().reads(source_config) and not is_second_version(source_config)
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         has_biases = any(name.endswith("attention.self.query.bias") for name in state_dict)
         has_layers = any(name.endswith("attention.self.query.weight") for name in state_dict)
         without_biases = {"use_bias": False} if has_layers and not has_biases else {}
-        return super().complete_config(source_config, state_dict) | without_biases
+        has_pooler = any(name.endswith("pooler.dense.weight") for name in state_dict)
+        return super().complete_config(source_config, state_dict) | without_biases | {"add_pooling_layer": has_pooler}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        # A RoFormerV2 checkpoint carries RoFormer's model_type, and stock classes load it with random biases.
-        is_v2 = source_config.get("norm_type") == "rms_norm" or source_config.get("use_bias") is False
-        if is_v2 or "v2" in str(source_config.get("model_type")) or "V2" in str(source_config.get("architectures")):
-            raise InputError(
-                "this is a RoFormerV2 checkpoint: it has no biases, and its RMS norms have no weights. RoFormer's own "
-                "classes would load it without an error and fill the missing weights with random numbers"
-            )
+        if is_second_version(source_config):
+            raise InputError(SECOND_VERSION)
+        if source_config.get("add_pooling_layer"):
+            raise InputError(SIM)
         return super().our_config(source_config)
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class WeightMap:
                         f"{', '.join(rule.theirs)}: gives {name} the shape {tuple(tensor.shape)}, but the config "
                         f"says {tuple(our_shapes[name])}"
                     )
-                yield name, tensor.contiguous()
+                yield name, _with_own_storage(tensor.contiguous())
 
     def _require_all_and_no_other(self, originals: Mapping[str, str], needed: set[str]) -> None:
         """An error unless the checkpoint has all tensors that are `needed` and no other; `originals` gives the name in
@@ -171,6 +171,19 @@ class WeightMap:
         for old, new in self.current_names.items():
             name = re.sub(rf"(?<=\.){old}(?=\.|$)", new, name)
         return name
+
+
+def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor that may be a part of another's storage, on a storage that is this part, without a copy.
+
+    `save_pretrained` copies all tensors that share a storage, and so would hold a model twice whose matrices were
+    stored as one.
+    """
+    storage, start = tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size()
+    if storage.nbytes() == tensor.nbytes or tensor.is_meta:
+        return tensor
+    part = storage[start : start + tensor.nbytes]
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(part, 0, tensor.shape, tensor.stride())
 
 
 def _pattern(name: str) -> re.Pattern:

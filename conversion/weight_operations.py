@@ -183,4 +183,20 @@ class PermuteForRope(Operation):
         return pairs.transpose(self.dim + 1, self.dim + 2).flatten(self.dim, self.dim + 2)
 
 
+@dataclass(frozen=True)
+class InTurn(Operation):
+    """`first` makes our tensors; then each is changed by its own one of `parts`."""
+
+    first: Operation
+    parts: tuple[Operation, ...]
+
+    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        made = self.first.to_ours(theirs, count)
+        return [tensor for part, one in zip(self.parts, made, strict=True) for tensor in part.to_ours([one], 1)]
+
+    def to_theirs(self, ours: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
+        back = [tensor for part, one in zip(self.parts, ours, strict=True) for tensor in part.to_theirs([one], 1)]
+        return self.first.to_theirs(back, count)
+
+
 UNCHANGED = Operation()

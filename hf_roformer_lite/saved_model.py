@@ -38,8 +38,8 @@ _SHOWN = 3  # tensors in a message
 _MAX_LABELS = 1_000_000
 
 
-def load_config(name: str | Path) -> PreTrainedConfig:
-    """The configuration of a saved model.
+def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrainedConfig:
+    """The configuration of a saved model, by default of the class that its `model_type` names.
 
     Raises:
         InputError: when there is none, or a field is wrong.
@@ -55,7 +55,8 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     for stack in (fields, fields.get("encoder"), fields.get("decoder")):
         _check_fields(stack if isinstance(stack, dict) else {}, path)
     with naming(path):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        options = {"trust_remote_code": False} if config_class is AutoConfig else {}
+        config = config_class.from_pretrained(name, **options)
     return config
 
 

@@ -33,6 +33,19 @@ def check_biases(config: RoFormerLiteConfig) -> None:
         config.require(config.layer_style == "standard", field, "True or False, but in standard layers")
 
 
+def check_dropout_places(config: RoFormerLiteConfig) -> None:
+    """Refuse places of dropout that there are not, and a choice of them where the layers have other ones.
+
+    Raises:
+        ValueError: naming the field, its value and what would be right.
+    """
+    places, field = config.hidden_dropout_places, "hidden_dropout_places"
+    if places is not None:
+        known = ("embeddings", "attention", "mlp")
+        config.require(set(places) <= set(known), field, f"None, or a list of some of {', '.join(known)}")
+        config.require(config.layer_style == "standard", field, "None, but in standard layers")
+
+
 def check_token_dropout(config: RoFormerLiteConfig) -> None:
     """Refuse token dropout of an id that there is not, and where later tokens would change earlier ones.
 
@@ -81,7 +94,8 @@ def check_classifier(config: RoFormerLiteConfig) -> None:
         ValueError: naming the field, its value and what would be right.
     """
     if config.classifier_activation is None:
-        config.require(not config.classifier_norm, "classifier_norm", "False without classifier_activation")
+        for field in ("classifier_norm", "classifier_input_dropout"):
+            config.require(not getattr(config, field), field, "False without classifier_activation")
         config.require(
             config.classifier_pooling != "late",
             "classifier_pooling",

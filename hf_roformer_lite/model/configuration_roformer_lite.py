@@ -13,6 +13,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from .configuration_checks import (
     check_biases,
     check_classifier,
+    check_dropout_places,
     check_layer_style,
     check_token_dropout,
     list_of_biases,
@@ -80,6 +81,9 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             expansion, as the layer's own feed-forward is twice as wide.
         qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
         hidden_dropout (`float`, defaults to 0.1): Dropout on the embeddings and on every branch before it is added.
+        hidden_dropout_places (`list[str]`, *optional*): Where it is, of `embeddings`, `attention` and `mlp`; only in
+            standard layers (DistilBERT has none behind its attention, ALBERT none behind its feed-forward). Default:
+            everywhere.
         attention_dropout (`float`, defaults to 0.0): Dropout on the attention probabilities.
         mlp_dropout (`float`, defaults to 0.0): Dropout between the two maps of a feed-forward (torch's own layers have
             it); only in standard layers.
@@ -124,6 +128,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             before the classifier (BERT and RoFormer have `tanh`). Default: none.
         classifier_norm (`bool`, defaults to `False`): A norm behind that activation (ModernBERT).
         classifier_dropout (`float`, *optional*): Dropout before a classifier. Default: `hidden_dropout`.
+        classifier_input_dropout (`bool`, defaults to `False`): The same before that dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): With a positive number, the classifier of sequences adds the
             scores of as many n-grams to its logits, that of tokens those of as many features of words and of the tags
             beside them (`RoFormerLiteTextScores`).
@@ -170,6 +175,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     qkv_intermediate_size: int | None = None
     qkv_dropout: float | int | None = None
     hidden_dropout: float | int = 0.1
+    hidden_dropout_places: list[str] | None = None
     attention_dropout: float | int = 0.0
     mlp_dropout: float | int = 0.0
     attention_bias: bool | list[str] = True
@@ -195,6 +201,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
     classifier_activation: str | None = None
     classifier_norm: bool = False
     classifier_dropout: float | int | None = None
+    classifier_input_dropout: bool = False
     classifier_text_features: int = 0
     lm_head_transform: bool = False
     head_bias: bool = True
@@ -298,6 +305,11 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         setting = getattr(self, field)
         return setting if isinstance(setting, bool) else matrix in setting
 
+    def hidden_dropout_at(self, place: str) -> float:
+        """The dropout on the embeddings, or behind the attention or the feed-forward (`mlp`)."""
+        places = self.hidden_dropout_places
+        return self.hidden_dropout if places is None or place in places else 0.0
+
     def require(self, holds: bool, field: str, what: str) -> None:
         """Refuse the value of `field` unless something `holds`; `what` says what it must be.
 
@@ -359,6 +371,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         if self.position_embedding_type == "sinusoidal":
             self.require(self.embedding_size % 2 == 0, "embedding_size", "even, for sinusoidal positions")
         check_biases(self)
+        check_dropout_places(self)
         check_token_dropout(self)
         check_classifier(self)
         check_layer_style(self)

@@ -45,7 +45,7 @@ class RoFormerLiteEmbeddings(nn.Module):
         if config.position_embedding_type == "learned":
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.norm = make_norm(config, width, config.embedding_norm_eps) if config.embedding_norm else nn.Identity()
-        self.dropout = RoFormerLiteDropout(config.hidden_dropout if config.vocab_size else 0.0)
+        self.dropout = RoFormerLiteDropout(config.hidden_dropout_at("embeddings") if config.vocab_size else 0.0)
         is_wide = width == config.hidden_size
         self.projection = nn.Identity() if is_wide else RoFormerLiteLinear(width, config.hidden_size)
 

@@ -37,6 +37,7 @@ class RoFormerLiteClassificationHead(nn.Module):
         self.dense = RoFormerLiteLinear(width, width, bias=config.head_bias) if has_dense else nn.Identity()
         self.act_fn = ACT2FN[config.classifier_activation] if has_dense else nn.Identity()
         self.norm = make_norm(config) if config.classifier_norm else nn.Identity()
+        self.input_dropout = nn.Dropout(dropout if config.classifier_input_dropout else 0.0)
         self.dropout = nn.Dropout(dropout)
         self.out_proj = RoFormerLiteLinear(config.hidden_size, num_labels)
 
@@ -45,7 +46,7 @@ class RoFormerLiteClassificationHead(nn.Module):
 
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """What comes before the scores, `(..., hidden)` to the same shape."""
-        return self.norm(self.act_fn(self.dense(hidden_states)))
+        return self.norm(self.act_fn(self.dense(self.input_dropout(hidden_states))))
 
     def score(self, features: torch.Tensor) -> torch.Tensor:
         """Transformed states `(..., hidden)` to `(..., num_labels)`."""

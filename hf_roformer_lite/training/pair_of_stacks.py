@@ -71,14 +71,14 @@ def _fields_of_sides(overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 def _stack_config(option: str, name: str) -> PreTrainedConfig:
     """The configuration of a single stack of this package, or of one that can be converted."""
     config = pretrained_config(name)
-    is_known = isinstance(config, RoFormerLiteConfig) or converter_of(config.model_type) is not None
+    is_known = isinstance(config, RoFormerLiteConfig) or converter_of(config.to_dict()) is not None
     if not is_known or config.is_encoder_decoder:
         raise InputError(f"--{option} {name}: {config.model_type} is no stack of this package, nor converted to one")
     return config
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
-    converter = converter_of(config.model_type)
+    converter = converter_of(config.to_dict())
     return config.is_decoder if converter is None else converter.is_causal(config)
 
 

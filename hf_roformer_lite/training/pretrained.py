@@ -4,18 +4,25 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..conversion import CONVERTERS, convert_for_fine_tuning, converter_of, merged, open_checkpoint
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
 from ..model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-from ..saved_files import find_file, read_object
+from ..saved_files import Checkpoint, find_file, read_object, weight_files
 from ..saved_model import check_finite, load_config, load_tokenizer, load_with_new_head, try_tokenizer
 
 if TYPE_CHECKING:
     from .options import TrainOptions
+
+_POOLED = {"classifier_pooling": "cls", "classifier_activation": "tanh"}  # BERT's classifier of sequences
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
@@ -25,7 +32,10 @@ def pretrained_config(name: str) -> PreTrainedConfig:
         InputError: when there is none, a field is wrong, or nothing says which system it comes from.
     """
     path = find_file(name, "config.json")
-    model_type = None if path is None else read_object(path).get("model_type")
+    fields = {} if path is None else read_object(path)
+    converter, model_type = converter_of(fields), fields.get("model_type")
+    if converter is not None:
+        return load_config(name, converter.config_class)
     if path is not None and not (isinstance(model_type, str) and model_type in CONFIG_MAPPING):
         raise InputError(
             f"{path}: model_type={model_type!r} does not tell which system the weights come from; convert them with "
@@ -42,7 +52,7 @@ def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
         InputError: when there is none, or it cannot encode a batch.
     """
     path = find_file(name, "config.json", "tokenizer")
-    converter = None if path is None else converter_of(read_object(path).get("model_type"))
+    converter = None if path is None else converter_of(read_object(path))
     tokenizer = load_tokenizer(name) if converter is None else load_tokenizer(name, converter.tokenizer_class)
     if tokenizer is None:
         raise InputError(f"no tokenizer can be loaded from {name}: it has none")
@@ -107,7 +117,7 @@ def load_pretrained(
         InputError: when a file is missing or wrong, or the stack does not fit `fields`.
     """
     given = pretrained_config(name)
-    converter = converter_of(given.model_type)
+    converter = converter_of(given.to_dict())
     if converter is None:
         config = type(given).from_dict(merged(given.to_dict(), fields))
         return load_with_new_head(auto_model, name, config)
@@ -127,13 +137,26 @@ def load_pretrained(
 
 
 def with_new_head(auto_model: type, name: str, fields: Mapping[str, Any]) -> PreTrainedModel:
-    """The stack of the model `name` below a head that is new, even where the weights of the old one would fit."""
+    """The stack of the model `name` below a head that is new, even where the weights of the old one would fit.
+
+    BERT's pooler, which a stack of this package has after a conversion, belongs to the stack: it becomes the dense
+    layer of a classifier of sequences, unless `fields` ask for another pooling or activation.
+    """
     given = pretrained_config(name)
-    if converter_of(given.model_type) is not None:
+    if converter_of(given.to_dict()) is not None:
         return load_pretrained(auto_model, name, fields, keep_head=False)[0]
-    config = type(given).from_dict(merged(given.to_dict(), fields))
+    has_pooler = auto_model is AutoModelForSequenceClassification and _is_stack_with_pooler(given)
+    config = type(given).from_dict(merged(given.to_dict(), {**(_POOLED if has_pooler else {}), **fields}))
     own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these
     own, _ = load_with_new_head(auto_model, name, type(config).from_dict({**config.to_dict(), **own_labels}))
     model = auto_model.from_config(config).to(own.dtype)
     model.base_model.load_state_dict(own.base_model.state_dict())
+    if has_pooler and all(getattr(config, field) == value for field, value in _POOLED.items()):
+        weights = Checkpoint(weight_files(name))
+        model.classifier.dense.load_state_dict({part: weights[f"pooler.dense.{part}"] for part in ("weight", "bias")})
     return model
+
+
+def _is_stack_with_pooler(config: PreTrainedConfig) -> bool:
+    is_stack = isinstance(config, RoFormerLiteConfig) and config.architectures == ["RoFormerLiteModel"]
+    return is_stack and config.add_pooling_layer

@@ -30,6 +30,7 @@ def pairs(family, *names, **fields):
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 MODERN = {"pad_token_id": 0, "local_attention": 4, "num_hidden_layers": 4, "cls_token_id": 1, "sep_token_id": 2}
 MODERN |= {"bos_token_id": 1, "eos_token_id": 2}
+SECOND = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
 ESM = {"position_embedding_type": "rotary", "pad_token_id": 1, "num_labels": 4}
 NEOX = {"use_parallel_residual": False, "eos_token_id": 2, "rope_parameters": {"partial_rotary_factor": 0.5}}
 TWO = {"num_key_value_heads": 2}
@@ -127,6 +128,16 @@ CASES: dict[str, list[dict]] = {
     "gte": [
         *heads("Gte", "Model", "ForMaskedLM", type_vocab_size=0, max_position_embeddings=9),
         *heads("Gte", "ForMaskedLM", *CLASSIFIERS, num_labels=4, tie_word_embeddings=False),
+    ],
+    "roformer_v2": [
+        *heads("RoFormer", "Model", "ForMaskedLM", **SECOND, rotary_value=True),
+        *heads("RoFormer", *CLASSIFIERS, "ForQuestionAnswering", **SECOND, num_labels=4),
+        *heads("RoFormer", "ForMaskedLM", **SECOND, tie_word_embeddings=False),
+        *heads("RoFormer", "Model", **SECOND, embedding_size=16),
+    ],
+    "neobert": [
+        *heads("NeoBERT", "", "LMHead", max_length=32, intermediate_size=36),
+        *heads("NeoBERT", "ForSequenceClassification", num_labels=4, max_length=32),
     ],
     "llama": [
         *heads("Llama", "Model", "ForCausalLM", num_key_value_heads=1, head_dim=8),

@@ -143,7 +143,10 @@ def test_what_cannot_be_converted():
         ("albert", {"embedding_size": 24}, "embedding_size=24 is hidden_size"),
         ("roberta", {"architectures": ["RobertaForMaskedLM"], "hidden_act": "relu"}, "hidden_act='relu'.*'gelu'"),
         ("modernbert", {"architectures": ["ModernBertForMaskedLM"], "classifier_activation": "relu"}, "'relu'"),
-        ("ultrabert", {"architectures": ["UltrabertForMaskedLM"]}, "a ultrabert source is one of"),
+        ("ultrabert", {"architectures": ["UltrabertForMaskedLM"]}, "two matrices before its output"),
+        ("ultrabert", {"architectures": ["UltrabertForNothing"]}, "a ultrabert source is one of"),
+        ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "the whole prompt from each of its tokens"),
+        ("roformer_v2", {"is_decoder": True}, "is_decoder=True"),
         ("esm", {"is_decoder": True}, "is_decoder=True"),
     ):
         with pytest.raises(InputError, match=message):

@@ -72,7 +72,7 @@ def test_files(name, tmp_path):
     for key, tensor in direct.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[key]), key
     export_checkpoint(name, tmp_path / "ours", tmp_path / "back")
-    stock_class = getattr(transformers, config["architectures"][0])
+    stock_class = CONVERTERS[name].their_class(config)
     stock, loading = stock_class.from_pretrained(tmp_path / "back", output_loading_info=True)
     lacking = {key for key in loading["missing_keys"] if "contact_head" not in key}
     assert not lacking and not loading["unexpected_keys"] and not loading["mismatched_keys"]

@@ -36,7 +36,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.train import parse_options
-from hf_roformer_lite.conversion import convert_for_fine_tuning, converter_of
+from hf_roformer_lite.conversion import convert_for_fine_tuning, find_converter
 from hf_roformer_lite.training.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
@@ -127,7 +127,7 @@ def test_what_is_taken_over_is_what_the_stock_class_takes_over(head, folder):
     state_dict, config = load_file(directory / "model.safetensors"), stock.config.to_dict()
     config["architectures"] = [f"Bert{head}"]
     model_class = RoFormerLiteForSequenceClassification
-    model, new = convert_for_fine_tuning(converter_of("bert"), state_dict, config, model_class, {})
+    model, new = convert_for_fine_tuning(find_converter("bert"), state_dict, config, model_class, {})
     names = {"bert.pooler.": "classifier.", "classifier.": "classifier.out_proj."}
     theirs = {
         ours + key.removeprefix(old)
@@ -160,6 +160,23 @@ def test_new_head_begins_as_a_linear_model(folder, tmp_path):
     assert fitted < math.log(3) - 0.01 < random
 
 
+def test_a_converted_stack_keeps_its_pooler(folder, tmp_path):
+    """The original and its converted directory start from the same classifier but for its last layer, which is new."""
+    directory = save(BertModel(bert_config()), folder, "stack")
+    assert main(["convert", str(directory), str(tmp_path / "converted"), "--from", "auto"]) == 0
+    unchanged = ["--train_file", folder / "rows.csv", "--learning_rate", 0, "--weight_decay", 0, "--max_steps", 1]
+    saved = []
+    for number, start in enumerate((directory, tmp_path / "converted")):
+        train("classify", tmp_path / f"out-{number}", *unchanged, "--model_name_or_path", start)
+        saved.append(load_file(tmp_path / f"out-{number}" / "model.safetensors"))
+    assert saved[0].keys() == saved[1].keys() and "classifier.dense.weight" in saved[0]
+    for name, tensor in saved[0].items():
+        assert torch.equal(tensor, saved[1][name]) or "out_proj" in name, name
+    own = ["--config", "classifier_pooling=mean", "classifier_activation=null", "--model_name_or_path", start]
+    train("classify", tmp_path / "mean", *unchanged, *own)
+    assert "classifier.dense.weight" not in load_file(tmp_path / "mean" / "model.safetensors")
+
+
 def test_a_roformer_and_its_tokenizer(folder, tmp_path, capsys):
     directory = folder / "roformer"
     config = RoFormerConfig(vocab_size=5 + len(WORDS), embedding_size=32, max_position_embeddings=64, **SIZES)
@@ -175,6 +192,31 @@ def test_a_roformer_and_its_tokenizer(folder, tmp_path, capsys):
     assert torch.equal(theirs[f"roformer.{table}"], ours[f"model.{table}"])
     assert type(AutoTokenizer.from_pretrained(tmp_path / "out")).__name__ == "RoFormerLiteJiebaTokenizer"
     assert not list(tmp_path.glob("*/*/config.json"))  # no copy of the converted model
+
+
+CLASSIFIERS_OF_OTHERS = {
+    "neobert": ("NeoBERTForSequenceClassification", {}, "model.encoder.weight", "classifier.weight"),
+    "roformer_v2": (
+        "RoFormerForSequenceClassification",
+        {"norm_type": "rms_norm", "use_bias": False},
+        "roformer.embeddings.word_embeddings.weight",
+        "classifier.out_proj.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS_OF_OTHERS)
+def test_classes_that_transformers_does_not_have(name, folder, tmp_path, capsys):
+    architecture, fields, table, output = CLASSIFIERS_OF_OTHERS[name]
+    labels = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
+    config = {"architectures": [architecture], "vocab_size": 5 + len(WORDS), **SIZES, **labels, **fields}
+    directory = save(find_converter(name).build_reference(config), folder, name)
+    start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory]
+    train("classify", tmp_path / "out", *start, "--learning_rate", 0, "--weight_decay", 0, "--max_steps", 1)
+    assert "new head" not in capsys.readouterr().err
+    theirs, ours = (load_file(place / "model.safetensors") for place in (directory, tmp_path / "out"))
+    assert torch.equal(theirs[table], ours["model.embeddings.word_embeddings.weight"])
+    assert torch.equal(theirs[output], ours["classifier.out_proj.weight"])
 
 
 def test_masked_language_model_goes_on_from_its_own_head(folder, tmp_path, capsys):
