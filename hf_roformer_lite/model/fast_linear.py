@@ -12,12 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from .torch_internals import has_hooks, is_transformed, onednn_linear
+from .torch_internals import has_hooks, is_transformed, onednn_linear, pack_weight
 
 # Smaller products gain less than the choice costs.
 MIN_MULTIPLICATIONS = 10**8  # of a product with many rows
 MIN_WEIGHTS = 2**16  # of a product with few rows
 MAX_FEW_ROWS = 64
+MIN_PACKED_ROWS = 4  # that share weights which are packed
 WEIGHT_FIRST_ROWS = range(2, 9)  # the weight is the left factor if it has no fewer outputs than inputs
 
 
@@ -88,6 +89,52 @@ def _product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
         # Adding the bias makes the result contiguous; a transposing copy of its own would take longer.
         return torch.add(transposed.t(), 0 if bias is None else bias, out=transposed.new_empty(rows, outputs))
     return onednn_linear(states, weight, bias, "none", [], "")
+
+
+class PackedProduct:
+    """`(rows, in)` by the weights of linear maps side by side, `(rows, out)`, without gradients, for many calls.
+
+    Where `rows` share the weights and the processor has a library for it, the weights are kept as that library reads
+    them. That is a copy of them, as is what several maps make together.
+
+    Args:
+        maps: Linear maps that read the same states; all of them `is_unmodified`.
+        rows: How many rows most calls will have.
+        activation: `gelu` is computed with the product where it costs nothing (see `has_activation`), or `none`.
+    """
+
+    def __init__(self, maps: list[nn.Linear], rows: int, activation: str = "none"):
+        weights = [module.weight.detach() for module in maps]
+        self.weight = weights[0] if len(maps) == 1 else torch.cat(weights)  # (out, in)
+        self.bias = None
+        if any(module.bias is not None for module in maps):
+            biases = [
+                module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias.detach()
+                for module in maps
+            ]
+            self.bias = biases[0] if len(maps) == 1 else torch.cat(biases)
+        self.is_packed = _gains_by_packing(self.weight, rows)
+        if self.is_packed:
+            self.weight = pack_weight(self.weight, rows)
+        self.has_activation = self.is_packed and activation != "none"
+        self.activation = activation if self.has_activation else "none"
+
+    def __call__(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """The product, and `residual` `(rows, out)` added to it."""
+        if not self.is_packed:
+            output = F.linear(states, self.weight, self.bias)
+            return output if residual is None else output.add_(residual)
+        if residual is None:
+            return onednn_linear(states, self.weight, self.bias, self.activation, [], "none")
+        return onednn_linear.binary(states, residual, self.weight, self.bias, "add")
+
+
+def _gains_by_packing(weight: torch.Tensor, rows: int) -> bool:
+    if pack_weight is None or weight.device.type != "cpu" or not torch.backends.mkldnn.enabled:
+        return False
+    if weight.dtype == torch.bfloat16:
+        return True
+    return weight.dtype == torch.float32 and rows >= MIN_PACKED_ROWS
 
 
 def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -1,0 +1,188 @@
+"""Decoding: one more token of every row, for a stack whose cache holds the tokens before it.
+
+With one token a row every product is small, and what surrounds the products decides: calls of modules, changes of
+layout, masks, copies of the cache. A `DecodingStep` is made once for a cache and then computes what the layers would,
+with their own weights and norms, in a third of the operations: queries, keys and values in one product, `(B, width)`
+all the way, and products in the layout that the processor multiplies fastest, where enough rows share the weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.activations import GELUActivation
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from .attention import RoFormerLiteAttention
+from .attention_plan import DensePlan
+from .fast_linear import PackedProduct, autocast_dtype, is_traced_or_transformed, is_unmodified
+from .input_layout import InputLayout
+from .layers import RoFormerLiteLayer, RoFormerLiteMLP
+from .rope import rotate
+from .torch_internals import has_hooks
+
+if TYPE_CHECKING:
+    from .modeling_roformer_lite import RoFormerLiteModel
+
+Tables = dict[str, tuple[torch.Tensor, torch.Tensor] | None]  # cosines and sines, as the layers take them
+
+# Made at the first step of a cache, whose keys and values belong to the weights of that moment.
+_step_of_cache: WeakKeyDictionary[Cache, DecodingStep] = WeakKeyDictionary()
+
+
+class DecodingStep:
+    """The layers of `stack` for one token in each of `rows` rows.
+
+    The weights are read when this is made, and those of products with several rows are copied.
+    """
+
+    def __init__(self, stack: RoFormerLiteModel, rows: int):
+        self.stack, self.rows = stack, rows
+        self.is_possible = all(map(_is_plain_layer, stack.layers))
+        self.layers = [_LayerStep(layer, rows) for layer in stack.layers] if self.is_possible else []
+
+    def __call__(self, states: torch.Tensor, tables: dict[str, Tables], layout: InputLayout) -> torch.Tensor:
+        """`(B, 1, hidden)` to the same; the cache of the layout is one token longer then."""
+        one_position = {
+            kind: {name: table and tuple(part.squeeze(1) for part in table) for name, table in of_kind.items()}
+            for kind, of_kind in tables.items()
+        }
+        states = states.squeeze(1)  # (B, hidden)
+        for layer in self.layers:
+            states = layer(states, one_position[layer.kind], layout)
+        return states.unsqueeze(1)
+
+
+def decoding_step(stack: RoFormerLiteModel, layout: InputLayout, states: torch.Tensor) -> DecodingStep | None:
+    """What computes the layers for `states` `(B, 1, hidden)` and the cache of `layout`.
+
+    None where the layers themselves have to: for longer inputs, with gradients, in traces, on other backends than
+    sdpa, when outputs of every layer are asked for, and when a module has been replaced, adapted, sharded or hooked.
+    """
+    cache = layout.past_key_values
+    if cache is None or states.ndim != 3 or states.shape[1] != 1 or not _is_plain_call(stack, layout, states):
+        return None
+    step = _step_of_cache.get(cache)
+    if step is None or step.stack is not stack or step.rows != len(states):
+        step = _step_of_cache[cache] = DecodingStep(stack, len(states))
+    return step if step.is_possible else None
+
+
+def _is_plain_call(stack: RoFormerLiteModel, layout: InputLayout, states: torch.Tensor) -> bool:
+    config, cross = stack.config, layout.cross_attention
+    if torch.is_grad_enabled() or stack.training or config._attn_implementation != "sdpa" or not len(states):
+        return False
+    if config.output_attentions or config.output_hidden_states or layout.attention_options.get("cache") is not None:
+        return False
+    if any(value is not None and value is not False for value in layout.attention_options.values()):
+        return False
+    if cross is not None:
+        cache = layout.past_key_values
+        is_read = isinstance(cache, EncoderDecoderCache) and all(map(cache.is_updated.get, range(len(stack.layers))))
+        if not is_read or not isinstance(cross, DensePlan):
+            return False
+    return autocast_dtype(states.device) is None and not is_traced_or_transformed(states)
+
+
+def _is_plain_layer(layer: nn.Module) -> bool:
+    """Whether a layer and all of its modules compute what their classes say, so that the weights may be read in place
+    of calling them."""
+    if type(layer) is not RoFormerLiteLayer or type(layer.mlp) is not RoFormerLiteMLP:
+        return False
+    attentions = [layer.self_attn] + ([layer.cross_attn] if hasattr(layer, "cross_attn") else [])
+    if any(type(attention) is not RoFormerLiteAttention for attention in attentions):
+        return False
+    maps = [projection for module in (*attentions, layer.mlp) for projection in _maps_of(module)]
+    others = set(layer.modules()) - set(maps)
+    return all(map(is_unmodified, maps)) and not any(
+        has_hooks(module) or "forward" in vars(module) for module in others
+    )
+
+
+def _maps_of(module: RoFormerLiteAttention | RoFormerLiteMLP) -> list[nn.Module]:
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    return [projection for name in names if (projection := getattr(module, name, None)) is not None]
+
+
+class _LayerStep:
+    """One `RoFormerLiteLayer`; its norms and its activation are called, its products computed here."""
+
+    def __init__(self, layer: RoFormerLiteLayer, rows: int):
+        self.kind, self.is_pre_norm = layer.layer_type, layer.is_pre_norm
+        attention, cross, mlp = layer.self_attn, getattr(layer, "cross_attn", None), layer.mlp
+        self.attention, self.cross = attention, cross
+        self.norms = layer.self_attn_norm.forward, getattr(layer, "cross_attn_norm", nn.Identity()).forward
+        self.mlp_norm = layer.mlp_norm.forward
+        self.qkv = PackedProduct([attention.q_proj, attention.k_proj, attention.v_proj], rows)
+        self.out = PackedProduct([attention.o_proj], rows)
+        if cross is not None:
+            self.cross_query = PackedProduct([cross.q_proj], rows)
+            self.cross_out = PackedProduct([cross.o_proj], rows)
+        self.is_gated, self.act_fn = mlp.gate_proj is not None, mlp.act_fn.forward
+        activation = "gelu" if type(mlp.act_fn) is GELUActivation and not self.is_gated else "none"
+        self.up = PackedProduct([mlp.gate_proj, mlp.up_proj] if self.is_gated else [mlp.up_proj], rows, activation)
+        self.down = PackedProduct([mlp.down_proj], rows)
+
+    def __call__(self, states: torch.Tensor, tables: Tables, layout: InputLayout) -> torch.Tensor:
+        norm, cross_norm = self.norms
+        cache = layout.past_key_values
+        mask = layout.self_attention[self.kind].mask
+        attended = self._attend(norm(states) if self.is_pre_norm else states, tables, cache, mask)
+        states = self._add(self.out, attended, states, norm)
+        if layout.cross_attention is not None:
+            before = cross_norm(states) if self.is_pre_norm else states
+            attended = self._attend_to_source(before, cache, layout.cross_attention.mask)
+            states = self._add(self.cross_out, attended, states, cross_norm)
+        inner = self.up(self.mlp_norm(states) if self.is_pre_norm else states)
+        if self.is_gated:
+            gate, inner = inner.chunk(2, dim=-1)
+            inner = self.act_fn(gate) * inner
+        elif not self.up.has_activation:
+            inner = self.act_fn(inner)
+        return self._add(self.down, inner, states, self.mlp_norm)
+
+    def _add(self, product: PackedProduct, branch: torch.Tensor, residual: torch.Tensor, norm: Any) -> torch.Tensor:
+        total = product(branch, residual)
+        return total if self.is_pre_norm else norm(total)
+
+    def _attend(self, states: torch.Tensor, tables: Tables, cache: Cache, mask: torch.Tensor | None) -> torch.Tensor:
+        """Self-attention, `(B, hidden)` to `(B, heads * head_dim)`; keys and values are added to the cache."""
+        module = self.attention
+        heads = self.qkv(states).unflatten(-1, (-1, module.head_dim))  # (B, heads + 2 * key_value_heads, head_dim)
+        of_values = (heads.shape[1] - module.config.num_attention_heads) // 2
+        rotated, values = heads.split((heads.shape[1] - of_values, of_values), dim=1)
+        if (table := tables["position_embeddings"]) is not None:
+            rotated = rotate(rotated, *table)
+            if module.rotary_value:
+                values = rotate(values, *(tables.get("value_position_embeddings") or table))
+        query, keys = rotated.split((rotated.shape[1] - of_values, of_values), dim=1)
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        keys, values = cache.update(keys.unsqueeze(2), values.unsqueeze(2), module.layer_idx)
+        return _attention(query, keys, values, mask, module.scaling)
+
+    def _attend_to_source(
+        self, states: torch.Tensor, cache: EncoderDecoderCache, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Cross-attention, `(B, hidden)` to `(B, heads * head_dim)`, with what the cache holds of the source."""
+        module, source = self.cross, cache.cross_attention_cache.layers[self.cross.layer_idx]
+        query = self.cross_query(states).unflatten(-1, (-1, module.head_dim))
+        return _attention(query, source.keys, source.values, mask, module.scaling)
+
+
+def _attention(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Queries `(B, heads, head_dim)`, keys and values `(B, key_value_heads, L, head_dim)`: `(B, heads * head_dim)`.
+
+    The query heads that share a key-value head are its queries, so that nothing is repeated.
+    """
+    grouped = query.unflatten(1, (keys.shape[1], -1))  # (B, key_value_heads, group, head_dim)
+    return F.scaled_dot_product_attention(grouped, keys, values, mask, scale=scaling).flatten(1)
+
+
+__all__ = ["DecodingStep", "decoding_step"]
