@@ -44,6 +44,7 @@ class DecodingStep:
         self.stack, self.rows = stack, rows
         self.is_possible = all(map(_is_plain_layer, stack.layers))
         self.layers = [_LayerStep(layer, rows) for layer in stack.layers] if self.is_possible else []
+        self.head: tuple[nn.Module, PackedProduct] | None = None
 
     def __call__(self, states: torch.Tensor, tables: dict[str, Tables], layout: InputLayout) -> torch.Tensor:
         """`(B, 1, hidden)` to the same; the cache of the layout is one token longer then."""
@@ -55,6 +56,26 @@ class DecodingStep:
         for layer in self.layers:
             states = layer(states, one_position[layer.kind], layout)
         return states.unsqueeze(1)
+
+
+def step_logits(head: nn.Module, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+    """`head(states)`, for `states` `(B, 1, width)` behind a `DecodingStep` by a product made for many steps."""
+    step = None if cache is None else _step_of_cache.get(cache)
+    if (
+        step is None
+        or not step.is_possible
+        or not _is_plain_product(head, states)
+        or states.shape[:-1] != (step.rows, 1)
+    ):
+        return head(states)
+    if step.head is None or step.head[0] is not head:
+        step.head = head, PackedProduct([head], step.rows)
+    return step.head[1](states.squeeze(1)).unsqueeze(1)
+
+
+def _is_plain_product(head: nn.Module, states: torch.Tensor) -> bool:
+    is_recorded = torch.is_grad_enabled() or is_traced_or_transformed(states)
+    return not is_recorded and is_unmodified(head) and autocast_dtype(states.device) is None
 
 
 def decoding_step(stack: RoFormerLiteModel, layout: InputLayout, states: torch.Tensor) -> DecodingStep | None:
@@ -115,6 +136,8 @@ class _LayerStep:
         self.kind, self.is_pre_norm = layer.layer_type, layer.is_pre_norm
         attention, cross, mlp = layer.self_attn, getattr(layer, "cross_attn", None), layer.mlp
         self.attention, self.cross = attention, cross
+        config = attention.config
+        self.num_queries, self.num_keys = config.num_attention_heads, config.num_key_value_heads
         self.norms = layer.self_attn_norm.forward, getattr(layer, "cross_attn_norm", nn.Identity()).forward
         self.mlp_norm = layer.mlp_norm.forward
         self.qkv = PackedProduct([attention.q_proj, attention.k_proj, attention.v_proj], rows)
@@ -151,15 +174,14 @@ class _LayerStep:
 
     def _attend(self, states: torch.Tensor, tables: Tables, cache: Cache, mask: torch.Tensor | None) -> torch.Tensor:
         """Self-attention, `(B, hidden)` to `(B, heads * head_dim)`; keys and values are added to the cache."""
-        module = self.attention
-        heads = self.qkv(states).unflatten(-1, (-1, module.head_dim))  # (B, heads + 2 * key_value_heads, head_dim)
-        of_values = (heads.shape[1] - module.config.num_attention_heads) // 2
-        rotated, values = heads.split((heads.shape[1] - of_values, of_values), dim=1)
+        module, queries, of_keys = self.attention, self.num_queries, self.num_keys
+        heads = self.qkv(states).view(len(states), -1, module.head_dim)  # (B, queries + 2 * keys, head_dim)
+        rotated, values = heads.narrow(1, 0, queries + of_keys), heads.narrow(1, queries + of_keys, of_keys)
         if (table := tables["position_embeddings"]) is not None:
             rotated = rotate(rotated, *table)
             if module.rotary_value:
                 values = rotate(values, *(tables.get("value_position_embeddings") or table))
-        query, keys = rotated.split((rotated.shape[1] - of_values, of_values), dim=1)
+        query, keys = rotated.narrow(1, 0, queries), rotated.narrow(1, queries, of_keys)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
         keys, values = cache.update(keys.unsqueeze(2), values.unsqueeze(2), module.layer_idx)
@@ -170,7 +192,7 @@ class _LayerStep:
     ) -> torch.Tensor:
         """Cross-attention, `(B, hidden)` to `(B, heads * head_dim)`, with what the cache holds of the source."""
         module, source = self.cross, cache.cross_attention_cache.layers[self.cross.layer_idx]
-        query = self.cross_query(states).unflatten(-1, (-1, module.head_dim))
+        query = self.cross_query(states).view(len(states), -1, module.head_dim)
         return _attention(query, source.keys, source.values, mask, module.scaling)
 
 
@@ -181,8 +203,9 @@ def _attention(
 
     The query heads that share a key-value head are its queries, so that nothing is repeated.
     """
-    grouped = query.unflatten(1, (keys.shape[1], -1))  # (B, key_value_heads, group, head_dim)
+    rows, key_heads, _, width = keys.shape
+    grouped = query.view(rows, key_heads, -1, width)  # (B, key_value_heads, group, head_dim)
     return F.scaled_dot_product_attention(grouped, keys, values, mask, scale=scaling).flatten(1)
 
 
-__all__ = ["DecodingStep", "decoding_step"]
+__all__ = ["DecodingStep", "decoding_step", "step_logits"]

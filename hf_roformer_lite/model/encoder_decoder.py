@@ -260,7 +260,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         hidden_states = outputs.last_hidden_state
         if labels is None:
             hidden_states = self.keep_positions(hidden_states, decoder_attention_mask, logits_to_keep)
-        logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing)
+        cache = outputs.past_key_values
+        logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing, cache)
         stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return lm_output(Seq2SeqLMOutput, logits, loss=loss, **stack_outputs)
 

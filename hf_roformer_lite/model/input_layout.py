@@ -28,6 +28,7 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
+from .growing_cache import write_in_place
 from .input_checks import check_inputs
 from .ragged import RaggedBatch
 from .torch_internals import version_of
@@ -118,6 +119,8 @@ def lay_out(
         tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, options)
     if wants_cache and (tokens is None or not tokens.is_packed):
         tokens, past_key_values = None, _new_cache(config)
+    if past_key_values is not None and not is_tracing(given):
+        write_in_place(past_key_values)
     if tokens is None:
         tokens = _keep_places(given, attention_mask, position_ids, past_key_values)
     dtype = torch.float32 if weight is None else weight.dtype
@@ -201,7 +204,11 @@ def _plan_layer_types(
         past_key_values = past_key_values.self_attention_cache
     shape_and_dtype = torch.empty(*given.shape[:2], 0, dtype=dtype, device=given.device)  # all that is read of it
     plans: dict[str, AttentionPlan] = {}
+    sees_all = given.shape[1] == 1 and attention_mask is None and not past_key_values.is_compileable
     for kind, window in windows.items():
+        if sees_all and window is None and not is_flat(config._attn_implementation):
+            plans[kind] = DensePlan()
+            continue
         make_mask = create_causal_mask if window is None else create_sliding_window_causal_mask
         mask = make_mask(
             config=config,
