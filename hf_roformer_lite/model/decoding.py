@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.activations import GELUActivation
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import RoFormerLiteAttention
 from .attention_plan import DensePlan
@@ -42,7 +44,8 @@ class DecodingStep:
 
     def __init__(self, stack: RoFormerLiteModel, rows: int):
         self.stack, self.rows = stack, rows
-        self.is_possible = all(map(_is_plain_layer, stack.layers))
+        is_stock = ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+        self.is_possible = is_stock and all(map(_is_plain_layer, stack.layers))
         self.layers = [_LayerStep(layer, rows) for layer in stack.layers] if self.is_possible else []
         self.head: tuple[nn.Module, PackedProduct] | None = None
 
