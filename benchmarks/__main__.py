@@ -1,6 +1,7 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
 TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
+`rates` (of products by library, in billions of operations a second, `rates.py`),
 `tokenizer`, `import`, `memory-of-TASK` (peak memory of each contender in a process of its own), `trainer-mlm` or
 `trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
 """
@@ -19,6 +20,7 @@ from transformers.utils import logging
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
+from .rates import measure_rates
 from .report import machine, markdown, plot, save, setting, show, summary
 from .suites import suite
 from .tasks import TASKS, Comparison
@@ -45,6 +47,8 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
     if task == "kernels":
         rows = measure_kernels(work.rounds)  # of all options it has only the rounds
         return {"task": task, "device": "cpu", "rounds": work.rounds, "contenders": rows, "machine": machine("cpu")}
+    if task == "rates":
+        return {"task": task, "device": "cpu", "contenders": measure_rates(), "machine": machine("cpu")}
     if task == "import":
         comparison = Comparison(1, import_times(work.rounds), unit="imports")
         return setting(work, task=task, contenders=summary(comparison))
@@ -62,7 +66,7 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["kernels", "tokenizer", "import", "suite", "table", "plot"]
+    known += ["kernels", "rates", "tokenizer", "import", "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments
