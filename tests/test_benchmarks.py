@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import kernels, stacks  # noqa: E402
+from benchmarks import kernels, rates, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
@@ -92,6 +92,22 @@ def test_kernels_compute_the_same(contenders):
     assert len(results) > 1 and contenders[0].name == stacks.OURS
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
+
+
+def test_rates_are_of_one_product(monkeypatch):
+    """Every library at hand computes the product whose rate is given, and the floor takes the fastest."""
+    monkeypatch.setattr(rates, "ROUNDS", 1)
+    for dtype, least in ((torch.float32, 3), (torch.bfloat16, 2)):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            found = {name: torch.as_tensor(run()[0]) for name, run in rates.products(96, 64, 128, dtype).items()}
+        expected = found["torch"]
+        assert len(found) >= least
+        for product in found.values():
+            torch.testing.assert_close(product.reshape(-1)[:128], expected.reshape(-1)[:128], rtol=1e-2, atol=1e-2)
+        measured = rates.measure(96, 64, 128, dtype)
+        assert measured.keys() == found.keys() and min(measured.values()) > 0
+        assert rates.fastest(96, 64, 128, dtype, "cpu") is rates.fastest(96, 64, 128, dtype, "cpu")
 
 
 def test_kernels_are_measured(monkeypatch):
