@@ -1,9 +1,10 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
 TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
-`rates` (of products by library, in billions of operations a second, `rates.py`),
-`tokenizer`, `import`, `memory-of-TASK` (peak memory of each contender in a process of its own), `trainer-mlm` or
-`trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
+`rates` (of products by library, in billions of operations a second, `rates.py`), `inference` (every engine of
+`predict` in a process of its own, `inference.py`), `tokenizer`, `import`, `memory-of-TASK` (peak memory of each
+contender in a process of its own), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
+and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -17,6 +18,7 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
+from . import inference
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
@@ -66,10 +68,13 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["kernels", "rates", "tokenizer", "import", "suite", "table", "plot"]
+    known += ["kernels", "rates", "tokenizer", "import", "inference", "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments
+    if task == "inference":
+        inference.main(options)
+        return
     parser = HfArgumentParser((Workload, TextOptions, Output), prog=f"python -m benchmarks {task}", allow_abbrev=False)
     work, text, output = parser.parse_args_into_dataclasses(options)
     if task in ("suite", "table", "plot"):
