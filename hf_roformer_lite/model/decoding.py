@@ -15,13 +15,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.activations import GELUActivation
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention import RoFormerLiteAttention
 from .attention_plan import DensePlan
 from .fast_linear import PackedProduct, autocast_dtype, is_traced_or_transformed, is_unmodified
+from .growing_cache import GrowingBuffer
 from .input_layout import InputLayout
 from .layers import RoFormerLiteLayer, RoFormerLiteMLP
 from .rope import rotate
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 Tables = dict[str, tuple[torch.Tensor, torch.Tensor] | None]  # cosines and sines, as the layers take them
 
-# Made at the first step of a cache, whose keys and values belong to the weights of that moment.
+# Made at the first step of a cache, whose keys and values belong to the weights of that moment. Steps hold copies of
+# weights, so that a program that keeps many caches must not keep a step for each.
+MAX_STEPS = 4
 _step_of_cache: WeakKeyDictionary[Cache, DecodingStep] = WeakKeyDictionary()
 
 
@@ -59,6 +62,23 @@ class DecodingStep:
         for layer in self.layers:
             states = layer(states, one_position[layer.kind], layout)
         return states.unsqueeze(1)
+
+
+def reorder_beams(cache: Cache, beam_idx: torch.Tensor) -> Cache:
+    """The cache with the beams `(B * beams,)` that stay. All beams of a source have the same keys and values of it, so
+    that only those of the target move."""
+    step = _step_of_cache.get(cache)
+    buffers = {} if step is None else {layer.attention.layer_idx: layer.buffer for layer in step.layers}
+    for place, layer in enumerate(_self_attention_cache(cache).layers):
+        if place in buffers:
+            buffers[place].reorder(layer, beam_idx)
+        else:
+            layer.reorder_cache(beam_idx)
+    return cache
+
+
+def _self_attention_cache(cache: Cache) -> Cache:
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def step_logits(head: nn.Module, states: torch.Tensor, cache: Cache | None) -> torch.Tensor:
@@ -92,6 +112,8 @@ def decoding_step(stack: RoFormerLiteModel, layout: InputLayout, states: torch.T
         return None
     step = _step_of_cache.get(cache)
     if step is None or step.stack is not stack or step.rows != len(states):
+        for oldest in list(_step_of_cache)[: max(0, len(_step_of_cache) + 1 - MAX_STEPS)]:
+            _step_of_cache.pop(oldest, None)
         step = _step_of_cache[cache] = DecodingStep(stack, len(states))
     return step if step.is_possible else None
 
@@ -138,7 +160,7 @@ class _LayerStep:
     def __init__(self, layer: RoFormerLiteLayer, rows: int):
         self.kind, self.is_pre_norm = layer.layer_type, layer.is_pre_norm
         attention, cross, mlp = layer.self_attn, getattr(layer, "cross_attn", None), layer.mlp
-        self.attention, self.cross = attention, cross
+        self.attention, self.cross, self.buffer = attention, cross, GrowingBuffer()
         config = attention.config
         self.num_queries, self.num_keys = config.num_attention_heads, config.num_key_value_heads
         self.norms = layer.self_attn_norm.forward, getattr(layer, "cross_attn_norm", nn.Identity()).forward
@@ -185,10 +207,17 @@ class _LayerStep:
             if module.rotary_value:
                 values = rotate(values, *(tables.get("value_position_embeddings") or table))
         query, keys = rotated.narrow(1, 0, queries), rotated.narrow(1, queries, of_keys)
-        if isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        keys, values = cache.update(keys.unsqueeze(2), values.unsqueeze(2), module.layer_idx)
+        keys, values = self._add_to_cache(cache, keys.unsqueeze(2), values.unsqueeze(2))
         return _attention(query, keys, values, mask, module.scaling)
+
+    def _add_to_cache(
+        self, cache: Cache, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        own, place = _self_attention_cache(cache), self.attention.layer_idx
+        layer = own.layers[place] if place < len(own.layers) else None
+        if type(layer) is DynamicLayer and layer.get_seq_length() and not own.offloading:
+            return self.buffer.append(layer, keys, values)
+        return own.update(keys, values, place)
 
     def _attend_to_source(
         self, states: torch.Tensor, cache: EncoderDecoderCache, mask: torch.Tensor | None
@@ -211,4 +240,4 @@ def _attention(
     return F.scaled_dot_product_attention(grouped, keys, values, mask, scale=scaling).flatten(1)
 
 
-__all__ = ["DecodingStep", "decoding_step", "step_logits"]
+__all__ = ["DecodingStep", "decoding_step", "reorder_beams", "step_logits"]

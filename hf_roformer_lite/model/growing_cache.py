@@ -1,90 +1,69 @@
-"""A cache that is written in place, so that a step of decoding does not copy the keys and values of all before it."""
+"""Keys and values that are written in place, so that a step of decoding does not copy those of all tokens before it.
 
-from typing import Any
+The cache stays one of transformers: the tensors of its layers become the used part of a larger buffer. The buffers are
+no attributes of the cache, since exporters take caches apart.
+"""
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
-from transformers.utils.import_utils import is_tracing
+from transformers.cache_utils import DynamicLayer
 
-FIRST_CAPACITY = 64  # tokens that a layer has room for at the start; it doubles when they are used up
+FIRST_CAPACITY = 64  # tokens that there is room for at the start; it doubles when they are used up
 
 
-class GrowingLayer(DynamicLayer):
-    """A `DynamicLayer` whose keys and values are the used part of a buffer, `(2, B, heads, capacity, head_dim)`.
+class GrowingBuffer:
+    """Room for the keys and values of one layer of a dynamic cache, `(2, B, heads, capacity, head_dim)`."""
 
-    With gradients and in traces it behaves as its base class: what is written in place cannot be differentiated.
-    """
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.buffer: torch.Tensor | None = None
+    def __init__(self) -> None:
+        self.states: torch.Tensor | None = None
         self.spare: torch.Tensor | None = None  # where beams go when they change places
+        self.length = 0
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    def append(
+        self, layer: DynamicLayer, key_states: torch.Tensor, value_states: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys and values `(B, heads, L, head_dim)`; all of them, `(B, heads, past + L, head_dim)`, come back."""
-        if torch.is_grad_enabled() or is_tracing(key_states):
-            return super().update(key_states, value_states, *args, **kwargs)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        past = self.get_seq_length()
+        """What `layer.update` does: add keys and values `(B, heads, L, head_dim)`; all come back. Without gradients.
+
+        Nothing that was written is written over, as others may still read it; a layer that was cut short since, or
+        got other tensors, is copied.
+        """
+        past = layer.keys.shape[2]
         length = past + key_states.shape[2]
-        if not self._is_writable(length):
-            self._grow(key_states, past, length)
-        keys, values = self.buffer.unbind()
+        if not self._holds(layer) or self.states.shape[3] < length:
+            rows, heads, _, width = key_states.shape
+            self.states = key_states.new_empty(2, rows, heads, max(FIRST_CAPACITY, 1 << length.bit_length()), width)
+            self.spare = None
+            self.states[0, :, :, :past] = layer.keys
+            self.states[1, :, :, :past] = layer.values
+        keys, values = self.states.unbind()
         keys[:, :, past:length] = key_states
         values[:, :, past:length] = value_states
-        self.keys, self.values = keys[:, :, :length], values[:, :, :length]
-        return self.keys, self.values
+        self._show(layer, length)
+        return layer.keys, layer.values
 
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Copy the beams `(B * beams,)` that stay into the other of two buffers."""
-        length = self.get_seq_length()
-        if not length or not self._is_writable(length) or len(beam_idx) != len(self.keys):
-            return super().reorder_cache(beam_idx)
-        if self.spare is None or self.spare.shape != self.buffer.shape:
-            self.spare = torch.empty_like(self.buffer)
-        index = beam_idx.to(self.buffer.device)
-        keys, values = (states[:, :, :length] for states in self.spare.unbind())
-        torch.index_select(self.keys, 0, index, out=keys)
-        torch.index_select(self.values, 0, index, out=values)
-        self.buffer, self.spare = self.spare, self.buffer
-        self.keys, self.values = keys, values
+    def reorder(self, layer: DynamicLayer, beam_idx: torch.Tensor) -> None:
+        """What `layer.reorder_cache` does: keep the beams `(B * beams,)`, with one copy of them."""
+        if not self._holds(layer) or len(beam_idx) != len(layer.keys):
+            return layer.reorder_cache(beam_idx)
+        if self.spare is None:
+            self.spare = torch.empty_like(self.states)
+        index = beam_idx.to(self.states.device)
+        for states, kept in zip((layer.keys, layer.values), self.spare.unbind(), strict=True):
+            torch.index_select(states, 0, index, out=kept[:, :, : self.length])
+        self.states, self.spare = self.spare, self.states
+        self._show(layer, self.length)
 
-    def reset(self) -> None:
-        super().reset()
-        self.buffer = self.spare = None
+    def _show(self, layer: DynamicLayer, length: int) -> None:
+        self.length = length
+        layer.keys, layer.values = self.states[:, :, :, :length].unbind()
 
-    def _is_writable(self, length: int) -> bool:
-        """Whether keys and values still are the beginning of the buffer, and it has room for `length` tokens."""
-        buffer = self.buffer
+    def _holds(self, layer: DynamicLayer) -> bool:
+        """Whether the tensors of `layer` are what was written here last, and may be added to."""
         return (
-            buffer is not None
-            and buffer.shape[3] >= length
-            and self.keys.data_ptr() == buffer.data_ptr()
-            and self.keys.shape[:2] == buffer.shape[1:3]
-            and buffer.is_inference() == torch.is_inference_mode_enabled()
+            self.states is not None
+            and layer.keys.data_ptr() == self.states.data_ptr()
+            and layer.keys.shape[:3] == (*self.states.shape[1:3], self.length)
+            and self.states.is_inference() == torch.is_inference_mode_enabled()
         )
 
-    def _grow(self, key_states: torch.Tensor, past: int, length: int) -> None:
-        batch_size, heads, _, head_dim = key_states.shape
-        capacity = max(FIRST_CAPACITY, 1 << (length - 1).bit_length())
-        self.buffer, self.spare = key_states.new_empty(2, batch_size, heads, capacity, head_dim), None
-        if past:
-            self.buffer[0, :, :, :past] = self.keys
-            self.buffer[1, :, :, :past] = self.values
 
-
-def write_in_place(cache: Cache) -> None:
-    """Let a dynamic cache that is still empty be written in place; every other one stays as it is."""
-    if isinstance(cache, EncoderDecoderCache):
-        cache = cache.self_attention_cache
-    if type(cache) is DynamicCache and not cache.offloading:
-        cache.layers = [
-            GrowingLayer() if type(layer) is DynamicLayer and not layer.is_initialized else layer
-            for layer in cache.layers
-        ]
-
-
-__all__ = ["GrowingLayer", "write_in_place"]
+__all__ = ["GrowingBuffer"]

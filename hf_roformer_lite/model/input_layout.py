@@ -28,7 +28,6 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
-from .growing_cache import write_in_place
 from .input_checks import check_inputs
 from .ragged import RaggedBatch
 from .torch_internals import version_of
@@ -119,8 +118,6 @@ def lay_out(
         tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, options)
     if wants_cache and (tokens is None or not tokens.is_packed):
         tokens, past_key_values = None, _new_cache(config)
-    if past_key_values is not None and not is_tracing(given):
-        write_in_place(past_key_values)
     if tokens is None:
         tokens = _keep_places(given, attention_mask, position_ids, past_key_values)
     dtype = torch.float32 if weight is None else weight.dtype

@@ -14,7 +14,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .decoding import step_logits
+from .decoding import reorder_beams, step_logits
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_ids, check_labels, check_logits_to_keep
 from .input_layout import is_padding_mask
@@ -178,6 +178,10 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
             config = copy.deepcopy(config)
             config.is_decoder = True
         super().__init__(config)
+
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Called by `generate` when beams change places, `(B * beams,)`."""
+        return reorder_beams(past_key_values, beam_idx)
 
     def _prepare_position_ids_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any]

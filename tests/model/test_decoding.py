@@ -6,13 +6,13 @@ import pytest
 import torch
 from conftest import STACKS, VOCAB, build, seq2seq_config, stack_config
 from torch import nn
-from transformers import DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.model import decoding
 from hf_roformer_lite.model.fast_linear import MIN_PACKED_ROWS, PackedProduct
-from hf_roformer_lite.model.growing_cache import FIRST_CAPACITY, GrowingLayer
+from hf_roformer_lite.model.growing_cache import FIRST_CAPACITY, GrowingBuffer
 
 START = 2
 
@@ -127,6 +127,19 @@ def test_new_weights_and_other_rows(steps, generator):
     torch.testing.assert_close(repeated, alone, rtol=0, atol=1e-5)
 
 
+def test_steps_of_many_caches(steps):
+    """Caches that are kept do not keep copies of the weights; their next step makes them anew."""
+    model = build(RoFormerLiteForCausalLM, stack_config())
+    ids = torch.tensor([[7, 8, 9]])
+    with torch.no_grad():
+        caches = [model(ids).past_key_values for _ in range(decoding.MAX_STEPS + 2)]
+        again = [model(ids[:, :1], past_key_values=cache).logits for cache in (*caches, *caches)]
+    assert len(steps) == len(again) and len(decoding._step_of_cache) == decoding.MAX_STEPS
+    whole = model(torch.tensor([[7, 8, 9, 7, 7]]), use_cache=False).logits[:, 3:]
+    for place, logits in enumerate(again):
+        torch.testing.assert_close(logits, whole[:, [place // len(caches)]], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [1, MIN_PACKED_ROWS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_packed_products(rows, dtype):
@@ -145,57 +158,81 @@ def test_packed_products(rows, dtype):
         torch.testing.assert_close(product(states), activated, **tolerance)
 
 
-def test_the_growing_layer_is_a_dynamic_layer():
-    """Any order of additions, cuts, and changes of rows; in inference mode, out of it, and with gradients."""
+def test_the_growing_buffer_is_a_dynamic_layer():
+    """Any order of additions, cuts and changes of rows, in inference mode and out of it; what was read stays."""
     torch.manual_seed(0)
-    growing, plain = GrowingLayer(), DynamicLayer()
+    grown, plain, buffer = DynamicLayer(), DynamicLayer(), GrowingBuffer()
+
+    def compare() -> None:
+        torch.testing.assert_close(grown.keys, plain.keys, rtol=0, atol=0)
+        torch.testing.assert_close(grown.values, plain.values, rtol=0, atol=0)
+        assert grown.get_seq_length() == plain.get_seq_length()
 
     def both(name: str, *arguments) -> None:
-        for layer in (growing, plain):
+        for layer in (grown, plain):
             getattr(layer, name)(*arguments)
-        torch.testing.assert_close(growing.keys, plain.keys, rtol=0, atol=0)
-        torch.testing.assert_close(growing.values, plain.values, rtol=0, atol=0)
-        assert growing.get_seq_length() == plain.get_seq_length()
+        compare()
 
-    def add(rows: int, length: int) -> None:
-        both("update", torch.randn(rows, 2, length, 4), torch.randn(rows, 2, length, 4))
+    def add(rows: int, length: int = 1) -> None:
+        states = torch.randn(rows, 2, length, 4), torch.randn(rows, 2, length, 4)
+        buffer.append(grown, *states)
+        plain.update(*states)
+        compare()
+
+    def reorder(*beams: int) -> None:
+        buffer.reorder(grown, torch.tensor(beams))
+        plain.reorder_cache(torch.tensor(beams))
+        compare()
 
     with torch.no_grad():
-        add(3, 5)
-        buffer = growing.buffer
-        add(3, 1)
-        assert growing.buffer is buffer  # nothing was copied
-        both("reorder_cache", torch.tensor([2, 2, 0]))
-        add(3, 1)
-        both("reorder_cache", torch.tensor([1, 0, 0]))
+        both("update", torch.randn(3, 2, 5, 4), torch.randn(3, 2, 5, 4))
+        add(3)
+        place = grown.keys.data_ptr()
+        add(3)
+        assert grown.keys.data_ptr() == place  # nothing was copied
+        for beams in ((2, 2, 0), (1, 0, 0)):
+            reorder(*beams)
+            add(3)
+        read, before = grown.keys, grown.keys.clone()
         both("crop", -2)
+        add(3)
+        assert read.equal(before)
         add(3, FIRST_CAPACITY)
-        add(3, 1)
         both("batch_repeat_interleave", 2)
-        add(6, 1)
+        add(6)
         both("batch_select_indices", torch.tensor([0, 4]))
-        twin = copy.deepcopy(growing)
-        add(2, 1)
-        twin.update(torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4))
-        assert not twin.keys[:, :, -1].any() and growing.keys[:, :, -1].all()
+        reorder(1, 1)
+        add(2)
     with torch.inference_mode():
-        add(2, 1)
+        add(2)
+        reorder(1, 0)
     with torch.no_grad():
-        add(2, 1)
-    keys = torch.randn(2, 2, 1, 4, requires_grad=True)
-    growing.update(keys, keys)[0].sum().backward()
-    assert keys.grad.eq(1).all()
+        reorder(0, 0)
+        add(2)
 
 
-def test_caches_are_written_in_place():
-    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
-    source = torch.randint(5, VOCAB, (2, 6), generator=torch.Generator().manual_seed(0))
-    filled, empty = DynamicCache(config=model.config.decoder), DynamicCache(config=model.config.decoder)
-    with torch.no_grad():
-        made = model(source, decoder_input_ids=source[:, :1]).past_key_values
-        cache = EncoderDecoderCache(empty, DynamicCache())
-        model(source, decoder_input_ids=source[:, :1], past_key_values=cache)
-    kinds = [layer_type == "full_attention" for layer_type in model.config.decoder.layer_types]
-    for owner in (made.self_attention_cache, empty):
-        assert [type(layer) is GrowingLayer for layer in owner.layers] == kinds
-    assert not any(type(layer) is GrowingLayer for layer in (*filled.layers, *made.cross_attention_cache.layers))
+@pytest.mark.parametrize("is_pair", [False, True], ids=["causal", "pair"])
+def test_generation_writes_in_place(is_pair, monkeypatch, ragged_input):
+    """Greedy and with beams, the layers of the cache stay those of transformers, and a step copies none of them."""
+    places, append = [], GrowingBuffer.append
+    monkeypatch.setattr(
+        GrowingBuffer,
+        "append",
+        lambda self, layer, *states: (
+            places.append(append(self, layer, *states)[0].data_ptr())
+            or (
+                layer.keys,
+                layer.values,
+            )
+        ),
+    )
+    name = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForCausalLM
+    model = build(name, (seq2seq_config if is_pair else stack_config)("sliding"))
+    inputs = {key: value[:1] for key, value in ragged_input.items()}
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "return_dict_in_generate": True}
+    for beams, most in ((1, 1), (4, 2)):
+        places.clear()
+        cache = model.generate(**inputs, **options, num_beams=beams).past_key_values
+        layers = (cache.self_attention_cache if is_pair else cache).layers
+        assert [type(layer) for layer in layers] == [DynamicSlidingWindowLayer, DynamicLayer]
+        assert 6 <= len(places) <= 7 and len(set(places)) <= most
