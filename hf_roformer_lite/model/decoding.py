@@ -108,7 +108,10 @@ def decoding_step(stack: RoFormerLiteModel, layout: InputLayout, states: torch.T
     sdpa, when outputs of every layer are asked for, and when a module has been replaced, adapted, sharded or hooked.
     """
     cache = layout.past_key_values
-    if cache is None or states.ndim != 3 or states.shape[1] != 1 or not _is_plain_call(stack, layout, states):
+    # In a trace nothing may be asked of the shape: it would be that of all inputs.
+    if cache is None or is_traced_or_transformed(states) or states.ndim != 3 or states.shape[1] != 1:
+        return None
+    if not _is_plain_call(stack, layout, states):
         return None
     step = _step_of_cache.get(cache)
     if step is None or step.stack is not stack or step.rows != len(states):
@@ -131,7 +134,7 @@ def _is_plain_call(stack: RoFormerLiteModel, layout: InputLayout, states: torch.
         is_read = isinstance(cache, EncoderDecoderCache) and all(map(cache.is_updated.get, range(len(stack.layers))))
         if not is_read or not isinstance(cross, DensePlan):
             return False
-    return autocast_dtype(states.device) is None and not is_traced_or_transformed(states)
+    return autocast_dtype(states.device) is None
 
 
 def _is_plain_layer(layer: nn.Module) -> bool:
