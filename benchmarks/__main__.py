@@ -1,8 +1,10 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
 TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
-`tokenizer`, `import`, `memory-of-TASK` (peak memory of each contender in a process of its own), `trainer-mlm` or
-`trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
+`rates` (of products by library, in billions of operations a second, `rates.py`), `inference` (every engine of
+`predict` in a process of its own, `inference.py`), `tokenizer`, `import`, `memory-of-TASK` (peak memory of each
+contender in a process of its own), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
+and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -16,9 +18,11 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
+from . import inference
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
+from .rates import measure_rates
 from .report import machine, markdown, plot, save, setting, show, summary
 from .suites import suite
 from .tasks import TASKS, Comparison
@@ -45,6 +49,8 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
     if task == "kernels":
         rows = measure_kernels(work.rounds)  # of all options it has only the rounds
         return {"task": task, "device": "cpu", "rounds": work.rounds, "contenders": rows, "machine": machine("cpu")}
+    if task == "rates":
+        return {"task": task, "device": "cpu", "contenders": measure_rates(), "machine": machine("cpu")}
     if task == "import":
         comparison = Comparison(1, import_times(work.rounds), unit="imports")
         return setting(work, task=task, contenders=summary(comparison))
@@ -62,10 +68,13 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["kernels", "tokenizer", "import", "suite", "table", "plot"]
+    known += ["kernels", "rates", "tokenizer", "import", "inference", "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments
+    if task == "inference":
+        inference.main(options)
+        return
     parser = HfArgumentParser((Workload, TextOptions, Output), prog=f"python -m benchmarks {task}", allow_abbrev=False)
     work, text, output = parser.parse_args_into_dataclasses(options)
     if task in ("suite", "table", "plot"):

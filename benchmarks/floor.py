@@ -1,7 +1,8 @@
 """The floor: the time of a model's matrix products alone, on its real tokens alone.
 
-It is timed like the contenders, with products of the same shapes and nothing between them. The products of attention,
-which have many shapes, are counted and added at the rate of the others.
+It is timed like the contenders, with products of the same shapes and nothing between them, each by the library that is
+fastest for it on this machine (`rates.py`); those of a backward pass by torch's. The products of attention, which have
+many shapes, are counted and added at the rate of the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import torch
 
 from hf_roformer_lite import RoFormerLiteConfig
 
+from .rates import fastest
 from .timing import Contender
 from .workload import Workload
 
@@ -42,7 +44,19 @@ def floor(work: Workload, products: list[Product], attention: float, train: bool
     if train:
         products, attention = backward_too(products), 3 * attention
     operations = sum(2 * m * k * n for m, k, n in products)
-    return Contender(FLOOR, _run_products(work, products), 1 + attention / operations)
+    run = _run_products(work, products) if train else _run_fastest(work, products)
+    return Contender(FLOOR, run, 1 + attention / operations)
+
+
+def _run_fastest(work: Workload, products: list[Product]) -> Callable[[], None]:
+    dtype = getattr(torch, work.dtype)
+
+    def run() -> None:
+        with torch.no_grad():
+            for shape in products:
+                fastest(*shape, dtype, work.device)()
+
+    return run
 
 
 def _run_products(work: Workload, products: list[Product]) -> Callable[[], None]:

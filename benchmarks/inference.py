@@ -1,10 +1,13 @@
 """Every engine of `predict` on the same model, each in a process of its own; the processes take turns.
 
-    python -m benchmarks.inference --kind encoder --size small --rows 1 8 32
+    python -m benchmarks inference --kind encoder --size small --rows 1 8 32
 
-A process loads what `roformer-lite export` wrote and keeps it. In each round every process answers the same batch
-once, in another order, while the others wait. Its memory is that of the whole process at its peak, and the time to the
-first answer is that from the start of the process. Answers are compared with those of torch.
+Beside them stand our model in bfloat16 (`torch-bfloat16`), and BERT or BART of the same widths and depths in their own
+classes (`transformers`). A process loads what `roformer-lite export` wrote and keeps it. In each round every process
+answers the same batch once, in another order, while the others wait. Its memory is that of the whole process at its
+peak, and the time to the first answer is that from the start of the process. Answers are compared with those of torch.
+The processor's time is measured beside that of the clock, as it depends less on what else the machine does;
+OMP_NUM_THREADS=1 makes it exact, since threads that wait for others use it too.
 """
 
 import json
@@ -25,6 +28,7 @@ from hf_roformer_lite.engines import ENGINES
 
 from .workload import Workload
 
+OURS_IN_BFLOAT16, STOCK = "torch-bfloat16", "transformers"
 _NEVER = -1e4  # the bias of the token that ends a text, so that every engine generates equally many
 
 
@@ -33,7 +37,10 @@ class InferenceArguments(Workload):
     """Options of the comparison, besides those of a workload."""
 
     kind: Literal["encoder", "seq2seq", "causal"] = "encoder"
-    engines: list[str] = field(default_factory=lambda: list(ENGINES), metadata={"help": "which to compare"})
+    engines: list[str] = field(
+        default_factory=lambda: ["torch", OURS_IN_BFLOAT16, STOCK, *(name for name in ENGINES if name != "torch")],
+        metadata={"help": "which to compare"},
+    )
     rows: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "sizes of batches"})
     new_tokens: int = field(default=32, metadata={"help": "tokens that are generated"})
     beams: int = 1
@@ -57,6 +64,7 @@ class Worker:
         self.answer: list[float] = self.ask(work.rows[0])["answer"]
         self.first_answer = time.perf_counter() - start
         self.seconds: dict[int, list[float]] = {rows: [] for rows in work.rows}
+        self.processor_seconds: dict[int, list[float]] = {rows: [] for rows in work.rows}
 
     def ask(self, rows: int) -> dict[str, Any]:
         """Seconds, peak memory in MiB and the answer to the batch of `rows` rows."""
@@ -101,8 +109,13 @@ def prepare(work: InferenceArguments, folder: Path) -> dict[str, Path]:
 
     directories = {"torch": folder / "torch"}
     write_model(work, directories["torch"])
+    directories[OURS_IN_BFLOAT16] = directories["torch"]
     for engine in work.engines:
-        if engine == "torch":
+        if engine in directories:
+            continue
+        if engine == STOCK:
+            directories[STOCK] = folder / STOCK
+            stock_model(work).save_pretrained(directories[STOCK])
             continue
         options = ["--format", engine]
         if work.quantization is not None and engine != "openvino":
@@ -110,6 +123,17 @@ def prepare(work: InferenceArguments, folder: Path) -> dict[str, Path]:
         if main(["export", str(directories["torch"]), str(folder / engine), *options]) == 0:
             directories[engine] = folder / engine
     return {engine: directories[engine] for engine in work.engines if engine in directories}
+
+
+def stock_model(work: InferenceArguments) -> Any:
+    """BERT with a classifier, BART, or Llama, of the widths and depths of our model."""
+    from transformers import AutoModelForSequenceClassification
+
+    from . import encoder_decoders, stacks
+
+    if work.kind == "encoder":
+        return AutoModelForSequenceClassification.from_config(stacks.bert_config(work))
+    return encoder_decoders.bart(work) if work.kind == "seq2seq" else stacks.llama(work, "causal")
 
 
 def compare(work: InferenceArguments, directories: dict[str, Path]) -> dict[str, dict[str, Any]]:
@@ -124,16 +148,20 @@ def compare(work: InferenceArguments, directories: dict[str, Path]) -> dict[str,
                 memory[worker.engine] = found["peak_mib"]
                 if turn:  # the first warms up
                     worker.seconds[rows].append(found["seconds"])
+                    worker.processor_seconds[rows].append(found["processor_seconds"])
     results = {}
     reference = next((worker for worker in workers if worker.engine == "torch"), workers[0])
     for worker in workers:
         pairs = list(zip(worker.answer, reference.answer, strict=True))
-        if work.kind == "encoder":
+        if worker.engine == STOCK:  # another model
+            distance = {}
+        elif work.kind == "encoder":
             distance = {"largest_difference": max(abs(ours - theirs) for ours, theirs in pairs)}
         else:
             distance = {"tokens_that_differ": sum(ours != theirs for ours, theirs in pairs)}
         results[worker.engine] = {
-            **{f"seconds_{rows}": statistics.median(seconds) for rows, seconds in worker.seconds.items()},
+            **_medians("seconds", worker.seconds),
+            **_medians("processor_seconds", worker.processor_seconds),
             "first_answer_seconds": worker.first_answer,
             "peak_mib": memory[worker.engine],
             **distance,
@@ -142,23 +170,31 @@ def compare(work: InferenceArguments, directories: dict[str, Path]) -> dict[str,
     return results
 
 
+def _medians(name: str, seconds: dict[int, list[float]]) -> dict[str, float]:
+    return {f"{name}_{rows}": statistics.median(times) for rows, times in seconds.items()}
+
+
 def _options_of(work: InferenceArguments) -> str:
     return json.dumps({name: value for name, value in asdict(work).items() if name != "out"})
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     from transformers import HfArgumentParser
 
-    (work,) = HfArgumentParser(InferenceArguments, allow_abbrev=False).parse_args_into_dataclasses()
+    parser = HfArgumentParser(InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False)
+    (work,) = parser.parse_args_into_dataclasses(arguments)
+    known = [OURS_IN_BFLOAT16, STOCK, *ENGINES]
+    if unknown := [engine for engine in work.engines if engine not in known]:
+        raise SystemExit(f"engines={unknown[0]!r} is not known; it must be one of {', '.join(known)}.")
     with tempfile.TemporaryDirectory() as folder:
         results = compare(work, prepare(work, Path(folder)))
-    table = Table(title=f"{work.kind} {work.size} {work.seq} {work.lengths} {work.quantization or work.dtype}")
+    table = Table(title=f"{work.kind} {work.size} {work.seq} {work.lengths} {work.quantization or ''}")
     table.add_column("")
-    columns = list(next(iter(results.values())))
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="right")
-    for engine, row in results.items():
-        table.add_row(engine, *(f"{row[column]:,.4g}" for column in columns))
+    for engine in results:
+        table.add_column(engine, justify="right")
+    for measure in results[next(iter(results))]:
+        cells = (f"{row[measure]:,.4g}" if measure in row else "" for row in results.values())
+        table.add_row(measure.replace("_", " "), *cells)
     Console().print(table)
     if work.out is not None:
         work.out.write_text(json.dumps({"work": json.loads(_options_of(work)), "engines": results}, indent=1) + "\n")

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import kernels, stacks  # noqa: E402
+from benchmarks import inference, kernels, rates, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
@@ -94,6 +94,22 @@ def test_kernels_compute_the_same(contenders):
         torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
 
 
+def test_rates_are_of_one_product(monkeypatch):
+    """Every library at hand computes the product whose rate is given, and the floor takes the fastest."""
+    monkeypatch.setattr(rates, "ROUNDS", 1)
+    for dtype, least in ((torch.float32, 3), (torch.bfloat16, 2)):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            found = {name: torch.as_tensor(run()[0]) for name, run in rates.products(96, 64, 128, dtype).items()}
+        expected = found["torch"]
+        assert len(found) >= least
+        for product in found.values():
+            torch.testing.assert_close(product.reshape(-1)[:128], expected.reshape(-1)[:128], rtol=1e-2, atol=1e-2)
+        measured = rates.measure(96, 64, 128, dtype)
+        assert measured.keys() == found.keys() and min(measured.values()) > 0
+        assert rates.fastest(96, 64, 128, dtype, "cpu") is rates.fastest(96, 64, 128, dtype, "cpu")
+
+
 def test_kernels_are_measured(monkeypatch):
     monkeypatch.setattr(kernels, "KERNELS", {"dropout (4, 8)": lambda: kernels.dropout(4, 8)})
     rows = kernels.measure_kernels(rounds=1)
@@ -114,6 +130,43 @@ def test_command_writes_results(tmp_path):
     assert (tmp_path / "times.png").stat().st_size > 1000
     done = subprocess.run([*command, "encoder", "--only", "gpt"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "only='gpt'" in done.stderr and "eurobert" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["encoder", "seq2seq"])
+def test_engines_are_compared(kind, tmp_path):
+    """Each engine in a process of its own, with the answers of torch."""
+    pytest.importorskip("onnxruntime")
+    options = [
+        "--kind",
+        kind,
+        "--size",
+        "tiny",
+        "--seq",
+        "8",
+        "--rows",
+        "1",
+        "2",
+        "--rounds",
+        "1",
+        "--new_tokens",
+        "4",
+    ]
+    engines = ["torch", "torch-bfloat16", "transformers", "onnx"]
+    command = [sys.executable, "-m", "benchmarks", "inference", *options, "--engines", *engines]
+    done = subprocess.run([*command, "--out", tmp_path / "a.json"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "a.json").read_text())["engines"]
+    assert list(rows) == engines
+    distance = "largest_difference" if kind == "encoder" else "tokens_that_differ"
+    assert rows["onnx"][distance] <= (1e-5 if kind == "encoder" else 0) and distance not in rows["transformers"]
+    for row in rows.values():
+        assert row["seconds_1"] > 0 and row["processor_seconds_2"] > 0 and row["peak_mib"] > 100
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(SystemExit, match="engines='tensorrt' is not known; it must be one of torch-bfloat16"):
+        inference.main(["--engines", "torch", "tensorrt"])
 
 
 def test_suites_name_tasks():

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
@@ -13,6 +13,7 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from .decoding import reorder_beams
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_ids, check_labels, check_mask, check_tensor, refuse_misspelt
 from .input_layout import is_padding_mask
@@ -196,11 +197,9 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             self._tied_weights_keys["model.encoder.embeddings.word_embeddings.weight"] = target
         self.post_init()
 
-    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: torch.Tensor) -> EncoderDecoderCache:
-        """Called by `generate` when beams change places, `(B * beams,)`: all beams of a source have the same keys and
-        values of it, so only those of the target move."""
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Called by `generate` when beams change places, `(B * beams,)`."""
+        return reorder_beams(past_key_values, beam_idx)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:
@@ -260,7 +259,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         hidden_states = outputs.last_hidden_state
         if labels is None:
             hidden_states = self.keep_positions(hidden_states, decoder_attention_mask, logits_to_keep)
-        logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing)
+        cache = outputs.past_key_values
+        logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing, cache)
         stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return lm_output(Seq2SeqLMOutput, logits, loss=loss, **stack_outputs)
 

@@ -11,13 +11,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry, register_flop_formula
+from transformers.activations import GELUActivation
 
-from .torch_internals import has_hooks, is_transformed, onednn_linear
+from .torch_internals import has_hooks, is_transformed, onednn_linear, pack_weight
 
 # Smaller products gain less than the choice costs.
 MIN_MULTIPLICATIONS = 10**8  # of a product with many rows
 MIN_WEIGHTS = 2**16  # of a product with few rows
 MAX_FEW_ROWS = 64
+MIN_PACKED_ROWS = 4  # that share weights which are packed
 WEIGHT_FIRST_ROWS = range(2, 9)  # the weight is the left factor if it has no fewer outputs than inputs
 
 
@@ -62,6 +64,32 @@ def fast_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return output.view(*states.shape[:-1], weight.shape[0])
 
 
+def activated_linear(linear: nn.Module, act_fn: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """`act_fn(linear(states))`; GELU without gradients in one pass with a product that oneDNN computes."""
+    is_one_pass = (
+        type(act_fn) is GELUActivation
+        and not torch.is_grad_enabled()
+        and not is_traced_or_transformed(states)
+        and is_unmodified(linear)
+        and not has_hooks(act_fn)
+        and "forward" not in vars(act_fn)
+        and _is_onednn_product(states, linear.weight)
+    )
+    if not is_one_pass:
+        return act_fn(linear(states))
+    output = onednn_linear(states.reshape(-1, states.shape[-1]), linear.weight, linear.bias, "gelu", [], "none")
+    return output.view(*states.shape[:-1], linear.weight.shape[0])
+
+
+def _is_onednn_product(states: torch.Tensor, weight: torch.Tensor) -> bool:
+    if states.numel() <= MAX_FEW_ROWS * weight.shape[1]:
+        return False
+    if states.dtype == weight.dtype == torch.bfloat16:  # which torch multiplies by oneDNN wherever it can
+        is_enabled = onednn_linear is not None and torch.backends.mkldnn.enabled
+        return is_enabled and states.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return _has_choice(states, weight)
+
+
 class _FastLinear(torch.autograd.Function):
     """`_product` with gradients."""
 
@@ -88,6 +116,52 @@ def _product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
         # Adding the bias makes the result contiguous; a transposing copy of its own would take longer.
         return torch.add(transposed.t(), 0 if bias is None else bias, out=transposed.new_empty(rows, outputs))
     return onednn_linear(states, weight, bias, "none", [], "")
+
+
+class PackedProduct:
+    """`(rows, in)` by the weights of linear maps side by side, `(rows, out)`, without gradients, for many calls.
+
+    Where `rows` share the weights and the processor has a library for it, the weights are kept as that library reads
+    them. That is a copy of them, as is what several maps make together.
+
+    Args:
+        maps: Linear maps that read the same states; all of them `is_unmodified`.
+        rows: How many rows most calls will have.
+        activation: `gelu` is computed with the product where it costs nothing (see `has_activation`), or `none`.
+    """
+
+    def __init__(self, maps: list[nn.Linear], rows: int, activation: str = "none"):
+        weights = [module.weight.detach() for module in maps]
+        self.weight = weights[0] if len(maps) == 1 else torch.cat(weights)  # (out, in)
+        self.bias = None
+        if any(module.bias is not None for module in maps):
+            biases = [
+                module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias.detach()
+                for module in maps
+            ]
+            self.bias = biases[0] if len(maps) == 1 else torch.cat(biases)
+        self.is_packed = _gains_by_packing(self.weight, rows)
+        if self.is_packed:
+            self.weight = pack_weight(self.weight, rows)
+        self.has_activation = self.is_packed and activation != "none"
+        self.activation = activation if self.has_activation else "none"
+
+    def __call__(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """The product, and `residual` `(rows, out)` added to it."""
+        if not self.is_packed:
+            output = F.linear(states, self.weight, self.bias)
+            return output if residual is None else output.add_(residual)
+        if residual is None:
+            return onednn_linear(states, self.weight, self.bias, self.activation, [], "none")
+        return onednn_linear.binary(states, residual, self.weight, self.bias, "add")
+
+
+def _gains_by_packing(weight: torch.Tensor, rows: int) -> bool:
+    if pack_weight is None or weight.device.type != "cpu" or not torch.backends.mkldnn.enabled:
+        return False
+    if weight.dtype == torch.bfloat16:
+        return True
+    return weight.dtype == torch.float32 and rows >= MIN_PACKED_ROWS
 
 
 def _has_choice(states: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -201,7 +201,12 @@ def _plan_layer_types(
         past_key_values = past_key_values.self_attention_cache
     shape_and_dtype = torch.empty(*given.shape[:2], 0, dtype=dtype, device=given.device)  # all that is read of it
     plans: dict[str, AttentionPlan] = {}
+    is_whole = attention_mask is None and not past_key_values.is_compileable and not is_tracing(given)
+    sees_all = is_whole and given.shape[1] == 1
     for kind, window in windows.items():
+        if sees_all and window is None and not is_flat(config._attn_implementation):
+            plans[kind] = DensePlan()
+            continue
         make_mask = create_causal_mask if window is None else create_sliding_window_causal_mask
         mask = make_mask(
             config=config,

@@ -10,7 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .fast_linear import RoFormerLiteLinear, is_traced_or_transformed
+from .fast_linear import RoFormerLiteLinear, activated_linear, is_traced_or_transformed
 from .input_layout import InputLayout
 from .ragged import RaggedBatch
 
@@ -58,10 +58,11 @@ class RoFormerLiteMLP(nn.Module):
         self.dropout = RoFormerLiteDropout(config.mlp_dropout)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        up = self.up_proj(hidden_states)  # (..., intermediate)
         if self.gate_proj is None:
-            return self.down_proj(self.dropout(self.act_fn(up)))
-        return self.down_proj(self.dropout(self.act_fn(self.gate_proj(hidden_states)) * up))
+            inner = activated_linear(self.up_proj, self.act_fn, hidden_states)  # (..., intermediate)
+        else:
+            inner = activated_linear(self.gate_proj, self.act_fn, hidden_states) * self.up_proj(hidden_states)
+        return self.down_proj(self.dropout(inner))
 
 
 class RoFormerLiteBaseLayer(GradientCheckpointingLayer):

@@ -14,6 +14,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .decoding import reorder_beams, step_logits
 from .fast_linear import RoFormerLiteLinear
 from .input_checks import check_ids, check_labels, check_logits_to_keep
 from .input_layout import is_padding_mask
@@ -46,9 +47,9 @@ class RoFormerLiteLMTransform(nn.Module):
 class LMHeadMixin:
     """From hidden states to logits and loss, for models with `lm_transform` and `lm_head`."""
 
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """`(..., hidden)` to `(..., vocab)`."""
-        return self.lm_head(self.lm_transform(hidden_states))
+    def compute_logits(self, hidden_states: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """`(..., hidden)` to `(..., vocab)`; `cache` is that of the step which made the states."""
+        return step_logits(self.lm_head, self.lm_transform(hidden_states), cache)
 
     def keep_positions(
         self,
@@ -87,6 +88,7 @@ class LMHeadMixin:
         labels: torch.Tensor | None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
+        cache: Cache | None = None,
     ) -> tuple[torch.Tensor | UnreadLogits | None, torch.Tensor | None]:
         """Logits `(B, L, vocab)` and the loss of `labels` `(B, L)`, aligned with `hidden_states` `(B, L, hidden)`.
 
@@ -99,7 +101,7 @@ class LMHeadMixin:
             loss = labelled_lm_loss(hidden_states, labels, *head, num_items_in_batch, smoothing)
             unread = None if is_tracing(loss) else UnreadLogits(self.compute_logits, hidden_states, head)
             return unread, loss
-        logits = self.compute_logits(hidden_states)
+        logits = self.compute_logits(hidden_states, cache)
         if labels is None:
             return logits, None
         return logits, cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
@@ -176,6 +178,10 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
             config = copy.deepcopy(config)
             config.is_decoder = True
         super().__init__(config)
+
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Called by `generate` when beams change places, `(B * beams,)`."""
+        return reorder_beams(past_key_values, beam_idx)
 
     def _prepare_position_ids_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any]
@@ -255,12 +261,13 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
             hidden_states = self.keep_positions(hidden_states, attention_mask, logits_to_keep)
-        logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing)
+        cache = outputs.past_key_values
+        logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing, cache)
         return lm_output(
             CausalLMOutputWithCrossAttentions,
             logits,
             loss=loss,
-            past_key_values=outputs.past_key_values,
+            past_key_values=cache,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,

@@ -18,6 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .decoding import decoding_step
 from .embeddings import RoFormerLiteEmbeddings
 from .input_checks import refuse_misspelt
 from .input_layout import InputLayout, lay_out
@@ -170,7 +171,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if encoder_hidden_states is not None:
             encoder_hidden_states = layout.encoder_tokens.gather(encoder_hidden_states)  # (Ns, encoder's hidden)
         rotary_tables = self._rotary_tables(hidden_states, layout)
-        for layer in self.layers:
+        step = decoding_step(self, layout, hidden_states)
+        if step is not None:
+            hidden_states = step(hidden_states, rotary_tables, layout)
+        for layer in () if step is not None else self.layers:
             hidden_states = layer(
                 hidden_states,
                 encoder_hidden_states,

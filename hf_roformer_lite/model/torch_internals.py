@@ -32,9 +32,11 @@ _are_function_transforms_active: Callable[[], bool] = getattr(
 )
 
 # oneDNN's linear map `(states, weight, bias, activation, its arguments, its algorithm)`; None without it.
-onednn_linear = None
+# `pack_weight(weight, rows)` puts a weight into the layout that it reads fastest.
+onednn_linear = pack_weight = None
 if torch.backends.mkldnn.is_available():
     onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    pack_weight = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.activations import ACT2FN
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel
 from hf_roformer_lite.model import fast_linear as linear_module
 from hf_roformer_lite.model import parallel_heads
-from hf_roformer_lite.model.fast_linear import RoFormerLiteLinear, choose_num_rows
+from hf_roformer_lite.model.fast_linear import RoFormerLiteLinear, activated_linear, choose_num_rows
 from hf_roformer_lite.model.fused_cross_entropy import linear_cross_entropy
 from hf_roformer_lite.model.layers import RoFormerLiteDropout
 
@@ -213,6 +214,26 @@ def test_the_activation_is_called():
         with torch.set_grad_enabled(needs_grad):
             torch.testing.assert_close(mlp(states), expected, rtol=0, atol=1e-6)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_in_one_pass(dtype):
+    """Without gradients GELU is computed with the product; with them, and beside hooks, by its module."""
+    torch.manual_seed(0)
+    linear, gelu = RoFormerLiteLinear(512, 512, dtype=dtype), ACT2FN["gelu"]
+    states, seen = torch.randn(8, 64, 512, dtype=dtype), []
+    expected = F.gelu(F.linear(states, linear.weight, linear.bias)).detach()
+    tolerance = {"rtol": 0, "atol": 1e-5 if dtype == torch.float32 else 2e-2}
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        torch.testing.assert_close(activated_linear(linear, gelu, states), expected, **tolerance)
+    assert not [event.key for event in profile.key_averages() if "gelu" in event.key]
+    with_gradient = activated_linear(linear, gelu, states)
+    torch.testing.assert_close(with_gradient.detach(), expected, **tolerance)
+    assert with_gradient.requires_grad
+    linear.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    with torch.no_grad():
+        torch.testing.assert_close(activated_linear(linear, gelu, states), expected, **tolerance)
+    assert seen == [(8, 64, 512)]
 
 
 def test_onednn_can_be_switched_off():
