@@ -53,7 +53,7 @@ MISTAKES = [
     (["demo", "--sed", "1"], "did you mean --seed"),
     (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
     (["convert", "m", "out"], "exactly one of --from and --to"),
-    (["verify", "m", "--from", "brt"], "there is no source 'brt'"),
+    (["verify", "m", "--from", "brt"], "--from brt: there is no such system; choose auto"),
     (["predict", "./modle"], "./modle: there is no such directory"),
     (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),
     (["convert", "nowhere", "out", "--from", "bert"], "nowhere: there is no such directory"),
