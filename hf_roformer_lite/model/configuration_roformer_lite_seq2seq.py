@@ -11,7 +11,8 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from transformers.utils import logging
 
 from .configuration_fields import check_field_names
-from .configuration_roformer_lite import RoFormerLiteConfig, preset_fields
+from .configuration_presets import preset_fields
+from .configuration_roformer_lite import RoFormerLiteConfig
 
 logger = logging.get_logger(__name__)
 

@@ -62,6 +62,8 @@ class DataArguments:
                 check_file(option, path)
 
 
+_LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without
+
 # Options of a new tokenizer and their defaults. In the dataclass they are None, to tell whether they were given.
 _NEW_TOKENIZER = {"vocab_size": 8192, "tokenizer_algorithm": "bpe", "tokenizer_min_frequency": 2}
 
@@ -118,7 +120,7 @@ class ModelArguments:
         for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
             if getattr(self, name) is None:
                 setattr(self, name, default)
-        check_number("vocab_size", self.vocab_size, at_least=1)
+        check_number("vocab_size", self.vocab_size, at_least=1, at_most=_LARGEST_VOCABULARY)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
         for assignment in self.config:
             if "=" not in assignment:

@@ -127,6 +127,24 @@ def test_help_has_own_options_in_groups_and_on_request_all(capsys):
     assert "--adam_beta1" in stock and "(default: 0.0005)" in own and "(default: 0.9)" in stock
 
 
+def test_help_lists_everything(capsys):
+    for command, words in {
+        ("--help",): ["demo", "train", "predict"],
+        ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
+        ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
+        ("predict", "--help"): ["DIR", "--beams", "--text_column", "--temperature"],
+        ("evaluate", "--help"): ["DIR", "--test_file", "--label_column", "--bleu_tokenizer"],
+    }.items():
+        with pytest.raises(SystemExit) as ended:
+            main(list(command))
+        assert ended.value.code == 0
+        printed = capsys.readouterr().out
+        assert all(word in printed for word in words)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "seq2seq", "--train_file", "a.tsv", "--output_dir", "x", "--no_such_option", "1"])
+    assert ended.value.code == 2 and "unrecognized arguments: --no_such_option" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("task", STOCK)
 def test_fields_read_from_the_source_are_those_of_the_class(task):
     read = {field.name: field for field in dataclasses.fields(stock_arguments(STOCK[task].__name__, leave_out=()))}

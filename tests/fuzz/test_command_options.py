@@ -53,15 +53,15 @@ WRONG = {
     str: ["", "nowhere/x", "folder", "rows.csv", "rows.csv/x", LONG, "a\nb", "\udcff", "-5", "{", "[]"],
 }
 # Words of the sentences that refuse an option, or its company, whatever its value.
-WHATEVER_THE_VALUE = (
+WHATEVER_THE_VALUE = [
     "has no effect",
     "give either",
     "exactly one of",
     " is for ",
     "is not for",
     "needs",
-    "can only be",
-)
+    "only be set",
+]
 
 
 class Begun(Exception):
@@ -158,7 +158,7 @@ def problem(option: argparse.Action, value: str, argv: list[str], place: Path, c
         return None
     errors = [line for line in message.splitlines() if line.startswith("roformer-lite ") and ": error: " in line]
     names = [option.dest, *option.option_strings] if option.option_strings else [value]
-    forms = {value, repr(value)[1:-1], str(ascii(value))[1:-1]}
+    forms = {value, value.partition("\n")[0], ascii(value)[1:-1]}
     if option.type is float and value not in ("x", ""):
         forms.add(str(float(value)))
     if status != 2 or len(errors) != 1 or "Traceback" in message:
@@ -209,7 +209,7 @@ def test_what_is_accepted_ends_in_a_result(command, place, capsys):
 
 
 CONTRADICTIONS = [
-    ("predict", "--text_pair_column b --text_column="),
+    ("predict", "--text_pair_column b --input_file folder"),
     ("predict", "--none_label x"),
     ("predict", "--greedy --beams 2"),
     ("predict", "--greedy --top_k 2"),
@@ -238,6 +238,6 @@ def test_contradictions(command, more, place, only_options, capsys):
     before = {path.name for path in place.iterdir()}
     assert main([*command.split(), *RIGHT[command].split(), *more.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    option = more.split()[0].split("=")[0]
-    assert line.startswith(f"roformer-lite {command.split()[0]}: error: ") and option in line
+    assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
+    assert any(part in line for part in more.split() if part.startswith("--"))
     assert {path.name for path in place.iterdir()} == before
