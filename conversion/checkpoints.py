@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.output_directory import complete_directory
+from hf_roformer_lite.output_place import check_place
 from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
 from hf_roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
 
@@ -131,8 +132,8 @@ def _name_stock_tokenizer(config_file: Path) -> None:
 
 
 def new_directory(out: str | Path) -> Path:
-    """`out` as a path; an `InputError` when it exists and is anything but an empty directory."""
-    out = Path(out)
+    """`out` as a path; an `InputError` when it cannot be made, or exists and is anything but an empty directory."""
+    out = Path(check_place("", str(out)))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists already; choose a new directory")
     return out

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
+        _check_encoding(arguments.options)
         import_module(f".commands.{arguments.command}", __package__).main(arguments.options)
     except InputError as error:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
@@ -52,6 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _check_encoding(options: Sequence[str]) -> None:
+    for before, argument in zip(("", *options), options, strict=False):
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # as Python reads other bytes
+            option = f"{before} " if before.startswith("--") else ""
+            raise InputError(f"{option}{argument!r}: not UTF-8")
 
 
 if __name__ == "__main__":

@@ -34,14 +34,14 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
         raise InputError(f"{name} is a directory; give the name of a file")
     direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
     target = Path(path) if direct else Path(os.path.realpath(path))
-    if target.exists() and not os.access(target, os.W_OK):
+    if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
     written = target if direct else target.with_name(_unfinished_name(target, os.getpid()))
     _remove_left_overs(target)
     stream = _opened(written, name)
     try:
         with stream:
-            if target.exists() and not direct:
+            if os.path.exists(target) and not direct:
                 written.chmod(stat.S_IMODE(target.stat().st_mode))
             yield stream
         if not direct:

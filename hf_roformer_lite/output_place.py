@@ -13,13 +13,17 @@ def check_place(option: str, path: str) -> str:
     A finished directory is renamed into its place. This therefore refuses what no directory can replace, and makes a
     directory beside it with a name as long as any that will be needed, to see that the system allows it.
 
+    Args:
+        option: The option that named it; empty where the path is an argument without one.
+        path: The directory.
+
     Raises:
         InputError: naming option, path and reason.
     """
-    given = f"--{option} {path}"
+    given = f"--{option} {path}" if option else path
     target = Path(path)
-    if target.is_symlink():
-        if not target.exists():
+    if os.path.islink(target):
+        if not os.path.exists(target):
             raise InputError(f"{given} is a link to {os.readlink(target)}, which does not exist")
         target = Path(os.path.realpath(target))
     if target.name in ("", ".", ".."):

@@ -46,14 +46,14 @@ SOURCES = (
 AUTO = "auto"  # the family that config.json names, or the one that has words for all that a model of ours is
 
 
-def check_source(name: str | None) -> None:
+def check_source(option: str, name: str | None) -> None:
     """Refuse the name of a system that no converter knows. None, an option that was not given, is right.
 
     Raises:
         InputError: naming those there are.
     """
     if name is not None and name not in (AUTO, *SOURCES):
-        raise InputError(f"there is no source {name!r}; choose {AUTO}, or one of {', '.join(SOURCES)}")
+        raise InputError(f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(SOURCES)}")
 
 
 @dataclass
@@ -80,8 +80,8 @@ class ConvertArguments:
     def __post_init__(self):
         if (self.source is None) == (self.target is None):
             raise InputError("give exactly one of --from and --to")
-        check_source(self.source)
-        check_source(self.target)
+        check_source("--from", self.source)
+        check_source("--to", self.target)
 
 
 def main(argv: list[str]) -> None:

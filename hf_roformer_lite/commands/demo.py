@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import check_number
+from ..output_place import check_place
 from ..training.shown_command import shown_command
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
@@ -33,6 +35,10 @@ class DemoArguments:
     output_dir: str = field(default="roformer-lite-demo", metadata={"help": "Where the finished model goes."})
     seed: int = field(default=1, metadata={"help": "Seed of the data and of the training."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an earlier model there."})
+
+    def __post_init__(self):
+        check_place("output_dir", self.output_dir)
+        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
 
 
 def main(argv: list[str]) -> None:

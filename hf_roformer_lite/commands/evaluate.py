@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from ..errors import InputError, check_number
+from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output_directory import RESULTS_FILE, complete_directory, remove_left_overs
 from ..output_place import check_place
 from ..training.task_arguments import TASK_ARGUMENTS
@@ -62,10 +62,9 @@ class EvaluateArguments:
         if (self.test_file is None) == (self.dataset_name is None):
             raise InputError("give either --test_file or --dataset_name")
         for path in self.test_file or ():
-            if not Path(path).exists():
-                raise InputError(f"--test_file {path}: No such file or directory")
+            check_file("test_file", path)
         check_number("examples", self.examples, at_least=0)
-        check_number("batch_size", self.batch_size, at_least=1)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
             _check_replaceable(Path(self.output_dir), self.overwrite_output_dir)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
 from ..engines import ENGINES, check_engine
-from ..errors import InputError, check_number
+from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_number
 from ..model_name import check_model_name
 from ..output_file import complete_file
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
 _SEED = 42
+_COLDEST = 1e-3  # logits divided by less are infinite in float16
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 
 Item = TypeVar("Item")
@@ -68,11 +69,11 @@ class ReadingArguments:
     )
 
     def __post_init__(self):
-        check_number("batch_size", self.batch_size, at_least=1)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.engine not in ENGINES:
             raise InputError(f"--engine {self.engine} is unknown; choose one of {', '.join(ENGINES)}")
-        if self.input_file is not None and not Path(self.input_file).exists():
-            raise InputError(f"--input_file {self.input_file}: No such file or directory")
+        if self.input_file is not None:
+            check_file("input_file", self.input_file)
         if self.text_column is None:
             for name in ("text_pair_column", "column_names", "prefix"):
                 if getattr(self, name) is not None:
@@ -135,11 +136,12 @@ class AnsweringArguments:
     )
 
     def __post_init__(self):
-        for name in ("top_k", "beams", "max_new_tokens"):
+        for name in ("top_k", "max_new_tokens"):
             check_number(name, getattr(self, name), at_least=1)
+        check_number("beams", self.beams, at_least=1, at_most=MOST_BEAMS)
         check_number("threshold", self.threshold, at_least=0, at_most=1)
-        for name in ("temperature", "repetition_penalty"):
-            check_number(name, getattr(self, name), above=0)
+        check_number("temperature", self.temperature, at_least=_COLDEST)
+        check_number("repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST)
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
         if self.none_label is not None and self.threshold is None:

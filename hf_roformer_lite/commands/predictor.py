@@ -22,7 +22,8 @@ from ..saved_model import (
     without_reports,
 )
 from ..training.tasks import TASKS
-from ..training.tasks.base import Answer, Input, SavedModel, Task
+from ..training.tasks.answers import Answer, Input, SavedModel
+from ..training.tasks.base import Task
 
 _FOUND_IN_TRAINING = {"pairs": bool, "unit": str}  # settings that are no options of `train`, or not only
 

@@ -6,6 +6,7 @@ starts the server behind a guard that refuses requests which would stop it. An e
 server, gets one that answers `/v1/embeddings`.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -68,6 +69,8 @@ def _model_argument(app: Any, argv: list[str]) -> str | None:
 def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | None:
     """A model of this package with its tokenizer, both undamaged; None where transformers alone knows the model."""
     config_file = None if name is None or "@" in name or ".gguf" in name else find_file(name, "config.json")
+    if name is not None and config_file is None and os.path.isdir(name):
+        raise InputError(f"no model can be loaded from {name}: it has no config.json")
     if name is None or config_file is None or read_object(config_file).get("model_type") not in MODEL_TYPES.values():
         return None
     config, tokenizer = load_config(name), load_tokenizer(name)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..errors import InputError
+from ..errors import InputError, check_file, check_number
 from ..model_name import check_directory
 from ..training.data_files import numbered_lines
 from .command_parser import CommandParser
@@ -36,7 +36,10 @@ class VerifyArguments:
     seed: int = field(default=0, metadata={"help": "Seed of the random input."})
 
     def __post_init__(self):
-        check_source(self.source)
+        check_source("--from", self.source)
+        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
+        if self.text is not None:
+            check_file("text", self.text)
 
 
 def main(argv: list[str]) -> None:

@@ -11,7 +11,8 @@ from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from transformers.utils import logging
 
 from .configuration_fields import check_field_names
-from .configuration_roformer_lite import RoFormerLiteConfig, preset_fields
+from .configuration_presets import preset_fields
+from .configuration_roformer_lite import RoFormerLiteConfig
 
 logger = logging.get_logger(__name__)
 
@@ -83,7 +84,8 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         of_a_stack = RoFormerLiteConfig.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
-        misplaced = sorted(of_a_stack & kwargs.keys() - {"vocab_size", "initializer_range"})  # both have a setter here
+        have_setters = {"vocab_size", "initializer_range", "max_position_embeddings"}
+        misplaced = sorted(of_a_stack & kwargs.keys() - have_setters)
         if misplaced:
             logger.warning_once(
                 f"{', '.join(f'{field}={kwargs[field]!r}' for field in misplaced)}: nothing reads this of the pair; "
@@ -148,6 +150,14 @@ class RoFormerLiteSeq2SeqConfig(RemoteCodeConfig, PreTrainedConfig):
     @initializer_range.setter
     def initializer_range(self, value: float) -> None:
         self.encoder.initializer_range = self.decoder.initializer_range = value
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.decoder.max_position_embeddings
+
+    @max_position_embeddings.setter
+    def max_position_embeddings(self, value: int) -> None:
+        self.encoder.max_position_embeddings = self.decoder.max_position_embeddings = value
 
     @property
     def hidden_size(self) -> int:

@@ -173,6 +173,8 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             labels no cache is made unless asked for.
         logits_to_keep: Without labels, compute the logits of the last target positions alone (0: of all), or of the
             given indices.
+        count_real_tokens: Whether that number counts the last real tokens of each row, as `generate` needs it for
+            decoder prompts that are padded on the right.
         num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided by.
         smoothing: Label smoothing of the loss.
 
@@ -201,6 +203,14 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         """Called by `generate` when beams change places, `(B * beams,)`."""
         return reorder_beams(past_key_values, beam_idx)
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in every model of transformers, except that the next token follows the last real token of each row of a
+        decoder prompt."""
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        if is_padding_mask(inputs.get("decoder_attention_mask")) and inputs["decoder_input_ids"].shape[1] > 1:
+            self.ask_for_last_real_token(inputs)
+        return inputs
+
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:
         PEFT, having merged an adapter, calls it untied wherever it is not the encoder's table."""
@@ -226,6 +236,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
+        count_real_tokens: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Run both stacks and the LM head; the class describes the arguments."""
@@ -258,7 +269,9 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         )
         hidden_states = outputs.last_hidden_state
         if labels is None:
-            hidden_states = self.keep_positions(hidden_states, decoder_attention_mask, logits_to_keep)
+            hidden_states = self.keep_positions(
+                hidden_states, decoder_attention_mask, logits_to_keep, count_real_tokens
+            )
         cache = outputs.past_key_values
         logits, loss = self.logits_and_loss(hidden_states, labels, num_items_in_batch, smoothing, cache)
         stack_outputs = {name: value for name, value in outputs.items() if name != "last_hidden_state"}

@@ -56,10 +56,14 @@ class LMHeadMixin:
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
         logits_to_keep: int | torch.Tensor,
+        count_real_tokens: bool,
     ) -> torch.Tensor:
         """The states `(B, L, hidden)` whose logits `logits_to_keep` asks for: of the last positions (0: of all), or
-        of the given indices. For 1 and padding on the right, the last position of a row is that of its last real token
-        (of the part of the prompt at hand, where `generate` reads it in parts).
+        of the given indices.
+
+        With `count_real_tokens` and a `(B, L)` mask a number counts the last real tokens of each row, wherever its
+        padding is; where there are fewer, the last padding takes their place. A mask longer than the states, as
+        beside a cache, counts from its end.
 
         Raises:
             ValueError, TypeError: for a negative number, for indices outside the input, and for anything else.
@@ -71,11 +75,19 @@ class LMHeadMixin:
                 return hidden_states[:, logits_to_keep]
             except IndexError as error:
                 raise ValueError(f"logits_to_keep has an index outside the {length} positions.") from error
-        if logits_to_keep == 1 and length > 1 and is_padding_mask(attention_mask):
-            last = length - 1 - attention_mask[:, -length:].int().flip(1).argmax(1)  # (B,)
-            rows = torch.arange(len(last), device=hidden_states.device)
-            return hidden_states[rows, last.to(hidden_states.device)].unsqueeze(1)  # (B, 1, hidden)
+        if logits_to_keep and count_real_tokens and is_padding_mask(attention_mask):
+            is_real = attention_mask[:, -length:].to(hidden_states.device) != 0
+            last = is_real.int().argsort(dim=1, stable=True)[:, -logits_to_keep:]  # (B, kept)
+            return hidden_states.gather(1, last.unsqueeze(-1).expand(-1, -1, hidden_states.shape[-1]))
         return hidden_states[:, -logits_to_keep:]
+
+    @staticmethod
+    def ask_for_last_real_token(inputs: dict[str, Any]) -> None:
+        """Change the arguments of `forward` for a prompt of `generate`, which reads the logits at the last place: they
+        must be those of the last real token of each row, also where the user asks for all (0)."""
+        kept = inputs.get("logits_to_keep", 1)
+        inputs["logits_to_keep"] = kept if isinstance(kept, torch.Tensor) else max(kept, 1)
+        inputs["count_real_tokens"] = True
 
     def is_sparse(self, labels: torch.Tensor | None) -> bool:
         """Whether labelled positions alone go through the LM head, unless somebody reads the logits."""
@@ -201,14 +213,16 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """As in every model of transformers, except that a prompt keeps its `(B, L)` mask. For a static cache
-        transformers would replace it by a mask of four dimensions, which does not tell where the prompt ends."""
+        """As in every model of transformers, except that a prompt keeps its `(B, L)` mask, and that the next token
+        follows the last real token of each row, also before padding on the right. For a static cache transformers
+        would replace the mask by one of four dimensions, which does not tell where the prompt ends."""
         inputs = super().prepare_inputs_for_generation(
             input_ids, next_sequence_length, past_key_values, attention_mask, inputs_embeds, **kwargs
         )
         given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
         if attention_mask is not None and given.shape[1] > 1:
             inputs["attention_mask"] = attention_mask
+            self.ask_for_last_real_token(inputs)
         return inputs
 
     @can_return_tuple
@@ -227,11 +241,13 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
+        count_real_tokens: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithCrossAttentions:
         """As `RoFormerLiteModel.forward`; `labels` `(B, L)` are the input ids (shifted here), -100 where ignored.
 
-        `logits_to_keep` computes the logits of the last positions alone (0: of all), or of the given indices.
+        `logits_to_keep` computes the logits of the last positions alone (0: of all), or of the given indices; with
+        `count_real_tokens`, as `generate` sets it, of the last real tokens of each row, which padding may follow.
         `logits` is `(B, L, vocab)`, while training computed when first read (`config.sparse_prediction`). With labels
         no cache is made unless asked for. `smoothing` is the label smoothing of the loss; `shift_labels` `(B, L)` are
         labels that are aligned with the positions already.
@@ -260,7 +276,7 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
         )
         hidden_states = outputs.last_hidden_state
         if shift_labels is None:
-            hidden_states = self.keep_positions(hidden_states, attention_mask, logits_to_keep)
+            hidden_states = self.keep_positions(hidden_states, attention_mask, logits_to_keep, count_real_tokens)
         cache = outputs.past_key_values
         logits, loss = self.logits_and_loss(hidden_states, shift_labels, num_items_in_batch, smoothing, cache)
         return lm_output(

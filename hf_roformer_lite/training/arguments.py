@@ -5,10 +5,9 @@ once.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Literal
 
-from ..errors import InputError, check_number
+from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output_place import check_place
 
 
@@ -60,9 +59,10 @@ class DataArguments:
             raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
         for option in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, option) or ():
-                if not Path(path).exists():
-                    raise InputError(f"--{option} {path}: No such file or directory")
+                check_file(option, path)
 
+
+_LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without
 
 # Options of a new tokenizer and their defaults. In the dataclass they are None, to tell whether they were given.
 _NEW_TOKENIZER = {"vocab_size": 8192, "tokenizer_algorithm": "bpe", "tokenizer_min_frequency": 2}
@@ -120,7 +120,7 @@ class ModelArguments:
         for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
             if getattr(self, name) is None:
                 setattr(self, name, default)
-        check_number("vocab_size", self.vocab_size, at_least=1)
+        check_number("vocab_size", self.vocab_size, at_least=1, at_most=_LARGEST_VOCABULARY)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
         for assignment in self.config:
             if "=" not in assignment:
@@ -289,8 +289,10 @@ class OwnTrainingArguments:
         check_number("learning_rate", self.learning_rate, at_least=0)
         check_number("warmup_steps", self.warmup_steps, at_least=0)
         check_number("weight_decay", self.weight_decay, at_least=0)
-        check_number("per_device_train_batch_size", self.per_device_train_batch_size, at_least=1)
-        check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1)
+        check_number(
+            "per_device_train_batch_size", self.per_device_train_batch_size, at_least=1, at_most=LARGEST_BATCH
+        )
+        check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1, at_most=LARGEST_BATCH)
         check_number("save_total_limit", self.save_total_limit, at_least=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
 

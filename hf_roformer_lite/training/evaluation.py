@@ -20,7 +20,8 @@ from ..saved_files import reason
 from .measuring import measure
 from .metrics import Metrics
 from .splits import load_splits
-from .tasks.base import Outcome, SavedModel, Task
+from .tasks.answers import Outcome, SavedModel
+from .tasks.base import Task
 from .train import encode
 from .trainer_arguments import RoFormerLiteTrainingArguments
 

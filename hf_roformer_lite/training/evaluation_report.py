@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from .tasks.base import Outcome, Task
+from .tasks.answers import Outcome
+from .tasks.base import Task
 from .tasks.classify import MULTI, SINGLE, ClassifyTask
 from .tasks.tag import TagTask
 

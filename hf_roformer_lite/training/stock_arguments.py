@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .stock_limits import check_stock_numbers
+from .stock_limits import check_stock_values
 
 _GROUP = "transformers' TrainingArguments"
 _MODULES = {
@@ -43,7 +43,7 @@ def stock_arguments(name: str, leave_out: Container[str]) -> type:
         real = dataclasses.fields(getattr(transformers, name))
         fields = {field.name: (hints[field.name], copy(field)) for field in real}
     chosen = [(field, kind, default) for field, (kind, default) in fields.items() if field not in leave_out]
-    namespace = {"_argument_group_name": _GROUP, "__post_init__": check_stock_numbers}
+    namespace = {"_argument_group_name": _GROUP, "__post_init__": check_stock_values}
     return dataclasses.make_dataclass(name, chosen, namespace=namespace)
 
 

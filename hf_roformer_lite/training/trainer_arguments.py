@@ -1,15 +1,13 @@
 """transformers' training arguments with the fields and defaults of this package."""
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
-from ..errors import InputError
 from .arguments import HubArguments, OwnTrainingArguments
 from .metrics import LOWER_IS_BETTER
-from .stock_limits import check_stock_numbers
+from .stock_limits import check_stock_values
 
 _FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
 
@@ -19,10 +17,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
     """transformers' `TrainingArguments` with a few more fields, and defaults for small models trained from scratch."""
 
     def __post_init__(self):
-        for option in fields(self):
-            value = getattr(self, option.name, None)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"--{option.name}={value} must be a number that is finite")
+        check_stock_values(self)
         OwnTrainingArguments.__post_init__(self)
         self.epochs_follow_data = self.num_train_epochs is None
         if self.epochs_follow_data:
@@ -36,7 +31,6 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             if self.eval_strategy == "steps" == self.save_strategy:
                 together = self.save_steps % (self.eval_steps or self.logging_steps) == 0
             self.load_best_model_at_end = self.eval_strategy != "no" and together
-        check_stock_numbers(self)
         if (
             self.greater_is_better is None
             and (self.metric_for_best_model or "").removeprefix("eval_") in LOWER_IS_BETTER

@@ -334,21 +334,3 @@ def test_demo(tmp_path, monkeypatch, capsys):
     assert results["command"] == "roformer-lite demo --output_dir demo"
     assert all(name in printed for name in ("date-en", "date-zh", "number-en", "number-zh", "model.safetensors"))
     assert results["rows"] == {"train": 400, "validation": 40, "test": 80}
-
-
-def test_help_lists_everything(capsys):
-    for command, words in {
-        ("--help",): ["demo", "train", "predict"],
-        ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
-        ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
-        ("predict", "--help"): ["DIR", "--beams", "--text_column", "--temperature"],
-        ("evaluate", "--help"): ["DIR", "--test_file", "--label_column", "--bleu_tokenizer"],
-    }.items():
-        with pytest.raises(SystemExit) as ended:
-            main(list(command))
-        assert ended.value.code == 0
-        printed = capsys.readouterr().out
-        assert all(word in printed for word in words)
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "seq2seq", "--train_file", "a.tsv", "--output_dir", "x", "--no_such_option", "1"])
-    assert ended.value.code == 2 and "unrecognized arguments: --no_such_option" in capsys.readouterr().err

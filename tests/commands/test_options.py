@@ -53,7 +53,7 @@ MISTAKES = [
     (["demo", "--sed", "1"], "did you mean --seed"),
     (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
     (["convert", "m", "out"], "exactly one of --from and --to"),
-    (["verify", "m", "--from", "brt"], "there is no source 'brt'"),
+    (["verify", "m", "--from", "brt"], "--from brt: there is no such system; choose auto"),
     (["predict", "./modle"], "./modle: there is no such directory"),
     (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),
     (["convert", "nowhere", "out", "--from", "bert"], "nowhere: there is no such directory"),
@@ -125,6 +125,24 @@ def test_help_has_own_options_in_groups_and_on_request_all(capsys):
     for option in ("--label_column", "--size", "--learning_rate", "--ema_decay", "--license", "--push_to_hub"):
         assert option in own and not re.search(f"{option}\\b", stock)
     assert "--adam_beta1" in stock and "(default: 0.0005)" in own and "(default: 0.9)" in stock
+
+
+def test_help_lists_everything(capsys):
+    for command, words in {
+        ("--help",): ["demo", "train", "predict"],
+        ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
+        ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
+        ("predict", "--help"): ["DIR", "--beams", "--text_column", "--temperature"],
+        ("evaluate", "--help"): ["DIR", "--test_file", "--label_column", "--bleu_tokenizer"],
+    }.items():
+        with pytest.raises(SystemExit) as ended:
+            main(list(command))
+        assert ended.value.code == 0
+        printed = capsys.readouterr().out
+        assert all(word in printed for word in words)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "seq2seq", "--train_file", "a.tsv", "--output_dir", "x", "--no_such_option", "1"])
+    assert ended.value.code == 2 and "unrecognized arguments: --no_such_option" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", STOCK)

@@ -211,7 +211,7 @@ def test_options_that_a_model_does_not_use(models, place, capsys, kind, options,
         ("--greedy --beams 2", "--greedy and --beams exclude each other"),
         ("--greedy --top_p 0.5", "--top_p has no effect beside --greedy"),
         ("--beams 2 --seed 0", "--seed has no effect beside --beams"),
-        ("--temperature 0", "--temperature=0.0 must be above 0"),
+        ("--temperature 0", "--temperature=0.0 must be at least 0.001"),
         ("--threshold 2", "--threshold=2.0 must be at least 0 and at most 1"),
     ],
 )

@@ -35,17 +35,30 @@ def _cut(path: Path, length: Callable[[int], int]) -> None:
 def header_damage(flips: int, seed: int) -> Iterator[tuple[str, Damage]]:
     """Bits flipped, and the file cut, in the part of a safetensors file that says what it holds."""
     for number in range(flips):
-        yield f"bit flip {number} in the header", lambda folder, number=number: _flip(folder, seed + number)
+        yield (
+            f"bit flip {number} in the header",
+            lambda folder, number=number: _flip(folder / WEIGHTS, header_size(folder / WEIGHTS), seed + number),
+        )
     for place in (1, 7, 8, 9, 100):
         yield f"{WEIGHTS} cut at byte {place}", lambda folder, place=place: _cut(folder / WEIGHTS, lambda _: place)
     yield "cut behind the header", lambda folder: _cut(folder / WEIGHTS, lambda _: header_size(folder / WEIGHTS))
     yield "a byte too many", lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"\0")
 
 
-def _flip(folder: Path, seed: int) -> None:
-    path = folder / WEIGHTS
+def bit_flips(file: str, number: int, seed: int) -> Iterator[tuple[str, Damage]]:
+    """One bit of a file flipped, at `number` different places."""
+    for flip in range(seed, seed + number):
+
+        def damage(folder: Path, flip: int = flip) -> None:
+            _flip(folder / file, (folder / file).stat().st_size, flip)
+
+        yield f"bit flip {flip} in {file}", damage
+
+
+def _flip(path: Path, size: int, seed: int) -> None:
+    """Flip one bit of the first `size` bytes."""
     content, generator = bytearray(path.read_bytes()), random.Random(seed)
-    content[generator.randrange(header_size(path))] ^= 1 << generator.randrange(8)
+    content[generator.randrange(size)] ^= 1 << generator.randrange(8)
     path.write_bytes(content)
 
 

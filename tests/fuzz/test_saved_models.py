@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import build, seq2seq_config, stack_config
-from damage import Damage, field_damage, header_damage, not_json, tensor_damage, truncations
+from damage import Damage, bit_flips, field_damage, header_damage, not_json, tensor_damage, truncations
 from transformers.utils.logging import disable_progress_bar
 
 import hf_roformer_lite as rl
@@ -111,6 +111,31 @@ def test_tokenizer(task, saved, tmp_path, capsys):
         fields = json.loads((saved / task / file).read_text())
         damages += [*truncations(file), *not_json(file), *field_damage(file, fields, 3, seed=4)]
     check(saved, task, damages, tmp_path, capsys, same=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "number"),
+    [
+        ("tag", "tokenizer.json", 40),
+        ("tag", "tokenizer_config.json", 30),
+        ("mlm", "special_tokens_map.json", 20),
+        ("mlm", "vocab.txt", 30),
+    ],
+)
+def test_bit_flips_in_tokenizers(task, file, number, saved, tmp_path, capsys):
+    """A vocabulary that is sound but another one cannot be told from the right one; everything else is refused."""
+    shutil.copytree(saved / task, tmp_path / task)
+    (tmp_path / "lines.txt").write_text((saved / "lines.txt").read_text())
+    if file == "special_tokens_map.json":  # as older versions of transformers write it
+        names = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")}
+        (tmp_path / task / file).write_text(json.dumps(names))
+    if file == "vocab.txt":
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"一二三四五六七", "one", "two", "three", "##r", "f"]
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (tmp_path / task / name).unlink()
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        rl.RoFormerLiteJiebaTokenizer(vocabulary).save_pretrained(tmp_path / task)
+    check(tmp_path, task, list(bit_flips(file, number, seed=7)), tmp_path / "copies", capsys, same=False)
 
 
 @pytest.mark.parametrize("task", ["seq2seq", "causal"])

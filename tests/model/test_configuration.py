@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
-from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
+from hf_roformer_lite.model.configuration_presets import PRESETS
 
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),

@@ -160,11 +160,32 @@ def test_logits_to_keep(generator):
     full = model(ids).logits
     torch.testing.assert_close(model(ids, logits_to_keep=2).logits, full[:, -2:])
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]])
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = mask[1, 3] = 0
+    padded = model(ids, mask).logits
+    torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])  # as transformers means it
+    of_real = model(ids, mask, logits_to_keep=2, count_real_tokens=True).logits
+    torch.testing.assert_close(of_real, padded[[[0], [1]], [[4, 5], [7, 8]]])
+    of_real = model(ids, mask, logits_to_keep=7, count_real_tokens=True).logits
+    torch.testing.assert_close(of_real, padded[[[0], [1]], [[8, 0, 1, 2, 3, 4, 5], [1, 2, 4, 5, 6, 7, 8]]])
+
+
+def test_generation_follows_the_last_real_token(generator):
+    """Of prompts padded on the right, whatever logits are asked for, and where an assistant proposes the tokens."""
+    model = build(RoFormerLiteForCausalLM, stack_config())
+    ids = torch.randint(5, VOCAB, (1, 5), generator=generator)
+    padded = {"input_ids": torch.nn.functional.pad(ids, (0, 4)), "attention_mask": torch.tensor([[1] * 5 + [0] * 4])}
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    expected = model.generate(ids, **options)[:, 5:].tolist()
+    assert model.generate(**padded, **options)[:, 9:].tolist() == expected
+    assert model.generate(**padded, **options, logits_to_keep=0)[:, 9:].tolist() == expected
+    assert model.generate(**padded, **options, assistant_model=model)[:, 9:].tolist() == expected
+    assert model.generate(**padded, **options, prompt_lookup_num_tokens=2)[:, 9:].tolist() == expected
 
 
 def test_logits_to_keep_in_the_pair(generator):
-    """The same positions as of all logits, the last real one of a padded target, all with labels; `generate` computes
-    one position a step."""
+    """The same positions as of all logits, all with labels; `generate` computes one position a step, and follows the
+    last real token of a padded target."""
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     source, target = torch.randint(5, VOCAB, (2, 2, 9), generator=generator)
     target[:, 0] = model.config.decoder_start_token_id  # else `generate` puts it in front
@@ -174,7 +195,7 @@ def test_logits_to_keep_in_the_pair(generator):
     full = model(**inputs).logits
     for keep, expected in ((1, full[:, -1:]), (2, full[:, -2:]), (torch.tensor([1, 4]), full[:, [1, 4]])):
         torch.testing.assert_close(model(**inputs, logits_to_keep=keep).logits, expected, **TOLERANCE)
-    padded = model(**inputs, decoder_attention_mask=mask, logits_to_keep=1).logits
+    padded = model(**inputs, decoder_attention_mask=mask, logits_to_keep=1, count_real_tokens=True).logits
     torch.testing.assert_close(padded[:, 0], full[[0, 1], [5, 8]], **TOLERANCE)
     with_labels = model(**inputs, labels=target, logits_to_keep=1)
     torch.testing.assert_close(with_labels.logits, full, **TOLERANCE)
@@ -183,6 +204,8 @@ def test_logits_to_keep_in_the_pair(generator):
     tokens = model.generate(source, decoder_input_ids=target, max_new_tokens=3)
     assert lengths[0] == 1 and set(lengths) == {1}
     assert tokens[:, 9].tolist() == full[:, -1].argmax(-1).tolist()
+    tokens = model.generate(source, decoder_input_ids=target, decoder_attention_mask=mask, max_new_tokens=1)
+    assert tokens[:, 9].tolist() == full[[0, 1], [5, 8]].argmax(-1).tolist()
 
 
 def test_decoder_input_is_required():

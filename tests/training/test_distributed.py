@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,19 +25,18 @@ HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
+def run_in_two(worker: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    command += [str(HERE / worker), str(folder)]
+    finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr[-5000:]
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
     """Where two processes left what they did; they do everything in one go, as starting them takes longest."""
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    finished = subprocess.run(
-        [*command, str(HERE / "distributed_worker.py"), str(folder)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert finished.returncode == 0, finished.stderr[-5000:]
+    run_in_two("distributed_worker.py", folder)
     return folder
 
 
@@ -104,6 +104,27 @@ def test_shards_equal_the_whole(way, name, two, out):
     with torch.no_grad():
         after, wanted = (m.eval()(**batch_of(kind)).logits for m in (loaded, model))
     torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_refused_by_every_process(tmp_path):
+    """Each file of a checkpoint of two processes missing, cut and empty: data-parallel by the command, then in the
+    shards of FSDP2."""
+    (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(40)), "utf-8")
+    run_in_two("damaged_resume_worker.py", tmp_path)  # trains
+    shutil.rmtree(tmp_path / "model")  # as if it had been killed before the model was saved
+    shutil.rmtree(tmp_path / "model.training" / "checkpoint-2")
+    run_in_two("damaged_resume_worker.py", tmp_path)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told.pop("fsdp, whole") == ["right", "right"]
+    assert len(told) == 3 * (5 + 9)
+    for what, sentences in told.items():
+        way, name, damage = what.split()
+        state = "missing" if damage == "missing" else "damaged"
+        for sentence in sentences:
+            assert f"{name} is {state}" in sentence and "Put the file back" in sentence, (what, sentence)
+            assert way == "fsdp" or sentence.startswith("2 roformer-lite train: error: "), sentence
+    assert not (tmp_path / "model").exists()
 
 
 def commands_of(page: Path) -> list[str]:

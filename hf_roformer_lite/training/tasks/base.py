@@ -10,7 +10,6 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,61 +21,17 @@ from ...model.configuration_roformer_lite import RoFormerLiteConfig
 from ..data_files import Row, read_table, text_of
 from ..metrics import ByLabel, Metrics
 from ..task_arguments import TaskArguments
+from .answers import Answer, Input, Outcome, SavedModel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
-    from ...engines.loading import Engine
     from ..baselines import Baselines
     from ..options import TrainOptions
     from ..trainer_arguments import RoFormerLiteTrainingArguments
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class SavedModel:
-    """What a task predicts with: a model, or an engine in its place, a tokenizer, as saved, and the task's
-    `prediction_settings`."""
-
-    model: PreTrainedModel | Engine
-    tokenizer: PreTrainedTokenizerBase
-    settings: dict[str, Any]
-
-
-Input = str | list[str]  # a text; or a pair of texts, or the tokens of a sentence
-
-
-@dataclass
-class Answer:
-    """What a model answers to one input.
-
-    Args:
-        line: As `predict` writes it for a line of text.
-        columns: As it writes it behind the columns of a table.
-    """
-
-    line: str
-    columns: dict[str, Any]
-
-
-@dataclass
-class Outcome:
-    """What a model answered to one labelled row, or to one block of the text of a language model.
-
-    Args:
-        origin: Where the row comes from, as `file:line`.
-        columns: Inputs, what is right and what was answered, for a table.
-        mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
-        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without labels.
-    """
-
-    origin: str
-    columns: dict[str, Any]
-    mistake: float
-    true: list[str] = field(default_factory=list)
-    predicted: list[str] = field(default_factory=list)
 
 
 class Task(ABC):
@@ -352,11 +307,6 @@ def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
     if "max_new_tokens" in options:
         arguments |= {"max_new_tokens": options["max_new_tokens"], "max_length": None}  # in place of the saved limit
     return arguments
-
-
-def text_answer(text: str) -> Answer:
-    """Text as an answer; a line has no line breaks."""
-    return Answer(" ".join(text.split("\n")).strip(), {"prediction": text.strip()})
 
 
 def one_of(names: Sequence[str]) -> str:

@@ -29,7 +29,8 @@ from ..metrics import (
     regression_metrics,
 )
 from ..task_arguments import ClassifyDataArguments
-from .base import Answer, Input, Outcome, SavedModel, encode_lines, quoted
+from .answers import Answer, Input, Outcome, SavedModel
+from .base import encode_lines, quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from .base import Answer, Input, Outcome, SavedModel, Task, generation_limits, quoted, text_answer
+from .answers import Answer, Input, Outcome, SavedModel, text_answer
+from .base import Task, generation_limits, quoted
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from ...errors import InputError
 from ..data_files import Row, file_format, read_tagged, text_of, value_of
 from ..metrics import ByLabel, Metrics, figures_by_entity, figures_by_label, tagging_metrics
 from ..task_arguments import TagDataArguments
-from .base import Answer, Input, Outcome, SavedModel, quoted
+from .answers import Answer, Input, Outcome, SavedModel
+from .base import quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:

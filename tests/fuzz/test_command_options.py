@@ -1,0 +1,243 @@
+"""Options of every command with values that no command can use: a sentence that names them, and nothing left behind.
+
+The options are those of the commands' own parsers. Where a value is accepted, the command ends before its work, or in
+the slow tests does it.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conftest import build, stack_config
+from transformers.hf_argparser import string_to_bool
+from transformers.utils.logging import disable_progress_bar
+
+import hf_roformer_lite as rl
+from hf_roformer_lite import conversion, saved_model
+from hf_roformer_lite.cli import COMMANDS, main
+from hf_roformer_lite.commands import serve
+from hf_roformer_lite.commands import train as train_command
+from hf_roformer_lite.commands.command_parser import CommandParser
+from hf_roformer_lite.commands.predictor import Predictor
+from hf_roformer_lite.training import train as training
+from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
+
+SMALL = (
+    "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 intermediate_size=16 "
+    "num_hidden_layers=1 --max_steps 1 --disable_tqdm true --use_cpu true --baselines false"
+)
+# Commands that are right in the directory of the fixture `place`.
+RIGHT = {
+    **{
+        f"train {task}": f"--train_file {'tags.jsonl' if task == 'tag' else 'rows.csv'} {SMALL}"
+        for task in TASK_ARGUMENTS
+    },
+    "predict": "classify --input_file rows.csv --text_column text",
+    "evaluate": "classify --test_file rows.csv",
+    "export": "mlm out",
+    "convert": "mlm out --to roformer",
+    "verify": "mlm --from roformer",
+    "bundle": "mlm",
+    "demo": "",
+    "serve": "mlm",
+}
+LONG = "m" * 5000
+WRONG = {
+    int: ["x", "", "1.5", "nan", "-1", "0", str(2**31), str(10**30), "9" * 400],
+    float: ["x", "", "nan", "inf", "-inf", "-1", "0", "1e308", "1e-320"],
+    string_to_bool: ["perhaps", "2", ""],
+    str: ["", "nowhere/x", "folder", "rows.csv", "rows.csv/x", LONG, "a\nb", "\udcff", "-5", "{", "[]"],
+}
+# Words of the sentences that refuse an option, or its company, whatever its value.
+WHATEVER_THE_VALUE = [
+    "has no effect",
+    "give either",
+    "exactly one of",
+    " is for ",
+    "is not for",
+    "needs",
+    "only be set",
+]
+
+
+class Begun(Exception):
+    """The command has found nothing wrong with its options."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Models and data that are right, and a directory that is neither."""
+    disable_progress_bar()
+    folder = tmp_path_factory.mktemp("options")
+    tokenizer = rl.RoFormerLiteTokenizer.train(["one two three four five six seven"] * 8, vocab_size=300)
+    fields = {"vocab_size": len(tokenizer), "num_hidden_layers": 1, "hidden_size": 16}
+    for task, model_class in {
+        "mlm": rl.RoFormerLiteForMaskedLM,
+        "classify": rl.RoFormerLiteForSequenceClassification,
+        "causal": rl.RoFormerLiteForCausalLM,
+    }.items():
+        model = build(model_class, stack_config(**fields, id2label={0: "a", 1: "b"}))
+        model.save_pretrained(folder / task)
+        tokenizer.save_pretrained(folder / task)
+        (folder / task / "results.json").write_text(json.dumps({"task": task, "settings": {}}))
+    rows = "one two,a,one,two\nthree four,b,three,four\n" * 8
+    (folder / "rows.csv").write_text("text,label,source,target\n" + rows)
+    (folder / "tags.jsonl").write_text('{"tokens": ["one", "two"], "tags": ["A", "B"]}\n' * 16)
+    (folder / "folder").mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_place(place, monkeypatch) -> None:
+    """Commands run in `place`, and read the source of transformers once."""
+    monkeypatch.chdir(place)
+    read = cache(train_command.stock_arguments)
+    monkeypatch.setattr(train_command, "stock_arguments", lambda name, leave_out: read(name, frozenset(leave_out)))
+
+
+@pytest.fixture
+def only_options(monkeypatch) -> None:
+    """Commands end where their work begins."""
+
+    def begin(*args, **kwargs):
+        raise Begun
+
+    works = [(training, "train"), (Predictor, "load"), (saved_model, "load_model"), (serve, "serve_embeddings")]
+    works += [(conversion, name) for name in ("convert_checkpoint", "export_checkpoint", "verify")]
+    for owner, name in works:
+        monkeypatch.setattr(owner, name, begin)
+    monkeypatch.setattr("hf_roformer_lite.commands.demo.unique_examples", begin)
+
+
+def options_of(command: str) -> list[argparse.Action]:
+    """All that a command's parser takes, positional arguments too."""
+    found: list[argparse.Action] = []
+
+    def spy(parser: CommandParser, argv: list[str]) -> None:
+        found.extend(action for action in parser._actions if action.nargs != 0)
+        raise Begun
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Begun):
+        patch.setattr(CommandParser, "parse", spy)
+        main([*command.split(), *RIGHT[command].split()])
+    return found
+
+
+def cases(command: str, option: argparse.Action) -> Iterator[tuple[str, list[str]]]:
+    """Wrong values of one option, each with the whole command."""
+    right = RIGHT[command].split()
+    for value in ["nonsense", ""] if option.choices else WRONG.get(option.type, WRONG[str]):
+        if option.option_strings:
+            yield value, [*command.split(), *right, f"{option.option_strings[0]}={value}"]
+        elif not value.startswith("-"):  # which is an option then
+            place = {"out": 1}.get(option.dest, 0)
+            yield value, [*command.split(), *right[:place], value, *right[place + 1 :]]
+
+
+def problem(option: argparse.Action, value: str, argv: list[str], place: Path, capsys) -> str | None:
+    """What is wrong with the end of a command; None if it was refused well, or accepted."""
+    before = {path.name for path in place.iterdir()}
+    capsys.readouterr()
+    try:
+        status = main(argv)
+    except Begun:
+        status = 0
+    except SystemExit as ended:
+        status = ended.code
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    message = capsys.readouterr().err
+    left = {path.name for path in place.iterdir()} - before
+    for name in left:
+        shutil.rmtree(place / name) if (place / name).is_dir() else (place / name).unlink()
+    if status == 0:
+        return None
+    errors = [line for line in message.splitlines() if line.startswith("roformer-lite ") and ": error: " in line]
+    names = [option.dest, *option.option_strings] if option.option_strings else [value]
+    forms = {value, value.partition("\n")[0], ascii(value)[1:-1]}
+    if option.type is float and value not in ("x", ""):
+        forms.add(str(float(value)))
+    if status != 2 or len(errors) != 1 or "Traceback" in message:
+        return f"status {status}: {message[-300:]}"
+    if left - {"out.training"}:  # which a training begins with, and the next one takes over
+        return f"left {left}"
+    if not any(form and form in message for form in forms) and not any(w in message for w in WHATEVER_THE_VALUE):
+        return f"names no value: {message[:300]}" if value else None
+    refers_to_data = any(form in message for form in forms if len(form) > 1) or "rows.csv" in message
+    return None if any(name in message for name in names) or refers_to_data else f"names no option: {message[:300]}"
+
+
+def problems(command: str, place: Path, capsys, seen: set[str], every: int = 1) -> list[str]:
+    """The problems of a command's options that are not `seen` yet, with one of `every` so many values."""
+    found = []
+    for number, option in enumerate(options_of(command)):
+        if option.dest in seen:
+            continue
+        if command.startswith("train"):
+            seen.add(option.dest)
+        for place_in_list, (value, argv) in enumerate(cases(command, option)):
+            if (place_in_list + number) % every == 0 and (told := problem(option, value, argv, place, capsys)):
+                found.append(f"{command} {option.dest}={value[:30]!r}: {told}")
+    return found
+
+
+def test_every_command_is_here():
+    assert {command.split()[0] for command in RIGHT} == set(COMMANDS)
+
+
+def test_a_wrong_value_of_every_option(place, only_options, capsys):
+    """One value of ten for each option; options that several tasks have, once."""
+    seen: set[str] = set()
+    assert not [told for command in RIGHT for told in problems(command, place, capsys, seen, every=10)]
+
+
+@pytest.mark.slow
+def test_wrong_values_of_every_option(place, only_options, capsys):
+    seen: set[str] = set()
+    assert not [told for command in RIGHT for told in problems(command, place, capsys, seen)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["predict", "evaluate", "convert", "verify", "bundle"])
+def test_what_is_accepted_ends_in_a_result(command, place, capsys):
+    """With the work that follows the options."""
+    assert not problems(command, place, capsys, set())
+
+
+CONTRADICTIONS = [
+    ("predict", "--text_pair_column b --input_file folder"),
+    ("predict", "--none_label x"),
+    ("predict", "--greedy --beams 2"),
+    ("predict", "--greedy --top_k 2"),
+    ("predict", "--output_file folder"),
+    ("predict", "--output_file rows.csv/x.csv"),
+    ("evaluate", "--dataset_name x"),
+    ("evaluate", "--output_dir folder/.."),
+    ("export", "--format torch --quantization int8"),
+    ("export", "--format gguf --embeddings"),
+    ("convert", "--from bert"),
+    ("demo", "--output_dir rows.csv/x"),
+    ("train mlm", "--dataset_name x"),
+    ("train mlm", "--model_name_or_path classify"),
+    ("train mlm", "--tokenizer classify"),
+    ("train mlm", "--save_strategy best --eval_strategy no"),
+    ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
+    ("train seq2seq", "--decoder_name_or_path causal"),
+    ("train seq2seq", "--encoder_name_or_path mlm"),
+    ("train classify", "--label_column text"),
+    ("train tag", "--token_column tags --tag_column tags"),
+]
+
+
+@pytest.mark.parametrize(("command", "more"), CONTRADICTIONS)
+def test_contradictions(command, more, place, only_options, capsys):
+    before = {path.name for path in place.iterdir()}
+    assert main([*command.split(), *RIGHT[command].split(), *more.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
+    assert any(part in line for part in more.split() if part.startswith("--"))
+    assert {path.name for path in place.iterdir()} == before
