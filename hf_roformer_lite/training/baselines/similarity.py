@@ -1,6 +1,7 @@
 """Simple means for similarity and search: the cosine of two texts' words and character n-grams, weighted by TF-IDF."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ...errors import InputError
 from ...saved_files import find_file, read_optional_object, reason
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
-    from transformers import Trainer
+    from transformers import Trainer, TrainerCallback
     from transformers.configuration_utils import PreTrainedConfig
 
     from ..baselines import Baselines
@@ -119,7 +120,7 @@ class SentenceTask(Task):
         from ...conversion.beside_weights import copy_sentence_modules
 
         given, kind = options.model.model_name_or_path, self.model_class()
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, without_bars():
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             if given is not None and _model_type(given) == kind.model_type:
@@ -171,17 +172,23 @@ class SentenceTask(Task):
             from sentence_transformers.base.sampler import BatchSamplers
 
             options.training.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+        loss = self.loss(self.sentence_model)
         return {
             "model": self.sentence_model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation") if self.measured_kind == self.kind else None,
             "evaluator": self.evaluators.get("validation"),
-            "loss": self.loss(self.sentence_model),
+            "loss": loss,
+            "callbacks": self.callbacks(loss),
         }
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring what is learnt from into the form that the model needs."""
         return None
+
+    def callbacks(self, loss: torch.nn.Module) -> list[TrainerCallback]:
+        """Those of the library that the loss needs."""
+        return []
 
     @abstractmethod
     def loss(self, model: BaseModel) -> torch.nn.Module:
@@ -332,6 +339,18 @@ def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: st
     """
     with naming_model(directory):
         return kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without transformers' bars for files of a moment."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer
+    from transformers import Trainer, TrainerCallback
 
     from ..trainer_arguments import RoFormerLiteTrainingArguments
 
@@ -58,6 +58,11 @@ class SparseTask(SentenceTask):
             return losses.SpladeLoss(model, cosent, _DOCUMENT_WEIGHT, use_document_regularizer_only=True)
         ranking = losses.SparseMultipleNegativesRankingLoss(model)
         return losses.SpladeLoss(model, ranking, _DOCUMENT_WEIGHT, _QUERY_WEIGHT)
+
+    def callbacks(self, loss: torch.nn.Module) -> list[TrainerCallback]:
+        from sentence_transformers.sparse_encoder.callbacks import SpladeRegularizerWeightSchedulerCallback
+
+        return [SpladeRegularizerWeightSchedulerCallback(loss)]
 
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.sparse_encoder import evaluation
