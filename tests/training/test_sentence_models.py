@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -167,6 +168,24 @@ def test_a_teacher_is_learnt_and_measured_by_scores(trained):
     assert len(Predictor.load(str(folder / "scored"), "cpu").answer(["moon"], 1)[0].columns["embedding"]) == 8
 
 
+def test_the_modules_of_a_given_model_are_kept(trained):
+    folder, _ = trained
+    shutil.copytree(folder / "embed", folder / "first")
+    pooling = folder / "first" / "1_Pooling" / "config.json"
+    pooling.write_text(pooling.read_text("utf-8").replace('"mean"', '"cls"'), "utf-8")
+    more = ["--model_name_or_path", str(folder / "first"), "--max_steps", "1", "--remote_code"]
+    command = ["train", "embed", "--train_file", str(folder / "pairs.csv"), "--output_dir", str(folder / "second")]
+    assert main([*command, "--disable_tqdm", "true", "--use_cpu", "true", *more]) == 0
+    saved = Predictor.load(str(folder / "second"), "cpu").saved
+    assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
+    embedder = TextEmbedder(saved.model[0].model, saved.tokenizer)
+    expected = saved.model.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(embedder.embed(embedder.encode(TEXTS)), expected, atol=1e-6)
+    for file in ("config.json", "tokenizer_config.json"):
+        assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained

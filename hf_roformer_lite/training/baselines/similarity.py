@@ -53,9 +53,9 @@ class TfidfCosine:
 
 
 def _rank(scores: np.ndarray, right: set[int]) -> float:
-    """The rank of the best right document; among equal scores, the middle one."""
-    best = scores[list(right)].max()
-    return 1 + (scores > best).sum() + ((scores == best).sum() - 1) / 2
+    """The rank of the best right document; among wrong ones of the same score, the middle one."""
+    best, wrong = scores[list(right)].max(), np.delete(scores, list(right))
+    return 1 + (wrong > best).sum() + (wrong == best).sum() / 2
 
 
 def ranking_metrics(ranks: Sequence[float]) -> Metrics:

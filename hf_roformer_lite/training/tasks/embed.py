@@ -12,10 +12,11 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...errors import InputError
 from ..data_files import Row
+from ..sentence_models import naming_sentence_model
 from ..task_arguments import EmbedDataArguments
 from .answers import Answer, Input, SavedModel
 from .base import quoted
-from .sentence import SentenceTask, naming_model
+from .sentence import SentenceTask
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ class EmbedTask(SentenceTask):
                 "texts alone, in the column text, say nothing about similarity; give --teacher, a model whose vectors "
                 "are learnt, or data with columns such as anchor and positive"
             )
-        with naming_model(name, "--teacher "):
+        with naming_sentence_model(name, "--teacher "):
             return self.model_class()(name, local_files_only=os.path.isdir(name))
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
@@ -120,9 +121,10 @@ class EmbedTask(SentenceTask):
 
     def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
         parts = super().trainer_parts(options, model, *data)
-        pooling = getattr(self.sentence_model[1], "pooling_mode", None)
-        if pooling in _POOLINGS:
-            model.config.classifier_pooling = _POOLINGS[pooling]  # by which `serve` and `export` pool
+        for module in self.sentence_model:
+            pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
+            if pooling is not None:
+                model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         return parts
 
     @property

@@ -3,27 +3,24 @@ package, with that library's trainers, losses and evaluators."""
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from ...errors import InputError
-from ...saved_files import find_file, read_optional_object, reason
 from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
 from ..metrics import Metrics
+from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_arguments import SentenceDataArguments
 from .answers import Answer, Input, Outcome, SavedModel
 from .base import Task, quoted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from ..options import TrainOptions
     from ..trainer_arguments import RoFormerLiteTrainingArguments
 
-_MODULES, _SENTENCE_CONFIG = "modules.json", "config_sentence_transformers.json"
 # Options whose meaning lies in batches of token ids, which the trainers of sentence-transformers make by themselves.
 _REFUSED = {
     "max_tokens_per_batch": None,
@@ -117,18 +113,13 @@ class SentenceTask(Task):
     ) -> BaseModel:
         """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
         class, with the library's own choice otherwise."""
-        from ...conversion.beside_weights import copy_sentence_modules
-
-        given, kind = options.model.model_name_or_path, self.model_class()
-        with TemporaryDirectory() as folder, without_bars():
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            if given is not None and _model_type(given) == kind.model_type:
-                copy_sentence_modules(given, Path(folder))
-            made = open_sentence_model(kind, folder, str(options.training.device))
-        made[0].model = model.to(options.training.device)  # the library loads a model of its own
-        made.max_seq_length = self.args.max_length
-        return made
+        return make_sentence_model(
+            self.model_class(),
+            model.to(options.training.device),
+            tokenizer,
+            self.args.max_length,
+            modules_of=options.model.model_name_or_path,
+        )
 
     # training
 
@@ -329,43 +320,3 @@ class PairTask(SentenceTask):
     @abstractmethod
     def scores(cls, saved: SavedModel, pairs: list[list[str]]) -> list[float]:
         """The scores of queries and documents, as one batch."""
-
-
-def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: str | None = None) -> BaseModel:
-    """A saved model of sentence-transformers, opened by its class `kind`.
-
-    Raises:
-        InputError: when the library cannot open it.
-    """
-    with naming_model(directory):
-        return kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Without transformers' bars for files of a moment."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def naming_model(directory: str | Path, given: str = "") -> Iterator[None]:
-    """Turn what sentence-transformers raises about a model, which is of any type, into an `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{given}{directory}: sentence-transformers cannot open it: {reason(error)}") from error
-
-
-def _model_type(name: str) -> str | None:
-    """What a saved model is to sentence-transformers; None where it is no model of that library."""
-    if find_file(name, _MODULES) is None:
-        return None
-    return read_optional_object(name, _SENTENCE_CONFIG).get("model_type", "SentenceTransformer")
