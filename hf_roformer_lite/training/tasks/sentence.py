@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...errors import InputError
 from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
-    from transformers import Trainer, TrainerCallback
+    from transformers import EvalPrediction, Trainer, TrainerCallback
     from transformers.configuration_utils import PreTrainedConfig
 
     from ..baselines import Baselines
@@ -194,6 +194,8 @@ class SentenceTask(Task):
     def measure(
         self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[Metrics, EvalPrediction]:
+        from transformers import EvalPrediction
+
         trainer.evaluator, metrics = None, {}
         if self.measured_kind == self.kind:
             metrics["loss"] = trainer.evaluate(encoded, metric_key_prefix=split)[f"{split}_loss"]
