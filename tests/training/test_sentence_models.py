@@ -185,7 +185,6 @@ def test_the_modules_of_a_given_model_are_kept(trained):
         assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained
