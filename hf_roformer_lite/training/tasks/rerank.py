@@ -11,7 +11,7 @@ from ..data_files import Row
 from ..metrics import Metrics
 from ..task_arguments import RerankDataArguments
 from .answers import SavedModel
-from .base import quoted
+from .base import architecture_of, quoted
 from .sentence import PairTask
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class RerankTask(PairTask):
         return config.num_labels == 1
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
+        if not architecture_of(config).endswith(self.architecture):
+            return super().why_new_head(config)
         return f"its head has {config.num_labels} labels, and a reranker gives one score"
 
     def inspect_training_data(self, rows: Dataset) -> None:
