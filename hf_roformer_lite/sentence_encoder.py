@@ -1,6 +1,8 @@
 """An encoder that gives one vector for a text, for export and for the server."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -8,6 +10,9 @@ from transformers.utils import ModelOutput
 
 from .errors import InputError
 from .model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .saved_files import find_file, reason
+
+_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
 
 
 @dataclass
@@ -21,6 +26,27 @@ class SentenceEncoderOutput(ModelOutput):
 
     last_hidden_state: torch.Tensor | None = None
     sentence_embedding: torch.Tensor | None = None
+
+
+def check_sentence_modules(name: str | Path) -> None:
+    """Refuse a model of sentence-transformers whose vectors are more than pooled states of tokens.
+
+    Raises:
+        InputError: naming the module that `SentenceEncoder` does not have.
+    """
+    path = find_file(name, "modules.json")
+    if path is None:
+        return
+    try:
+        kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: must hold a list of modules with a type each: {reason(error)}") from error
+    others = [kind for kind in kinds if kind not in _MODULES]
+    if others or "Pooling" not in kinds:
+        raise InputError(
+            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and the server has pooled vectors "
+            "alone; use sentence-transformers"
+        )
 
 
 class SentenceEncoder(RoFormerLitePreTrainedModel):

@@ -64,6 +64,10 @@ def write_examples(folder: Path) -> None:
     ]
     reviews = "".join(f"{text},{label}\n" for text, label in texts * 8)
     (folder / "reviews.csv").write_text("text,label\n" + reviews, "utf-8")
+    questions = "".join(f"is {text} a good one?,{text} is {label}\n" for text, label in texts * 4)
+    (folder / "pairs.csv").write_text("anchor,positive\n" + questions, "utf-8")
+    scored = "".join(f"{a},{b},{float(x == y)}\n" for a, x in texts for b, y in texts)
+    (folder / "scores.csv").write_text("sentence1,sentence2,score\n" + scored, "utf-8")
     (folder / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
     tokenizer = RoFormerLiteTokenizer.train(reviews.splitlines(), vocab_size=80, algorithm="wordpiece")
     tokenizer.save_pretrained(folder / "my-bert")

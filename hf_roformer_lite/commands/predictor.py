@@ -14,10 +14,8 @@ from ..errors import InputError
 from ..output_directory import RESULTS_FILE
 from ..saved_files import read_optional_object, reason
 from ..saved_model import (
-    load_complete_model,
     load_config,
     load_tokenizer,
-    model_class_of,
     try_tokenizer,
     without_reports,
 )
@@ -65,9 +63,11 @@ class Predictor:
         settings = _settings(directory, task)
         task.check_prediction_options(config, settings, options or {})
         model: PreTrainedModel | Engine
+        if engine not in task.engines:
+            raise InputError(f"--engine {engine} is not for {task.name} models, which take {', '.join(task.engines)}")
         if engine == "torch":
             place = _device(device)
-            model = load_complete_model(directory, config, model_class_of(config, directory)).to(place).eval()
+            model = task.load(directory, config, place)
         else:
             model = load_engine(engine, directory, config, tokenizer)
         predictor = cls(task, SavedModel(model, tokenizer, settings))
@@ -150,7 +150,8 @@ def _task_of(config: PreTrainedConfig, directory: str) -> type[Task]:
     fitting = [task for task in TASKS.values() if architecture.endswith(task.architecture)]
     if not fitting:
         raise InputError(f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}")
-    return fitting[0]
+    noted = read_optional_object(directory, RESULTS_FILE).get("task")
+    return next((task for task in fitting if task.name == noted), fitting[0])
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, directory: str) -> None:

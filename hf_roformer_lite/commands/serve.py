@@ -19,6 +19,7 @@ from ..model.modeling_roformer_lite import RoFormerLiteModel
 from ..registration import MODEL_TYPES
 from ..saved_files import find_file, read_object
 from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, try_tokenizer
+from ..sentence_encoder import check_sentence_modules
 from .command_parser import CommandParser
 from .embedding_server import EmbeddingServerArguments, serve_embeddings
 from .request_checks import RequestLimits
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> None:
             [EmbeddingServerArguments],
             MODEL="the model's directory",
         )
+        check_sentence_modules(name)
         serve_embeddings(*loaded, name, parser.parse(argv)[0])
         return
     _guard_requests(_limits_of(loaded, name))

@@ -1,7 +1,7 @@
 """`roformer-lite train TASK`: train a model on a person's own data."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -49,22 +49,28 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
-    require_packages("training")
+    require_packages("training", TASK_ARGUMENTS[task].packages)
     from ..training.train import train
 
     train(parse_options(task, argv[1:]))
 
 
-def require_packages(doing: str) -> None:
-    """Refuse to begin what needs the extra `train` without it.
+def require_packages(doing: str, others: Mapping[str, str] | None = None) -> None:
+    """Refuse to begin what needs the extra `train`, or another one, without it.
+
+    Args:
+        doing: What needs them, for the message.
+        others: Further packages, and the extra that has each.
 
     Raises:
         InputError: naming the packages that are missing.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    needed = {**dict.fromkeys(_NEEDED, "train"), **(others or {})}
+    missing = {name: extra for name, extra in needed.items() if find_spec(name) is None}
     if missing:
+        extras = ",".join(dict.fromkeys(missing.values()))
         raise InputError(
-            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[train]"'
+            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[{extras}]"'
         )
 
 
@@ -85,9 +91,9 @@ def check_options(task: str, argv: list[str]) -> None:
     parser.set_defaults(**task_arguments.training_defaults)
     parser.add_argument("--help-all", action="help", help="show all options, those of transformers too, and exit")
     parser.epilog = "--help-all lists every option of transformers' TrainingArguments as well."
-    model = parser.parse(argv)[1]
-    for option in ("model_name_or_path", "tokenizer"):
-        name = getattr(model, option)
+    data, model = parser.parse(argv)[:2]
+    for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
+        name = getattr(options, option, None)
         if name is not None:
             check_model_name(name, f"--{option} {name}")
 

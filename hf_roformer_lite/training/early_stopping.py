@@ -55,8 +55,8 @@ def what_happened(history: Sequence[dict[str, float]], metric: str, greater_is_b
     if last["epoch"] < epochs - 0.5:
         text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
     losses = validation_figures(history, "loss")
-    lowest = losses[best_place([loss for _, loss in losses], False)][0]
-    if lowest is not losses[-1][0]:
+    lowest = losses[best_place([loss for _, loss in losses], False)][0] if losses else None
+    if losses and lowest is not losses[-1][0]:
         text += f" The validation loss has risen since epoch {lowest['epoch']:.4g}."
     elif best is last:
         text += " It was still getting better: a longer training may help."

@@ -22,6 +22,7 @@ from .metrics import Metrics
 from .splits import load_splits
 from .tasks.answers import Outcome, SavedModel
 from .tasks.base import Task
+from .tasks.sentence import SentenceTask
 from .train import encode
 from .trainer_arguments import RoFormerLiteTrainingArguments
 
@@ -55,11 +56,15 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
         rows = load_splits(task, task.args, Path(folder), seed=0, wanted=("test",))
         places = {origin: place for place, origin in enumerate(rows["test"]["origin"])}
         encoded = encode(task, rows, saved.tokenizer)
-        trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
         started = time.monotonic()
-        metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"], saved.tokenizer)
+        outcomes: list[Outcome] = []
+        if isinstance(task, SentenceTask):
+            metrics = task.measure_saved(saved.model, encoded["test"], arguments["per_device_eval_batch_size"])
+        else:
+            trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
+            metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"], saved.tokenizer)
+            outcomes = task.outcomes(prediction, rows["test"], encoded["test"], saved.tokenizer)
         seconds = time.monotonic() - started
-        outcomes = task.outcomes(prediction, rows["test"], encoded["test"], saved.tokenizer)
         count = len(rows["test"])
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:

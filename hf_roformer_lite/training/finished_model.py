@@ -30,6 +30,7 @@ def save_finished_model(run: Run, started: float) -> None:
     with complete_directory(options.output_dir) as folder:
         for part in (run.model, run.tokenizer):
             _save(part, folder, with_code=args.remote_code)
+        run.task.save_beside(folder)
         draw_loss_curve(run.history, folder / CURVE_FILE, run.chosen_step)
         results = summarise(run, run.earlier_seconds + time.monotonic() - started)
         results["training"]["id"] = run_id(Path(args.output_dir))

@@ -23,6 +23,4 @@ def measure(
     trainer.compute_metrics = None
     if hasattr(trainer.args, "predict_with_generate"):
         trainer.args.predict_with_generate = True
-    output = trainer.predict(encoded, metric_key_prefix=split)
-    prediction = EvalPrediction(output.predictions, output.label_ids)
-    return {"loss": output.metrics[f"{split}_loss"], **task.metrics(prediction, rows, tokenizer)}, prediction
+    return task.measure(trainer, split, rows, encoded, tokenizer)

@@ -55,6 +55,7 @@ def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
         metric_notes=task.metric_notes(run.model),
         beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
+        package=task.package,
         snippet=task.snippet(model_id, example),
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
@@ -98,7 +99,7 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
     return ModelCardData(
         language=options.card.language or None,
         license=options.card.license,
-        library_name="transformers",
+        library_name=task.library,
         pipeline_tag=task.pipeline_tag,
         tags=["roformer-lite", "rope", task.name],
         datasets=hub_datasets or None,

@@ -84,7 +84,10 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
         "machine": _machine(args.world_size),
         "versions": {
             "hf_roformer_lite": __version__,
-            **{name: version(name) for name in ("transformers", "torch", "tokenizers", "datasets", "accelerate")},
+            **{
+                name: version(name)
+                for name in ("transformers", "torch", "tokenizers", "datasets", "accelerate", run.task.library)
+            },
         },
     }
 

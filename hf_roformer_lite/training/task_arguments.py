@@ -29,6 +29,7 @@ class TaskArguments(DataArguments):
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
     stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
     training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
+    packages: ClassVar[dict[str, str]] = {}  # what it needs besides the extra `train`, with the extra that has it
     measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
 
 
@@ -194,6 +195,80 @@ class TagDataArguments(LabelArguments):
             )
 
 
+@dataclass
+class SentenceDataArguments(TaskArguments):
+    """What embed, rerank, sparse and colbert share. The columns say what is learnt: anchor and positive, with or
+    without negative; or sentence1, sentence2 and score."""
+
+    training_defaults = {"per_device_train_batch_size": 64}
+    packages = {"sentence_transformers": "embed"}
+    measuring_options = ("max_length",)
+
+    max_length: int = field(default=128, metadata={"help": "Truncate texts to this many tokens."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+
+
+@dataclass
+class EmbedDataArguments(SentenceDataArguments):
+    """The same, or the column text beside a teacher. A .txt file has a text on each line."""
+
+    task = "embed"
+    summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
+
+    teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": "A model of sentence-transformers, a directory or a name on the Hub: learn its vectors of the "
+            "texts in the column text."
+        },
+    )
+    matryoshka: list[int] = field(
+        default_factory=list,
+        metadata={"help": "Train the first so many numbers of a vector to serve alone, for example 128 64."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for width in self.matryoshka:
+            check_number("matryoshka", width, at_least=1)
+        if len(set(self.matryoshka)) < len(self.matryoshka):
+            raise InputError(f"--matryoshka {' '.join(map(str, self.matryoshka))} names a width twice")
+
+
+@dataclass
+class RerankDataArguments(SentenceDataArguments):
+    """The same. A score lies between 0 and 1."""
+
+    task = "rerank"
+    summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
+    training_defaults = {"per_device_train_batch_size": 16}  # each row is read with several others
+
+    max_length: int = field(default=256, metadata={"help": "Truncate pairs of texts to this many tokens together."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("max_length", self.max_length, at_least=_SHORTEST_PAIR)
+
+
+@dataclass
+class SparseDataArguments(SentenceDataArguments):
+    """The same."""
+
+    task = "sparse"
+    summary = "sparse embeddings (SPLADE): weights of tokens for a text, from pairs, triplets or scores"
+
+
+@dataclass
+class ColbertDataArguments(SentenceDataArguments):
+    """The same, without scores."""
+
+    task = "colbert"
+    summary = "late interaction (ColBERT): a vector for each token of a text, from pairs or triplets"
+
+
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
     arguments.task: arguments
     for arguments in (
@@ -202,5 +277,9 @@ TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
         LanguageModelDataArguments,
         ClassifyDataArguments,
         TagDataArguments,
+        EmbedDataArguments,
+        RerankDataArguments,
+        SparseDataArguments,
+        ColbertDataArguments,
     )
 }

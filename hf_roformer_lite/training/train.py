@@ -5,13 +5,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import (
-    EvalPrediction,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -29,7 +27,6 @@ from .finished_model import save_finished_model
 from .hub_upload import create_repository
 from .lock import training_lock
 from .measuring import measure
-from .metrics import Metrics
 from .model_and_tokenizer import make_model, make_tokenizer
 from .options import TrainOptions
 from .results import Evaluation, Run
@@ -240,7 +237,7 @@ def make_trainer(
     resume_from: str | None,
     command_started: float | None = None,
 ) -> Trainer:
-    """The task's trainer, with a stock collator and metrics on the validation data."""
+    """The task's trainer, which measures on the validation data."""
     task, args = options.task, options.training
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
@@ -248,19 +245,11 @@ def make_trainer(
     if not args.has_metric:
         args.metric_for_best_model = task.metric_for_best_model
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
-    compute_metrics = None
-    if "validation" in encoded and not task.measures_loss_only(args):
-        compute_metrics = partial(_metrics, task, rows["validation"], tokenizer)
     _, trainer_class = task.training_classes()
     return trainer_class(
-        model=model,
         args=args,
-        data_collator=task.collator(tokenizer, model),
-        train_dataset=encoded["train"],
-        eval_dataset=encoded.get("validation"),
         processing_class=tokenizer,
-        compute_metrics=compute_metrics,
-        preprocess_logits_for_metrics=task.reduce_logits,
+        **task.trainer_parts(options, model, tokenizer, rows, encoded),
         lengths=task.lengths(encoded["train"]) if args.max_tokens_per_batch else (),
         averaging_from=resume_from,
         command_started=command_started,
@@ -277,10 +266,6 @@ def _measure_baselines(options: TrainOptions, rows: DatasetDict, encoded: Datase
         shown = ", ".join(f"{split} {by_split[split][options.task.main_metric]:.4f}" for split in by_split)
         print(f"Simple means, {options.task.main_metric}: {name}: {shown}", file=sys.stderr)
     return figures
-
-
-def _metrics(task: Task, rows: Dataset, tokenizer: PreTrainedTokenizerBase, prediction: EvalPrediction) -> Metrics:
-    return task.metrics(prediction, rows, tokenizer)
 
 
 def evaluate(

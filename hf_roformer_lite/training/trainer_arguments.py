@@ -38,7 +38,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
-        TrainingArguments.__post_init__(self)
+        super(OwnTrainingArguments, self).__post_init__()  # of transformers, or of what extends it
 
     def follow_data(self, examples: int) -> None:
         """Take as many epochs as show 300,000 training examples, from 3 to 20, where no number was given.

@@ -2,10 +2,25 @@
 
 from .base import Task
 from .classify import ClassifyTask
+from .colbert import ColbertTask
+from .embed import EmbedTask
 from .language_model import CausalLMTask, MaskedLMTask
+from .rerank import RerankTask
 from .seq2seq import Seq2SeqTask
+from .sparse import SparseTask
 from .tag import TagTask
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Seq2SeqTask, MaskedLMTask, CausalLMTask, ClassifyTask, TagTask)
+    task.name: task
+    for task in (
+        Seq2SeqTask,
+        MaskedLMTask,
+        CausalLMTask,
+        ClassifyTask,
+        TagTask,
+        EmbedTask,
+        RerankTask,
+        SparseTask,
+        ColbertTask,
+    )
 }

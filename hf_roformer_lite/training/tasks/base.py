@@ -10,20 +10,25 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
+from ...engines import ENGINES
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
+from ...saved_model import load_complete_model, model_class_of
 from ..data_files import Row, read_table, text_of
 from ..metrics import ByLabel, Metrics
 from ..task_arguments import TaskArguments
 from .answers import Answer, Input, Outcome, SavedModel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
@@ -45,11 +50,14 @@ class Task(ABC):
     architecture: ClassVar[str]  # how the model's class name ends
     auto_model: ClassVar[type]
     pipeline_tag: ClassVar[str]  # the Hub's name of the task
+    library: ClassVar[str] = "transformers"  # the Hub's name of what opens the finished model
+    package: ClassVar[str] = "hf_roformer_lite"  # what pip installs to use it, with the extra
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
     prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
+    engines: ClassVar[tuple[str, ...]] = tuple(ENGINES)  # of `predict`
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
     def __init__(self, args: TaskArguments):
@@ -152,11 +160,42 @@ class Task(ABC):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
         """One of transformers' data collators."""
 
+    def trainer_parts(
+        self,
+        options: TrainOptions,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        """Arguments of the trainer's class: the model, the data, how to collate them and how to measure."""
+        measures = "validation" in encoded and not self.measures_loss_only(options.training)
+        return {
+            "model": model,
+            "train_dataset": encoded["train"],
+            "eval_dataset": encoded.get("validation"),
+            "data_collator": self.collator(tokenizer, model),
+            "compute_metrics": partial(self.metrics, rows=rows["validation"], tokenizer=tokenizer)
+            if measures
+            else None,
+            "preprocess_logits_for_metrics": self.reduce_logits,
+        }
+
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
         """Give a new head on weights that were trained before a better start than random numbers."""
         return None
 
     # measuring
+
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Metrics, EvalPrediction]:
+        """The final figures of a split, and the predictions that they are of."""
+        from transformers import EvalPrediction
+
+        output = trainer.predict(encoded, metric_key_prefix=split)
+        prediction = EvalPrediction(output.predictions, output.label_ids)
+        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows, tokenizer)}, prediction
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
@@ -210,6 +249,12 @@ class Task(ABC):
         `metrics`."""
         return {}
 
+    # saving
+
+    def save_beside(self, folder: Path) -> None:
+        """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
+        return None
+
     # the card
 
     @abstractmethod
@@ -252,6 +297,11 @@ class Task(ABC):
             InputError: when the row lacks the column, or it holds something else.
         """
         return text_of(row, text_column)
+
+    @classmethod
+    def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
+        """The saved model, as `predict` gets it; `InputError` when a file is missing or wrong."""
+        return load_complete_model(directory, config, model_class_of(config, directory)).to(device).eval()
 
     @classmethod
     def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:

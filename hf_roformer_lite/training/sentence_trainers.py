@@ -1,0 +1,80 @@
+"""The trainers of sentence-transformers with this package's options, clock, averaged weights and guard.
+
+The training loop, the batches and the losses are those of sentence-transformers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    CrossEncoderTrainer,
+    MultiVectorEncoderTrainer,
+    SentenceTransformerTrainer,
+    SparseEncoderTrainer,
+)
+from sentence_transformers.base.sampler import DefaultBatchSampler
+from sentence_transformers.base.training_args import BaseTrainingArguments
+from torch.utils.data import RandomSampler
+
+from .trainer import RoFormerLiteTrainerMixin
+from .trainer_arguments import RoFormerLiteTrainingArguments
+
+
+class ShuffledBatches(DefaultBatchSampler):
+    """Rows in an order that only the seed and the epoch determine, so that a continued training goes on with it.
+
+    That of the library draws the order of an epoch after those of the epochs before it.
+    """
+
+    def __init__(self, dataset: Dataset, *args: Any, generator: torch.Generator, **kwargs: Any):
+        super().__init__(RandomSampler(dataset, generator=generator), *args, generator=generator, **kwargs)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.generator.manual_seed(self.seed + self.epoch)
+        yield from super().__iter__()
+
+
+@dataclass
+class SentenceTrainingArguments(RoFormerLiteTrainingArguments, BaseTrainingArguments):
+    """The package's training arguments for the trainers of sentence-transformers, whose own fields are no options: the
+    task determines them."""
+
+    prompts: None = field(default=None, init=False)
+    batch_sampler: Any = field(default=ShuffledBatches, init=False)
+    multi_dataset_batch_sampler: Any = field(default="proportional", init=False)
+    router_mapping: Any = field(default_factory=dict, init=False)
+    learning_rate_mapping: Any = field(default_factory=dict, init=False)
+    warmup_ratio: None = field(default=None, init=False)
+
+
+class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
+    """What the trainers of this package have in common."""
+
+    training_args_class = BaseTrainingArguments  # of which those of each trainer are empty subclasses
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Leave the callback out: it collects, also from the Hub, what the library's own card says."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        self.model.save_pretrained(str(folder), create_model_card=False)
+
+
+class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
+    """`SentenceTransformerTrainer` with the options of `SentenceTrainingArguments`."""
+
+
+class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
+    """`CrossEncoderTrainer` with the options of `SentenceTrainingArguments`."""
+
+
+class SparseTrainer(SentenceTrainerMixin, SparseEncoderTrainer):
+    """`SparseEncoderTrainer` with the options of `SentenceTrainingArguments`."""
+
+
+class MultiVectorTrainer(SentenceTrainerMixin, MultiVectorEncoderTrainer):
+    """`MultiVectorEncoderTrainer` with the options of `SentenceTrainingArguments`."""

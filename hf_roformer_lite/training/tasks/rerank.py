@@ -1,0 +1,112 @@
+"""The task rerank: a pair of texts, read together, gets a score."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..data_files import Row
+from ..metrics import Metrics
+from ..task_arguments import RerankDataArguments
+from .answers import SavedModel
+from .base import architecture_of, quoted
+from .sentence import PairTask
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.evaluation import BaseEvaluator
+    from transformers import Trainer
+
+    from ..baselines.similarity import TfidfCosine
+    from ..trainer_arguments import RoFormerLiteTrainingArguments
+
+
+class RerankTask(PairTask):
+    """A score of a query and a document that are read together."""
+
+    name, summary = RerankDataArguments.task, RerankDataArguments.summary
+    architecture = "ForSequenceClassification"
+    auto_model = AutoModelForSequenceClassification
+    pipeline_tag = "text-ranking"
+    arguments = RerankDataArguments
+    metric_names = ("spearman", "pearson", "mrr@10", "ndcg@10", "map")
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        from ..sentence_trainers import RerankingTrainer, SentenceTrainingArguments
+
+        return SentenceTrainingArguments, RerankingTrainer
+
+    @classmethod
+    def model_class(cls) -> type[CrossEncoder]:
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"num_labels": 1}
+
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        return config.num_labels == 1
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        if not architecture_of(config).endswith(self.architecture):
+            return super().why_new_head(config)
+        return f"its head has {config.num_labels} labels, and a reranker gives one score"
+
+    def inspect_training_data(self, rows: Dataset) -> None:
+        super().inspect_training_data(rows)
+        for row in rows if self.kind == "scores" else ():
+            self.require(
+                0 <= row["score"] <= 1,
+                row,
+                f"the score {row['score']:g} must lie between 0 and 1; divide the scores by the largest possible one",
+            )
+
+    def loss(self, model: CrossEncoder) -> torch.nn.Module:
+        from sentence_transformers.cross_encoder import losses
+
+        if self.kind == "scores":
+            return losses.BinaryCrossEntropyLoss(model)
+        return losses.MultipleNegativesRankingLoss(model)
+
+    def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
+        from sentence_transformers.cross_encoder import evaluation
+
+        from ..sentence_data import candidates
+        from ..sentence_evaluators import CORRELATIONS, RERANKING, Figures
+
+        options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
+        if self.main_metric == "spearman":
+            first, second, scores = self.scored_pairs(encoded)
+            pairs = [list(pair) for pair in zip(first, second, strict=True)]
+            return Figures({"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS)
+        made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
+        return Figures({"": made}, RERANKING)
+
+    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
+        from ..sentence_data import candidates
+
+        if self.main_metric == "spearman":
+            return super().figures_of_means(cosine, encoded)
+        return cosine.reranking(candidates(encoded))
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        if self.main_metric == "spearman":
+            return super().metric_notes(model)
+        return [
+            "For each query, 500 at most, its right documents and 29 others of the split are ranked: mrr@10 is the "
+            "mean of 1/rank of the first right one, and ndcg@10 and map count the ranks of all of them."
+        ]
+
+    def snippet(self, model_id: str, row: Row) -> str:
+        texts = self.first_texts(row)
+        return self.loading_code(model_id) + f"print(model.predict([({', '.join(map(quoted, texts))})]))"
+
+    @classmethod
+    def scores(cls, saved: SavedModel, pairs: list[list[str]]) -> list[float]:
+        return saved.model.predict(pairs, batch_size=len(pairs), show_progress_bar=False).tolist()
