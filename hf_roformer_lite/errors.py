@@ -44,7 +44,7 @@ def check_number(
 
 
 def check_file(option: str, path: str) -> None:
-    """Refuse what is no file that can be read. Pipes and other special files are right.
+    """Refuse what is no file. Pipes and other special files are right; whether it can be read shows when it is opened.
 
     Raises:
         InputError: naming option, path and reason.
@@ -53,5 +53,3 @@ def check_file(option: str, path: str) -> None:
         raise InputError(f"--{option} {path}: No such file or directory")
     if os.path.isdir(path):
         raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
-    if not os.access(path, os.R_OK):
-        raise InputError(f"--{option} {path}: Permission denied")
