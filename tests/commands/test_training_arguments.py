@@ -14,7 +14,7 @@ CASES = {
     "--accelerator_config nowhere.json": "nowhere.json",
     "--deepspeed nowhere.json": "deepspeed",
     "--fsdp xyz": "fsdp",
-    "--lr_scheduler_kwargs {bad": "property name",
+    "--lr_scheduler_kwargs {bad": "--lr_scheduler_kwargs {bad: a JSON object is needed",
     "--load_best_model_at_end true --save_strategy no": "save and eval strategy",
 }
 
