@@ -84,7 +84,7 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Writes `vocab.txt`, without added tokens, and returns its path."""
-        return tuple(self._tokenizer.model.save(save_directory, filename_prefix))
+        return tuple(self._tokenizer.model.save(os.fspath(save_directory), filename_prefix))
 
     def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> "RoFormerLiteJiebaTokenizer":
         """Raises `NotImplementedError`: the trainers of `tokenizers` cannot call Jieba."""
