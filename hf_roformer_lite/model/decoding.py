@@ -8,6 +8,7 @@ all the way, and products in the layout that the processor multiplies fastest, w
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -33,16 +34,17 @@ if TYPE_CHECKING:
 
 Tables = dict[str, tuple[torch.Tensor, torch.Tensor] | None]  # cosines and sines, as the layers take them
 
-# Made at the first step of a cache, whose keys and values belong to the weights of that moment. Steps hold copies of
-# weights, so that a program that keeps many caches must not keep a step for each.
+# Steps hold copies of weights: of more caches than this that are in use at once, the others are served by the layers.
 MAX_STEPS = 4
 _step_of_cache: WeakKeyDictionary[Cache, DecodingStep] = WeakKeyDictionary()
+_making = Lock()  # servers generate in several threads
 
 
 class DecodingStep:
     """The layers of `stack` for one token in each of `rows` rows.
 
-    The weights are read when this is made, and those of products with several rows are copied.
+    The weights are read when this is made, and copied where several maps or rows share a product. Whether the modules
+    are plain is looked at then, once; a longer input, with which every generation begins, ends the step.
     """
 
     def __init__(self, stack: RoFormerLiteModel, rows: int):
@@ -51,6 +53,10 @@ class DecodingStep:
         self.is_possible = is_stock and all(map(_is_plain_layer, stack.layers))
         self.layers = [_LayerStep(layer, rows) for layer in stack.layers] if self.is_possible else []
         self.head: tuple[nn.Module, PackedProduct] | None = None
+
+    def is_current(self) -> bool:
+        """Whether no weight has changed since."""
+        return all(product.is_current() for layer in self.layers for product in layer.products)
 
     def __call__(self, states: torch.Tensor, tables: dict[str, Tables], layout: InputLayout) -> torch.Tensor:
         """`(B, 1, hidden)` to the same; the cache of the layout is one token longer then."""
@@ -91,7 +97,7 @@ def step_logits(head: nn.Module, states: torch.Tensor, cache: Cache | None) -> t
         or states.shape[:-1] != (step.rows, 1)
     ):
         return head(states)
-    if step.head is None or step.head[0] is not head:
+    if step.head is None or step.head[0] is not head or not step.head[1].is_current():
         step.head = head, PackedProduct([head], step.rows)
     return step.head[1](states.squeeze(1)).unsqueeze(1)
 
@@ -106,18 +112,25 @@ def decoding_step(stack: RoFormerLiteModel, layout: InputLayout, states: torch.T
 
     None where the layers themselves have to: for longer inputs, with gradients, in traces, on other backends than
     sdpa, when outputs of every layer are asked for, and when a module has been replaced, adapted, sharded or hooked.
+    The hooks by which transformers collects the outputs of every layer stay on a model that was once asked for them.
     """
     cache = layout.past_key_values
     # In a trace nothing may be asked of the shape: it would be that of all inputs.
-    if cache is None or is_traced_or_transformed(states) or states.ndim != 3 or states.shape[1] != 1:
+    if cache is None or is_traced_or_transformed(states) or states.ndim != 3:
+        return None
+    if states.shape[1] != 1:
+        with _making:
+            _step_of_cache.pop(cache, None)
         return None
     if not _is_plain_call(stack, layout, states):
         return None
     step = _step_of_cache.get(cache)
-    if step is None or step.stack is not stack or step.rows != len(states):
-        for oldest in list(_step_of_cache)[: max(0, len(_step_of_cache) + 1 - MAX_STEPS)]:
-            _step_of_cache.pop(oldest, None)
-        step = _step_of_cache[cache] = DecodingStep(stack, len(states))
+    if step is None or step.stack is not stack or step.rows != len(states) or not step.is_current():
+        with _making:
+            _step_of_cache.pop(cache, None)
+            if len(_step_of_cache) >= MAX_STEPS:
+                return None
+            step = _step_of_cache[cache] = DecodingStep(stack, len(states))
     return step if step.is_possible else None
 
 
@@ -125,7 +138,7 @@ def _is_plain_call(stack: RoFormerLiteModel, layout: InputLayout, states: torch.
     config, cross = stack.config, layout.cross_attention
     if torch.is_grad_enabled() or stack.training or config._attn_implementation != "sdpa" or not len(states):
         return False
-    if config.output_attentions or config.output_hidden_states or layout.attention_options.get("cache") is not None:
+    if config.output_attentions or config.output_hidden_states:
         return False
     if any(value is not None and value is not False for value in layout.attention_options.values()):
         return False
@@ -177,6 +190,9 @@ class _LayerStep:
         activation = "gelu" if type(mlp.act_fn) is GELUActivation and not self.is_gated else "none"
         self.up = PackedProduct([mlp.gate_proj, mlp.up_proj] if self.is_gated else [mlp.up_proj], rows, activation)
         self.down = PackedProduct([mlp.down_proj], rows)
+        self.products = [self.qkv, self.out, self.up, self.down]
+        if cross is not None:
+            self.products += [self.cross_query, self.cross_out]
 
     def __call__(self, states: torch.Tensor, tables: Tables, layout: InputLayout) -> torch.Tensor:
         norm, cross_norm = self.norms
@@ -240,6 +256,8 @@ def _attention(
     """
     rows, key_heads, _, width = keys.shape
     grouped = query.view(rows, key_heads, -1, width)  # (B, key_value_heads, group, head_dim)
+    if mask is not None and mask.shape[1] > 1:  # one for each query head
+        mask = mask.reshape(len(mask), key_heads, -1, mask.shape[-1])
     return F.scaled_dot_product_attention(grouped, keys, values, mask, scale=scaling).flatten(1)
 
 

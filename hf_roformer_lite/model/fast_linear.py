@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers.activations import GELUActivation
 
-from .torch_internals import has_hooks, is_transformed, onednn_linear, pack_weight
+from .torch_internals import has_hooks, has_onednn_bfloat16, is_transformed, onednn_linear, pack_weight, version_of
 
 # Smaller products gain less than the choice costs.
 MIN_MULTIPLICATIONS = 10**8  # of a product with many rows
@@ -85,8 +85,8 @@ def _is_onednn_product(states: torch.Tensor, weight: torch.Tensor) -> bool:
     if states.numel() <= MAX_FEW_ROWS * weight.shape[1]:
         return False
     if states.dtype == weight.dtype == torch.bfloat16:  # which torch multiplies by oneDNN wherever it can
-        is_enabled = onednn_linear is not None and torch.backends.mkldnn.enabled
-        return is_enabled and states.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        is_enabled = states.device.type == "cpu" and torch.backends.mkldnn.enabled
+        return is_enabled and not torch.is_autocast_enabled("cpu") and has_onednn_bfloat16()
     return _has_choice(states, weight)
 
 
@@ -131,6 +131,7 @@ class PackedProduct:
     """
 
     def __init__(self, maps: list[nn.Linear], rows: int, activation: str = "none"):
+        self.maps, self.versions = maps, _versions(maps)
         weights = [module.weight.detach() for module in maps]
         self.weight = weights[0] if len(maps) == 1 else torch.cat(weights)  # (out, in)
         self.bias = None
@@ -146,6 +147,11 @@ class PackedProduct:
         self.has_activation = self.is_packed and activation != "none"
         self.activation = activation if self.has_activation else "none"
 
+    def is_current(self) -> bool:
+        """Whether the weights of the maps still are those that this was made of. What is written past torch's count
+        of changes, through `weight.data`, is not seen."""
+        return self.versions == _versions(self.maps)
+
     def __call__(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """The product, and `residual` `(rows, out)` added to it."""
         if not self.is_packed:
@@ -156,11 +162,16 @@ class PackedProduct:
         return onednn_linear.binary(states, residual, self.weight, self.bias, "add")
 
 
+def _versions(maps: list[nn.Linear]) -> list[tuple[int, int]]:
+    tensors = [tensor for module in maps for tensor in (module.weight, module.bias) if tensor is not None]
+    return [(tensor.data_ptr(), version_of(tensor)) for tensor in tensors]
+
+
 def _gains_by_packing(weight: torch.Tensor, rows: int) -> bool:
     if pack_weight is None or weight.device.type != "cpu" or not torch.backends.mkldnn.enabled:
         return False
     if weight.dtype == torch.bfloat16:
-        return True
+        return has_onednn_bfloat16()
     return weight.dtype == torch.float32 and rows >= MIN_PACKED_ROWS
 
 
@@ -183,8 +194,8 @@ def _has_two_libraries(device: torch.device, dtype: torch.dtype) -> bool:
     )
 
 
-def _count_operations(states: torch.Size, weight: torch.Size, *args: Any, **kwargs: Any) -> int:
-    return 2 * states.numel() * weight[0]
+def _count_operations(states: torch.Size, *args: Any, out_shape: torch.Size, **kwargs: Any) -> int:
+    return 2 * states.numel() * out_shape[-1]
 
 
 # torch's FlopCounterMode knows the other products. A second copy of this file, in a bundle, finds the entry made.

@@ -41,7 +41,8 @@ class GrowingBuffer:
         return layer.keys, layer.values
 
     def reorder(self, layer: DynamicLayer, beam_idx: torch.Tensor) -> None:
-        """What `layer.reorder_cache` does: keep the beams `(B * beams,)`, with one copy of them."""
+        """What `layer.reorder_cache` does: keep the beams `(B * beams,)`, with one copy of them, written over what was
+        there before the last reordering."""
         if not self._holds(layer) or len(beam_idx) != len(layer.keys):
             return layer.reorder_cache(beam_idx)
         if self.spare is None:
@@ -60,7 +61,8 @@ class GrowingBuffer:
         """Whether the tensors of `layer` are what was written here last, and may be added to."""
         return (
             self.states is not None
-            and layer.keys.data_ptr() == self.states.data_ptr()
+            and layer.keys.data_ptr() == self.states[0].data_ptr()
+            and layer.values.data_ptr() == self.states[1].data_ptr()
             and layer.keys.shape[:3] == (*self.states.shape[1:3], self.length)
             and self.states.is_inference() == torch.is_inference_mode_enabled()
         )

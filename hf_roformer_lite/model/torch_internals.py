@@ -5,6 +5,7 @@ A missing name costs speed, never a result: the caller then takes the ordinary p
 
 import os
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import nn
@@ -37,6 +38,19 @@ onednn_linear = pack_weight = None
 if torch.backends.mkldnn.is_available():
     onednn_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     pack_weight = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+
+
+@cache
+def has_onednn_bfloat16() -> bool:
+    """Whether the processor can multiply bfloat16 by `onednn_linear` and `pack_weight`, which, unlike torch's own
+    product, have no other way."""
+    states = torch.ones(16, 16, dtype=torch.bfloat16)
+    try:
+        onednn_linear(states, pack_weight(states, 16), None, "none", [], "")
+        onednn_linear(states, states, None, "none", [], "")
+    except (RuntimeError, TypeError):  # TypeError where there is no such operator
+        return False
+    return True
 
 
 def has_hooks(module: nn.Module) -> bool:

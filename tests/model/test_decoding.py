@@ -1,6 +1,9 @@
 """Steps of decoding: the short way gives what the layers give, and is taken only where it may be."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -128,16 +131,90 @@ def test_new_weights_and_other_rows(steps, generator):
 
 
 def test_steps_of_many_caches(steps):
-    """Caches that are kept do not keep copies of the weights; their next step makes them anew."""
+    """Of caches that are kept, only so many keep copies of the weights; the others are served by the layers."""
     model = build(RoFormerLiteForCausalLM, stack_config())
     ids = torch.tensor([[7, 8, 9]])
     with torch.no_grad():
         caches = [model(ids).past_key_values for _ in range(decoding.MAX_STEPS + 2)]
         again = [model(ids[:, :1], past_key_values=cache).logits for cache in (*caches, *caches)]
-    assert len(steps) == len(again) and len(decoding._step_of_cache) == decoding.MAX_STEPS
+    assert len(steps) == 2 * decoding.MAX_STEPS == 2 * len(decoding._step_of_cache)
     whole = model(torch.tensor([[7, 8, 9, 7, 7]]), use_cache=False).logits[:, 3:]
     for place, logits in enumerate(again):
         torch.testing.assert_close(logits, whole[:, [place // len(caches)]], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, MIN_PACKED_ROWS])
+def test_weights_that_change_while_a_cache_lives(rows, steps, generator):
+    """A cache that is emptied and used again, after training steps for example, has the new weights, all of them."""
+    model = build(RoFormerLiteForCausalLM, stack_config())
+    ids = torch.randint(5, VOCAB, (rows, 4), generator=generator)
+    with torch.no_grad():
+        past = model(ids[:, :3]).past_key_values
+        model(ids[:, 3:], past_key_values=past)
+        for weight in model.parameters():
+            weight.mul_(1.25)
+        past.crop(-4)
+        logits = logits_of_steps_with(model, ids, past)
+        expected = model(ids, use_cache=False).logits
+    assert steps == [rows] * 5
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_hooks_are_seen_from_the_next_generation_on(steps, generator):
+    model, seen = build(RoFormerLiteForCausalLM, stack_config()), []
+    ids = torch.randint(5, VOCAB, (1, 4), generator=generator)
+    with torch.no_grad():
+        past = model(ids[:, :3]).past_key_values
+        model(ids[:, 3:], past_key_values=past)
+        model.model.layers[0].mlp.register_forward_hook(lambda *_: seen.append(1))
+        past.crop(-4)
+        model(ids[:, :3], past_key_values=past)
+        model(ids[:, 3:], past_key_values=past)
+    assert steps == [1] and len(seen) == 2
+
+
+def logits_of_steps_with(model, ids, past) -> torch.Tensor:
+    """Logits `(B, L, vocab)`, token by token, with a given cache."""
+    return torch.cat([model(ids[:, [place]], past_key_values=past).logits for place in range(ids.shape[1])], 1)
+
+
+def test_masks_of_each_head_and_changed_values(steps, generator):
+    """A mask `(B, heads, 1, L)` with fewer key-value heads, and a cache whose values somebody replaced."""
+    model = build(RoFormerLiteForCausalLM, stack_config("grouped-gated-rms"))
+    ids, heads = torch.randint(5, VOCAB, (3, 6), generator=generator), model.config.num_attention_heads
+    assert model.config.num_key_value_heads < heads
+    mask = torch.rand(3, heads, 1, 7, generator=generator) > 0.3
+    mask[..., -1] = True
+    with torch.no_grad():
+        pasts = [model(ids).past_key_values for _ in range(2)]
+        for past in pasts:
+            model(ids[:, :1], past_key_values=past)
+            past.crop(-1)
+            for layer in past.layers:
+                layer.values = layer.values * 0.5
+        short = model(ids[:, :1], past_key_values=pasts[0], attention_mask=mask).logits
+        assert steps == [3] * 3
+        model.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+        decoding._step_of_cache.clear()
+        long = model(ids[:, :1], past_key_values=pasts[1], attention_mask=mask).logits
+    assert steps == [3] * 3
+    torch.testing.assert_close(short, long, rtol=0, atol=1e-5)
+
+
+BFLOAT16 = """
+import torch
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
+model = RoFormerLiteForCausalLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=50)).eval().bfloat16()
+with torch.no_grad():
+    model(torch.randint(5, 50, (4, 40)))
+    assert model.generate(torch.randint(5, 50, (4, 9)), max_new_tokens=3, eos_token_id=None).shape == (4, 12)
+"""
+
+
+def test_bfloat16_on_processors_without_it():
+    """oneDNN has no product for them, and torch's own has to do."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", BFLOAT16], env=environment, check=True)
 
 
 @pytest.mark.parametrize("rows", [1, MIN_PACKED_ROWS])
