@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -61,6 +62,11 @@ class Predictor:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
         _check_tokenizer(tokenizer, config, directory)
         settings = _settings(directory, task)
+        for package, extra in task.arguments.packages.items():
+            if find_spec(package) is None:
+                raise InputError(
+                    f'{directory} needs {package}; install it with pip install "hf_roformer_lite[{extra}]"'
+                )
         task.check_prediction_options(config, settings, options or {})
         model: PreTrainedModel | Engine
         if engine not in task.engines:

@@ -82,7 +82,7 @@ def _fit_with_best_penalty(states: torch.Tensor, labels: torch.Tensor, outputs: 
 
     held_out, kept = slice(0, len(states) // 5), slice(len(states) // 5, None)
     best, least = _PENALTIES[0], torch.inf
-    for penalty in _PENALTIES:  # each starts where the one before ended
+    for penalty in _PENALTIES if held_out.stop else ():  # each starts where the one before ended
         fit(kept, penalty)
         with torch.no_grad():
             loss = sequence_loss(layer(states[held_out]), labels[held_out], problem_type).item()

@@ -26,6 +26,11 @@ class Figures(BaseEvaluator):
         super().__init__()
         self.evaluators, self.names = evaluators, names
 
+    @property
+    def figures(self) -> list[str]:
+        """The names of all figures."""
+        return [name + suffix for suffix in self.evaluators for name in self.names]
+
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Metrics:
         figures: Metrics = {}
         for suffix, evaluator in self.evaluators.items():

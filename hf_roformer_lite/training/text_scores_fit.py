@@ -217,6 +217,8 @@ def _one_against_rest(features: csr_matrix, is_label: np.ndarray, share: float) 
     with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
     ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
     mean_square = (features.multiply(features) @ np.square(ratios)).mean()
-    importance = 1 - share + share * ratios / np.sqrt(mean_square)
+    if mean_square == 0:  # no feature tells anything
+        share = 0.0
+    importance = 1 - share + share * ratios / np.sqrt(mean_square or 1)
     machine = LinearSVC().fit(features @ diags(importance), is_label)
     return machine.coef_[0] * importance, float(machine.intercept_[0])

@@ -268,6 +268,15 @@ def test_embeddings_can_be_resized(tmp_path):
     AutoModelForSequenceClassification.from_pretrained(tmp_path)
 
 
+def test_texts_that_tell_nothing_get_scores_that_say_nothing():
+    """As where all texts are equal; the fit at the end of a training must not fail on them."""
+    tokenizer = _tokenizer("bpe")
+    config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification")
+    examples, answers = tokenizer(TEXTS[:1] * 40)["input_ids"], np.arange(40) % 2
+    scores = fit_document_scores(token_bytes(tokenizer), examples, answers, config)
+    assert _scores_alone(scores, examples).abs().max() < 0.1
+
+
 def test_vectors_in_place_of_ids_are_refused():
     model, _ = _fitted()
     with pytest.raises(ValueError, match="classifier_text_features.*input_ids"):

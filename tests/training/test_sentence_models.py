@@ -150,12 +150,16 @@ def test_results_and_card(trained):
 
 def test_evaluate_gives_the_figures_of_the_training(trained, tmp_path):
     folder, _ = trained
-    train(folder, "embed", "scores.csv", "tested", ["--test_file", str(folder / "scores.csv")])
+    train(folder, "embed", "scores.csv", "tested", ["--test_file", str(folder / "scores.csv"), "--matryoshka", "8"])
     noted = json.loads((folder / "tested" / "results.json").read_text("utf-8"))["metrics"]["test"]
     files = ["--test_file", str(folder / "scores.csv"), "--output_dir", str(tmp_path / "again")]
     assert main(["evaluate", str(folder / "tested"), "--device", "cpu", *files]) == 0
     found = json.loads((tmp_path / "again" / "results.json").read_text("utf-8"))["metrics"]["test"]
     assert found == pytest.approx({name: value for name, value in noted.items() if name != "loss"})
+    files[-1] = str(tmp_path / "cut")
+    assert main(["evaluate", str(folder / "tested"), "--device", "cpu", *files, "--max_length", "5"]) == 0
+    cut = json.loads((tmp_path / "cut" / "results.json").read_text("utf-8"))["metrics"]["test"]
+    assert cut.keys() == found.keys() and cut["spearman"] != pytest.approx(found["spearman"])
 
 
 def test_a_teacher_is_learnt_and_measured_by_scores(trained):
@@ -207,13 +211,19 @@ def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monke
 
 MISTAKES = {
     "no such columns": ("embed", "a,b\nc,d\n", [], "the columns are a, b, but .* sentence1, sentence2, score; or "),
-    "texts without a teacher": ("embed", "text\na\nb\n", [], "give --teacher"),
+    "texts without a teacher": ("embed", "text\na\nb\n", [], "train takes --teacher"),
     "a teacher beside pairs": ("embed", "anchor,positive\na,b\n", ["--teacher", "."], "--teacher . is for training"),
     "no number": ("embed", "sentence1,sentence2,score\na,b,high\n", [], "a.csv:2: .*must be a number, not 'high'"),
     "a score above one": ("rerank", "sentence1,sentence2,score\na,b,5\n", [], "5 must lie between 0 and 1"),
     "scores for colbert": ("colbert", "sentence1,sentence2,score\na,b,1\n", [], "what is learnt from has the columns"),
     "a token budget": ("sparse", "anchor,positive\na,b\n", ["--max_tokens_per_batch", "99"], "makes its own batches"),
     "a width twice": ("embed", "anchor,positive\na,b\n", ["--matryoshka", "8", "8"], "names a width twice"),
+    "a figure of other data": (
+        "embed",
+        "anchor,positive\n" + "a b,c d\n" * 9,
+        ["--validation_fraction", "0.25", "--metric_for_best_model", "spearman"],
+        "--metric_for_best_model spearman is not measured on these validation data; choose mrr@10",
+    ),
     "too wide": ("embed", "anchor,positive\n" + "a b,c d\n" * 9, ["--matryoshka", "99"], "vectors have 16 numbers"),
 }
 

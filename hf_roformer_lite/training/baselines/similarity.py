@@ -65,7 +65,6 @@ def ranking_metrics(ranks: Sequence[float]) -> Metrics:
         ranks: From 1, of the first right document of each query.
     """
     ranks = np.array(ranks)
-    ranks = np.array(ranks)
     return {
         "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
         "accuracy@1": float((ranks <= 1).mean()),

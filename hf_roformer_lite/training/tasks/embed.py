@@ -11,6 +11,7 @@ import numpy as np
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...errors import InputError
+from ...output_directory import RESULTS_FILE
 from ..data_files import Row
 from ..sentence_models import naming_sentence_model
 from ..task_arguments import EmbedDataArguments
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
     from transformers import Trainer
+    from transformers.configuration_utils import PreTrainedConfig
 
     from ..baselines.similarity import ScoredPairs
     from ..options import TrainOptions
@@ -66,6 +68,12 @@ class EmbedTask(SentenceTask):
                 f"{', '.join(rows.column_names[:-1])}"
             )
 
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        widths = settings.get("matryoshka", [])
+        if not isinstance(widths, list) or not all(type(width) is int and width > 0 for width in widths):
+            raise InputError(f"{RESULTS_FILE}: settings.matryoshka must be a list of whole numbers, not {widths!r}")
+        self.args.matryoshka = widths
+
     # the teacher
 
     @cached_property
@@ -74,8 +82,8 @@ class EmbedTask(SentenceTask):
         name = self.args.teacher
         if name is None:
             raise InputError(
-                "texts alone, in the column text, say nothing about similarity; give --teacher, a model whose vectors "
-                "are learnt, or data with columns such as anchor and positive"
+                "texts alone, in the column text, say nothing about similarity; train takes --teacher, a model whose "
+                "vectors are learnt, and both train and evaluate data with columns such as anchor and positive"
             )
         with naming_sentence_model(name, "--teacher "):
             return self.model_class()(name, local_files_only=os.path.isdir(name))

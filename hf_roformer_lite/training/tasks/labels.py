@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -94,10 +95,15 @@ class LabelTask(Task):
         )
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
-        if self.has_new_head and self.args.fit_head and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
-            from ..linear_probe import fit_head
+        if not (self.has_new_head and self.args.fit_head):
+            return
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            if trainer.is_world_process_zero():
+                print("with FSDP or DeepSpeed the new head begins with random numbers", file=sys.stderr)
+            return
+        from ..linear_probe import fit_head
 
-            fit_head(trainer, train)
+        fit_head(trainer, train)
 
     def complete_model(
         self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase

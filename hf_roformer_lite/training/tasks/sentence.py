@@ -16,7 +16,7 @@ from ..metrics import Metrics
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_arguments import SentenceDataArguments
 from .answers import Answer, Input, Outcome, SavedModel
-from .base import Task, quoted
+from .base import Task, one_of, quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +164,7 @@ class SentenceTask(Task):
 
             options.training.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
         loss = self.loss(self.sentence_model)
+        self.check_metric(options.training)
         return {
             "model": self.sentence_model,
             "train_dataset": encoded["train"],
@@ -172,6 +173,17 @@ class SentenceTask(Task):
             "loss": loss,
             "callbacks": self.callbacks(loss),
         }
+
+    def check_metric(self, training: RoFormerLiteTrainingArguments) -> None:
+        """Refuse a `--metric_for_best_model` that these validation data do not give."""
+        best = training.metric_for_best_model
+        if "validation" not in self.evaluators or best is None:
+            return
+        measured = [*self.evaluators["validation"].figures, *(["loss"] if self.measured_kind == self.kind else [])]
+        if best.removeprefix("eval_") not in measured:
+            raise InputError(
+                f"--metric_for_best_model {best} is not measured on these validation data; choose {one_of(measured)}"
+            )
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring what is learnt from into the form that the model needs."""
@@ -204,6 +216,7 @@ class SentenceTask(Task):
 
     def measure_saved(self, model: BaseModel, encoded: Dataset, batch_size: int) -> Metrics:
         """The figures of a saved model on labelled data."""
+        model.max_seq_length = self.args.max_length
         self.sentence_model = model
         return self.evaluator(encoded, batch_size)(model)
 
