@@ -139,6 +139,16 @@ def last_complete_checkpoint(directory: Path, averaged: bool) -> str | None:
     return str(max(found, key=_step)) if found else None
 
 
+def require_checkpoint(checkpoint: str | Path) -> None:
+    """Refuse what is no checkpoint at all.
+
+    Raises:
+        InputError: for a directory without `trainer_state.json`, and for what is no directory.
+    """
+    if not os.path.isfile(os.path.join(checkpoint, "trainer_state.json")):
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: there is no trainer_state.json, so no checkpoint")
+
+
 def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
     """Refuse a checkpoint from which training would go on otherwise than it stopped.
 
@@ -147,8 +157,7 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
     Raises:
         InputError: naming the file that is missing or damaged.
     """
-    if not (checkpoint / "trainer_state.json").is_file():
-        raise InputError(f"--resume_from_checkpoint {checkpoint}: there is no trainer_state.json, so no checkpoint")
+    require_checkpoint(checkpoint)
     if args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         _check_deepspeed(checkpoint, args.world_size)
         return

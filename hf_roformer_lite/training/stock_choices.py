@@ -1,8 +1,13 @@
 """The words among transformers' `TrainingArguments` that it looks at only when the training has been prepared."""
 
-from transformers import TrainingArguments
+from pathlib import Path
+
+from accelerate.utils import DynamoBackend
+from transformers import GenerationConfig, Seq2SeqTrainer, TrainingArguments
 
 from ..errors import InputError
+from ..saved_files import reason
+from .resume import require_checkpoint
 
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}  # others are named as the tracker
 
@@ -18,6 +23,13 @@ def check_stock_choices(args: TrainingArguments) -> None:
         raise InputError("--save_strategy best needs --metric_for_best_model, such as loss")
     if args.optim_args and not all(part.count("=") == 1 for part in args.optim_args.replace(" ", "").split(",")):
         raise InputError(f"--optim_args {args.optim_args} must be name=value, several separated by commas")
+    if args.resume_from_checkpoint:
+        require_checkpoint(args.resume_from_checkpoint)
+    _check_generation_config(getattr(args, "generation_config", None))
+    backends = [backend.value for backend in DynamoBackend]
+    if args.torch_compile_backend is not None and args.torch_compile_backend.upper() not in backends:
+        known = ", ".join(map(str.lower, backends))
+        raise InputError(f"--torch_compile_backend {args.torch_compile_backend} must be one of {known}")
     if args.torch_compile_mode:
         try:
             from torch._inductor import list_mode_options
@@ -26,6 +38,14 @@ def check_stock_choices(args: TrainingArguments) -> None:
         modes = list_mode_options()
         if args.torch_compile_mode not in modes:
             raise InputError(f"--torch_compile_mode {args.torch_compile_mode} must be one of {', '.join(modes)}")
+
+
+def _check_generation_config(given: str | Path | GenerationConfig | None) -> None:
+    if given is not None:
+        try:
+            Seq2SeqTrainer.load_generation_config(given)
+        except (OSError, TypeError, ValueError) as error:
+            raise InputError(f"--generation_config {given} cannot be loaded: {reason(error)}") from error
 
 
 def _check_trackers(trackers: list[str] | str | None) -> None:

@@ -71,6 +71,14 @@ def test_defaults_of_a_new_model_hold_where_nothing_is_given():
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
+        ("mlm", "--torch_compile_backend inducter", "--torch_compile_backend inducter must be one of .*inductor"),
+        (
+            "mlm",
+            "--resume_from_checkpoint nowhere",
+            "--resume_from_checkpoint nowhere: there is no trainer_state",
+        ),
+        ("seq2seq", "--generation_config nowhere", "--generation_config nowhere cannot be loaded: "),
+        ("seq2seq", "--generation_config pyproject.toml", "--generation_config pyproject.toml cannot be loaded: "),
         ("mlm", "--label_names lables", r"--label_names lables: .* called labels"),
         ("mlm", "--metric_for_best_model blue", "--metric_for_best_model blue .* loss, perplexity or accuracy"),
         ("seq2seq", "--bleu_tokenizer ja-mecab", r"--bleu_tokenizer ja-mecab cannot be used here: .*sacrebleu\[ja\]"),
