@@ -94,10 +94,6 @@ class Qwen2(Llama):
     config_class = Qwen2Config
     fields = {**same_names(*COMMON_FIELDS, "use_cache", "layer_types"), **LAYER_FIELDS}
     constants = {**Llama.constants, "attention_bias": ["q", "k", "v"], "mlp_bias": False}
-    heads = {
-        **{name: head for name, head in Llama.heads.items() if name != "ForQuestionAnswering"},
-        "ForQuestionAnswering": replace(QUESTION_ANSWERING, prefix="transformer"),
-    }
 
     def computed_fields(self, theirs: Qwen2Config) -> dict[str, Any]:
         return super().computed_fields(theirs) | {"sliding_window": theirs.sliding_window}

@@ -14,7 +14,7 @@ from ..training.task_arguments import TASK_ARGUMENTS
 from ..version import __version__
 from .command_parser import CommandParser
 from .tables import TableWriter
-from .train import require_packages
+from .train import TRAINING_PACKAGES, require_packages
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
         DIR="the model's directory, or its name on the Hub",
     )
     options, measuring, paths = parser.parse(argv)
-    require_packages("evaluating")
+    require_packages("evaluating", TRAINING_PACKAGES)
     given = {option.name: getattr(measuring, option.name) for option in fields(measuring)}
     _evaluate(options, {name: value for name, value in given.items() if value is not None}, paths.dir, argv)
 

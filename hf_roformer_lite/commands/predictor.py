@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -23,6 +22,7 @@ from ..saved_model import (
 from ..training.tasks import TASKS
 from ..training.tasks.answers import Answer, Input, SavedModel
 from ..training.tasks.base import Task
+from .train import require_packages
 
 _FOUND_IN_TRAINING = {"pairs": bool, "unit": str}  # settings that are no options of `train`, or not only
 
@@ -62,11 +62,7 @@ class Predictor:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
         _check_tokenizer(tokenizer, config, directory)
         settings = _settings(directory, task)
-        for package, extra in task.arguments.packages.items():
-            if find_spec(package) is None:
-                raise InputError(
-                    f'{directory} needs {package}; install it with pip install "hf_roformer_lite[{extra}]"'
-                )
+        require_packages(directory, task.arguments.packages)
         task.check_prediction_options(config, settings, options or {})
         model: PreTrainedModel | Engine
         if engine not in task.engines:

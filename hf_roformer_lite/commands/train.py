@@ -17,21 +17,9 @@ from .command_parser import CommandParser
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
 
-# Packages of the extra `train`, some of which are needed only when the training is over.
-_NEEDED = (
-    *(
-        "accelerate",
-        "datasets",
-        "jinja2",
-        "matplotlib",
-        "pycrfsuite",
-        "pyppmd",
-        "rich",
-        "sacrebleu",
-        "scipy",
-        "sklearn",
-    ),
-    "seqeval",
+# Those of the extra `train`, some of which are needed only when the training is over.
+TRAINING_PACKAGES = dict.fromkeys(
+    "accelerate datasets jinja2 matplotlib pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(), "train"
 )
 
 
@@ -49,24 +37,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
-    require_packages("training", TASK_ARGUMENTS[task].packages)
+    require_packages("training", TRAINING_PACKAGES | TASK_ARGUMENTS[task].packages)
     from ..training.train import train
 
     train(parse_options(task, argv[1:]))
 
 
-def require_packages(doing: str, others: Mapping[str, str] | None = None) -> None:
-    """Refuse to begin what needs the extra `train`, or another one, without it.
+def require_packages(doing: str, packages: Mapping[str, str]) -> None:
+    """Refuse to begin what needs packages that are not installed.
 
     Args:
         doing: What needs them, for the message.
-        others: Further packages, and the extra that has each.
+        packages: Their names, and the extra that has each.
 
     Raises:
         InputError: naming the packages that are missing.
     """
-    needed = {**dict.fromkeys(_NEEDED, "train"), **(others or {})}
-    missing = {name: extra for name, extra in needed.items() if find_spec(name) is None}
+    missing = {name: extra for name, extra in packages.items() if find_spec(name) is None}
     if missing:
         extras = ",".join(dict.fromkeys(missing.values()))
         raise InputError(

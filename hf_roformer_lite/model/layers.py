@@ -91,8 +91,8 @@ class RoFormerLiteLayer(RoFormerLiteBaseLayer):
             self.cross_attn = RoFormerLiteAttention(config, layer_idx, is_cross_attention=True)
         self.mlp_norm = make_norm(config)
         self.mlp = RoFormerLiteMLP(config)
-        self.attn_dropout = RoFormerLiteDropout(config.hidden_dropout_at("attention"))
-        self.mlp_dropout = RoFormerLiteDropout(config.hidden_dropout_at("mlp"))
+        self.attn_branch_dropout = RoFormerLiteDropout(config.hidden_dropout_at("attention"))
+        self.mlp_branch_dropout = RoFormerLiteDropout(config.hidden_dropout_at("mlp"))
 
     def forward(
         self,
@@ -112,7 +112,7 @@ class RoFormerLiteLayer(RoFormerLiteBaseLayer):
             past_key_values=past_key_values,
             **kwargs,
         )
-        residual = self._after(self.self_attn_norm, residual, self.attn_dropout(branch))
+        residual = self._after(self.self_attn_norm, residual, self.attn_branch_dropout(branch))
         if layout.cross_attention is not None:
             branch, _ = self.cross_attn(
                 self._before(self.cross_attn_norm, residual),
@@ -121,10 +121,10 @@ class RoFormerLiteLayer(RoFormerLiteBaseLayer):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-            residual = self._after(self.cross_attn_norm, residual, self.attn_dropout(branch))
+            residual = self._after(self.cross_attn_norm, residual, self.attn_branch_dropout(branch))
         del branch  # the feed-forward's inner states are the widest: nothing else is held beside them
         branch = self.mlp(self._before(self.mlp_norm, residual))
-        return self._after(self.mlp_norm, residual, self.mlp_dropout(branch))
+        return self._after(self.mlp_norm, residual, self.mlp_branch_dropout(branch))
 
     def _before(self, norm: nn.Module, residual: torch.Tensor) -> torch.Tensor:
         return norm(residual) if self.is_pre_norm else residual

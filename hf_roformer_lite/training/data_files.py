@@ -23,6 +23,7 @@ Row = dict[str, Any]
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 _USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them, and nothing can encode them
+_LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # of float32
 _LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless told
 
 
@@ -254,6 +255,15 @@ def value_of(row: Row, column: str) -> Any:
             )
         value = value[part]
     return value
+
+
+def number_of(value: Any) -> float | None:
+    """A value of a table as a number; None where it is none that a model can learn, which float32 must hold."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) <= _LARGEST_NUMBER else None  # NaN is not
 
 
 def text_of(row: Row, column: str) -> str:

@@ -1,13 +1,12 @@
 """What a model of sentence-transformers learns from: the kinds of rows, told apart by their columns."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
 
 from ..errors import InputError
-from .data_files import Row, columns_of, text_of, value_of
+from .data_files import Row, columns_of, number_of, text_of, value_of
 
 # In the order in which they are looked for: a triplet has the columns of a pair too.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -46,12 +45,9 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
 
 
 def _number(row: Row, column: str) -> float:
-    value: Any = value_of(row, column)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
+    value = value_of(row, column)
+    number = number_of(value)
+    if number is None:
         raise InputError(f"{row['origin']}: column {column!r} must be a number, not {value!r}")
     return number
 

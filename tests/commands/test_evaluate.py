@@ -278,8 +278,8 @@ def test_mistakes_in_the_options(options, message, capsys):
 
 
 def test_packages_that_are_missed(monkeypatch, tmp_path):
-    from hf_roformer_lite.commands import evaluate, train
+    from hf_roformer_lite.commands import evaluate
 
-    monkeypatch.setattr(train, "_NEEDED", ("matplotlib_of_another_name",))
+    monkeypatch.setattr(evaluate, "TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
     with pytest.raises(InputError, match="evaluating needs matplotlib_of_another_name; install"):
         evaluate.main(["m", "--test_file", str(write_csv(tmp_path / "a.csv", "text,label", "a,b"))])

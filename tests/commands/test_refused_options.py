@@ -136,7 +136,7 @@ def test_a_link_to_a_directory_is_followed(tmp_path):
 def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
     from hf_roformer_lite.commands import train
 
-    monkeypatch.setattr(train, "_NEEDED", ("rich", "matplotlib_of_another_name"))
+    monkeypatch.setattr(train, "TRAINING_PACKAGES", {"rich": "train", "matplotlib_of_another_name": "train"})
     assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", "m"]) == 2
     assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
 

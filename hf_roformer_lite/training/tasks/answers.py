@@ -1,14 +1,18 @@
-"""What a task predicts with, and what it answers."""
+"""What a task predicts with, what it is given, and what it answers."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 if TYPE_CHECKING:
     from ...engines.loading import Engine
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -58,3 +62,22 @@ class Outcome:
 def text_answer(text: str) -> Answer:
     """Text as an answer; a line has no line breaks."""
     return Answer(" ".join(text.split("\n")).strip(), {"prediction": text.strip()})
+
+
+def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> BatchEncoding:
+    """Tensors of lines, or of pairs of lines, with a warning when some are truncated to what the model takes."""
+    encoded = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
+    if encoded["input_ids"].shape[1] >= tokenizer.model_max_length:
+        whole = tokenizer(*columns, truncation=False, verbose=False)["input_ids"]
+        truncated = sum(len(ids) > tokenizer.model_max_length for ids in whole)
+        if truncated:
+            logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
+    return encoded
+
+
+def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were given."""
+    arguments = {"num_beams": options["beams"]} if "beams" in options else {}
+    if "max_new_tokens" in options:
+        arguments |= {"max_new_tokens": options["max_new_tokens"], "max_length": None}  # in place of the saved limit
+    return arguments

@@ -7,14 +7,13 @@ needs, such as datasets, are imported when a training begins, because `predict` 
 from __future__ import annotations
 
 import json
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...engines import ENGINES
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from ..baselines import Baselines
     from ..options import TrainOptions
     from ..trainer_arguments import RoFormerLiteTrainingArguments
-
-logger = logging.getLogger(__name__)
 
 
 class Task(ABC):
@@ -338,25 +335,6 @@ class Task(ABC):
 def architecture_of(config: PreTrainedConfig) -> str:
     """The class that a model was saved from."""
     return next(iter(config.architectures or ()), "the model")
-
-
-def encode_lines(tokenizer: PreTrainedTokenizerBase, *columns: list[str]) -> BatchEncoding:
-    """Tensors of lines, or of pairs of lines, with a warning when some are truncated to what the model takes."""
-    encoded = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
-    if encoded["input_ids"].shape[1] >= tokenizer.model_max_length:
-        whole = tokenizer(*columns, truncation=False, verbose=False)["input_ids"]
-        truncated = sum(len(ids) > tokenizer.model_max_length for ids in whole)
-        if truncated:
-            logger.warning("%d lines are truncated to %d tokens", truncated, tokenizer.model_max_length)
-    return encoded
-
-
-def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were given."""
-    arguments = {"num_beams": options["beams"]} if "beams" in options else {}
-    if "max_new_tokens" in options:
-        arguments |= {"max_new_tokens": options["max_new_tokens"], "max_length": None}  # in place of the saved limit
-    return arguments
 
 
 def one_of(names: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -19,7 +18,7 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
-from ..data_files import Row, text_of, value_of
+from ..data_files import Row, number_of, text_of, value_of
 from ..metrics import (
     ByLabel,
     Metrics,
@@ -29,8 +28,8 @@ from ..metrics import (
     regression_metrics,
 )
 from ..task_arguments import ClassifyDataArguments
-from .answers import Answer, Input, Outcome, SavedModel
-from .base import encode_lines, quoted
+from .answers import Answer, Input, Outcome, SavedModel, encode_lines
+from .base import quoted
 from .labels import LabelTask
 
 if TYPE_CHECKING:
@@ -85,15 +84,8 @@ class ClassifyTask(LabelTask):
         return {**raw, "labels": names}
 
     def _number(self, label: Any, row: Row) -> float:
-        try:
-            number = float(label)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        self.require(
-            abs(number) <= torch.finfo(torch.float32).max,  # false for NaN
-            row,
-            f"column {self.args.label_column!r} must be a number for regression, not {label!r}",
-        )
+        number, column = number_of(label), self.args.label_column
+        self.require(number is not None, row, f"column {column!r} must be a number for regression, not {label!r}")
         return number
 
     def is_empty(self, row: Row) -> bool:

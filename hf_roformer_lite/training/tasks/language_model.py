@@ -22,8 +22,8 @@ from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from .answers import Answer, Input, Outcome, SavedModel, text_answer
-from .base import Task, generation_limits, quoted
+from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
+from .base import Task, quoted
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:

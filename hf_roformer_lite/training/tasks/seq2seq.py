@@ -19,8 +19,8 @@ from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConf
 from ..data_files import Row, file_format, read_parallel, text_of
 from ..metrics import Metrics, sentence_chrf, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
-from .answers import Answer, Input, Outcome, SavedModel, text_answer
-from .base import Task, encode_lines, generation_limits, quoted
+from .answers import Answer, Input, Outcome, SavedModel, encode_lines, generation_limits, text_answer
+from .base import Task, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
