@@ -225,7 +225,14 @@ class OwnTrainingArguments:
             "help": "Steps of warm-up; a number below 1 is a fraction of the training. Default of fine-tuning: 0.1."
         },
     )
-    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay of AdamW."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay."})
+    optim: str = field(
+        default="adamw_torch_fused",
+        metadata={
+            "help": "The optimizer: one of transformers, or muon, torch's Muon for the matrices of the layers and "
+            "AdamW for the rest; arguments of Muon, such as lr=0.02, go to --optim_args."
+        },
+    )
     ema_decay: float | None = field(
         default=None,
         metadata={

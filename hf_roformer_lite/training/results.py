@@ -136,8 +136,8 @@ def _chosen_arguments(args: RoFormerLiteTrainingArguments) -> dict[str, Any]:
     names = (
         "learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 max_grad_norm "
         "label_smoothing_factor per_device_train_batch_size gradient_accumulation_steps max_tokens_per_batch "
-        "num_train_epochs max_steps time_limit_minutes ema_decay seed optim bf16 fp16 generation_num_beams "
-        "per_device_eval_batch_size"
+        "num_train_epochs max_steps time_limit_minutes ema_decay seed optim optim_args bf16 fp16 "
+        "generation_num_beams per_device_eval_batch_size"
     )
     values = {name: getattr(args, name, None) for name in names.split()}
     if args.max_tokens_per_batch:

@@ -7,6 +7,7 @@ from transformers import GenerationConfig, Seq2SeqTrainer, TrainingArguments
 
 from ..errors import InputError
 from ..saved_files import reason
+from .muon import MUON, muon_arguments
 from .resume import require_checkpoint
 
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}  # others are named as the tracker
@@ -23,6 +24,8 @@ def check_stock_choices(args: TrainingArguments) -> None:
         raise InputError("--save_strategy best needs --metric_for_best_model, such as loss")
     if args.optim_args and not all(part.count("=") == 1 for part in args.optim_args.replace(" ", "").split(",")):
         raise InputError(f"--optim_args {args.optim_args} must be name=value, several separated by commas")
+    if args.optim == MUON:
+        muon_arguments(args.optim_args)
     if args.resume_from_checkpoint:
         require_checkpoint(args.resume_from_checkpoint)
     _check_generation_config(getattr(args, "generation_config", None))

@@ -18,6 +18,7 @@ from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
 from .divergence import DivergenceGuard
 from .early_stopping import EarlyStopping
+from .muon import MUON, make_muon
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
@@ -42,9 +43,11 @@ class RoFormerLiteTrainerMixin:
         super().__init__(*args, **kwargs)
         self.lengths = lengths
         self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            for option, is_given in (("ema_decay", self.averaging), ("optim muon", self.args.optim == MUON)):
+                if is_given:
+                    raise InputError(f"--{option} needs whole weights in every process: not with FSDP or DeepSpeed")
         if self.averaging is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise InputError("--ema_decay needs the whole weights in every process: not with FSDP or DeepSpeed")
             self.add_callback(self.averaging)
         # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
         self.label_smoothing = 0.0
@@ -103,6 +106,12 @@ class RoFormerLiteTrainerMixin:
             yield
         finally:
             self.args.train_sampling_strategy = strategy
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        if self.args.optim == MUON and self.optimizer is None:
+            model = self.model if model is None else model
+            self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
+        return super().create_optimizer(model)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

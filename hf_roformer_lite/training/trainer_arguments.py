@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from .arguments import HubArguments, OwnTrainingArguments
 from .metrics import LOWER_IS_BETTER
+from .muon import MUON
 from .stock_limits import check_stock_values
 
 _FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
@@ -38,7 +40,12 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
+        optim = self.optim
+        if optim == MUON:  # transformers' list of optimizers does not have it
+            self.optim = OptimizerNames.ADAMW_TORCH_FUSED
         super(OwnTrainingArguments, self).__post_init__()  # of transformers, or of what extends it
+        if optim == MUON:
+            self.optim = optim
 
     def follow_data(self, examples: int) -> None:
         """Take as many epochs as show 300,000 training examples, from 3 to 20, where no number was given.

@@ -7,7 +7,9 @@ two tensor-parallel ones the same four each.
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,7 @@ from transformers.distributed import DistributedConfig
 from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
 
 import hf_roformer_lite as rl
+from hf_roformer_lite.training.muon import make_muon
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20
@@ -69,7 +72,7 @@ def with_loop(kind: str, model: PreTrainedModel, steps: range = range(STEPS), op
     rank = dist.get_rank() if is_shared else 0
     items = (batch_of(kind)["labels"] != -100).sum()
     batch = batch_of(kind, slice(rank * 8 // size, (rank + 1) * 8 // size))
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = optimizer or adamw(model)
     losses = []
     for _ in steps:
         loss = model.train()(**batch, num_items_in_batch=items).loss * size
@@ -83,13 +86,23 @@ def with_loop(kind: str, model: PreTrainedModel, steps: range = range(STEPS), op
     return losses
 
 
-def with_accelerate(kind: str) -> list[float]:
+def adamw(model: PreTrainedModel) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def muon(model: PreTrainedModel) -> torch.optim.Optimizer:
+    numbers = {"learning_rate": 1e-3, "weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999}
+    arguments = SimpleNamespace(**numbers, adam_epsilon=1e-8, optim_args=None)
+    return make_muon(model, arguments, [name for name, weight in model.named_parameters() if weight.ndim == 2])
+
+
+def with_accelerate(kind: str, make_optimizer: Callable[[PreTrainedModel], torch.optim.Optimizer]) -> list[float]:
     """Train by accelerate's own loop: prepare, backward, gather."""
     AcceleratorState._reset_state()
     accelerator = Accelerator(cpu=True)
     model = make_model(kind).train()
     loader = DataLoader(make_rows(kind), batch_size=4 // accelerator.num_processes)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
+    model, optimizer, loader = accelerator.prepare(model, make_optimizer(model), loader)
     losses: list[float] = []
     while len(losses) < STEPS:
         for batch in loader:
@@ -163,13 +176,13 @@ def sharded(out: Path, results: dict, way: str) -> None:
 def resumed_fsdp(out: Path, results: dict) -> None:
     """Ten steps, a checkpoint in shards, and ten more by a model and an optimiser that were made anew."""
     model = load("mlm", out, fsdp_size=2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = adamw(model)
     losses = with_loop("mlm", model, range(10), optimizer)
     model.save_pretrained(out / "fsdp-checkpoint", distributed_checkpoint=True)
     save_optimizer_distributed(model, optimizer, str(out / "fsdp-checkpoint" / "optimizer"))
     config = DistributedConfig(fsdp_size=2)
     model = rl.RoFormerLiteForMaskedLM.from_pretrained(out / "fsdp-checkpoint", distributed_config=config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = adamw(model)
     load_optimizer_distributed(model, optimizer, str(out / "fsdp-checkpoint" / "optimizer"))
     results["fsdp/mlm/resumed"] = losses + with_loop("mlm", model, range(10), optimizer)
 
@@ -181,7 +194,8 @@ def main(out: Path) -> None:
         for name, make in MODELS.items():
             make().save_pretrained(out / f"start-{name}")
     dist.barrier()
-    results["accelerate/mlm"] = with_accelerate("mlm")
+    results["accelerate/mlm"] = with_accelerate("mlm", adamw)
+    results["muon/mlm"] = with_accelerate("mlm", muon)
     for kind in KINDS:
         results[f"ddp/{kind}"] = with_trainer(kind, make_model(kind), out / f"ddp-{kind}")
         results[f"trainer-fsdp/{kind}"] = with_trainer(

@@ -15,7 +15,18 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from conftest import ROOT
-from distributed_worker import KINDS, MODELS, SHARDED, STEPS, batch_of, generated, streamed_rows, with_accelerate
+from distributed_worker import (
+    KINDS,
+    MODELS,
+    SHARDED,
+    STEPS,
+    adamw,
+    batch_of,
+    generated,
+    muon,
+    streamed_rows,
+    with_accelerate,
+)
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
 from safetensors.torch import load_file
@@ -71,8 +82,9 @@ def test_trainer_in_two_processes_equals_one(way, kind, one, two, out, alone):
         torch.testing.assert_close(*(model(**batch_of(kind)).logits for model in models), rtol=0, atol=1e-3)
 
 
-def test_accelerate_loop_in_two_processes_equals_one(two):
-    assert_same_losses(two["accelerate/mlm"], with_accelerate("mlm"))
+@pytest.mark.parametrize("way, make_optimizer", [("accelerate", adamw), ("muon", muon)])
+def test_accelerate_loop_in_two_processes_equals_one(way, make_optimizer, two):
+    assert_same_losses(two[f"{way}/mlm"], with_accelerate("mlm", make_optimizer))
 
 
 def test_stream_in_two_processes_equals_one(two, tmp_path):

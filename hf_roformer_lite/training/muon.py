@@ -1,0 +1,105 @@
+"""Muon for the matrices inside the layers, AdamW for all other weights: `--optim muon`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+from transformers import TrainingArguments
+
+from ..errors import InputError, check_number
+from ..model.modeling_roformer_lite import RoFormerLiteModel
+
+MUON = "muon"  # as `--optim` names it
+_LIMITS = {
+    "lr": {"at_least": 0},
+    "momentum": {"at_least": 0, "below": 1},
+    "weight_decay": {"at_least": 0},
+    "ns_steps": {"at_least": 1, "below": 100},
+}
+
+
+class MuonWithAdamW(Optimizer):
+    """torch's `Muon` and `AdamW` as one optimizer, with the groups of both and one state.
+
+    Muon makes the steps of a matrix orthogonal, so that every direction of the matrix learns alike (Jordan et al.
+    2024, https://kellerjordan.github.io/posts/muon/). That suits the matrices between hidden states. Embeddings,
+    output layers, norms and biases are left to AdamW.
+
+    Args:
+        matrices: Weights with two dimensions, for Muon.
+        others: Groups of all other weights, for AdamW.
+        muon: Further arguments of `Muon`.
+        adamw: Further arguments of `AdamW`.
+    """
+
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        others: Iterable[dict[str, Any]],
+        muon: dict[str, Any],
+        adamw: dict[str, Any],
+    ):
+        self._adamw, self._muon = AdamW(others, **adamw), Muon(matrices, **muon)
+        super().__init__([*self._adamw.param_groups, *self._muon.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Let both parts have the groups and the state of the whole, which schedulers and checkpoints change."""
+        self._adamw.param_groups, self._muon.param_groups = self.param_groups[:-1], self.param_groups[-1:]
+        self._adamw.state = self._muon.state = self.state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+
+    def step(self, closure: Any = None) -> Any:
+        loss = self._adamw.step(closure)
+        self._muon.step()
+        return loss
+
+
+def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str]) -> MuonWithAdamW:
+    """The optimizer of `--optim muon`.
+
+    A step of Muon is scaled to the size that AdamW's steps have (Liu et al. 2025, arXiv:2502.16982, section 2.2), so
+    that one learning rate serves both.
+
+    Args:
+        model: The model, or a wrapper of it; the stacks inside are looked for.
+        args: Learning rate, weight decay, AdamW's numbers; `optim_args` are arguments of `torch.optim.Muon`.
+        decayed: Names of the weights that decay.
+    """
+    stacks = [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]
+    in_layers = [weight for stack in stacks for weight in stack.layers.parameters()]
+    matrices = [weight for weight in dict.fromkeys(in_layers) if weight.ndim == 2 and weight.requires_grad]
+    if not matrices:
+        raise InputError("--optim muon: the model has no matrices to train in its layers; leave the option out")
+    chosen, decays = set(matrices), set(decayed)
+    groups: dict[float, list[nn.Parameter]] = {args.weight_decay: [], 0.0: []}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight not in chosen:
+            groups[args.weight_decay if name in decays else 0.0].append(weight)
+    others = [{"params": weights, "weight_decay": decay} for decay, weights in groups.items()]
+    muon = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
+    adamw = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    return MuonWithAdamW(matrices, others, muon | muon_arguments(args.optim_args), adamw | {"fused": True})
+
+
+def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
+    """Arguments of `torch.optim.Muon` from `--optim_args`, such as `lr=0.02,momentum=0.9`.
+
+    Raises:
+        InputError: for another name or an impossible value.
+    """
+    arguments: dict[str, float | int] = {}
+    for part in optim_args.replace(" ", "").split(",") if optim_args else ():
+        name, value = part.split("=")
+        if name not in _LIMITS:
+            raise InputError(f"--optim_args {part}: with --optim muon the names are {', '.join(_LIMITS)}")
+        try:
+            arguments[name] = int(value) if name == "ns_steps" else float(value)
+        except ValueError as error:
+            raise InputError(f"--optim_args {part}: {value!r} is no number") from error
+        check_number(f"optim_args {name}", arguments[name], **_LIMITS[name])
+    return arguments
