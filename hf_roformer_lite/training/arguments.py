@@ -117,6 +117,7 @@ class ModelArguments:
         if self.tokenizer is not None:
             self._refuse("--tokenizer", "which is taken as it is", *_NEW_TOKENIZER)
         self.has_size = self.size is not None
+        self.has_tokenizer_options = any(getattr(self, name) is not None for name in _NEW_TOKENIZER)
         for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
             if getattr(self, name) is None:
                 setattr(self, name, default)

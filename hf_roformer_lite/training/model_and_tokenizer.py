@@ -26,7 +26,7 @@ def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path
 
     A trained tokenizer is kept in `state_dir`, where the other processes and a continued training find it.
     """
-    given = options.model.tokenizer or next(iter(options.model.pretrained), None)
+    given = tokenizer_source(options)
     if given:
         tokenizer = pretrained_tokenizer(given)
     else:
@@ -38,6 +38,12 @@ def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path
     tokenizer.model_max_length = options.task.max_length
     options.task.prepare_tokenizer(tokenizer)
     return tokenizer
+
+
+def tokenizer_source(options: "TrainOptions") -> str | None:
+    """The name of the tokenizer that is taken as it is; None where one is trained."""
+    given = options.model.tokenizer or next(iter(options.model.pretrained), None)
+    return given if given or options.model.has_tokenizer_options else options.task.tokenizer_name
 
 
 def _train_tokenizer(options: "TrainOptions", train_rows: Dataset) -> RoFormerLiteTokenizer:

@@ -222,7 +222,8 @@ class EmbedDataArguments(SentenceDataArguments):
         default=None,
         metadata={
             "help": "A model of sentence-transformers, a directory or a name on the Hub: learn its vectors of the "
-            "texts in the column text."
+            "texts in the column text. A new model takes over its tokenizer and begins with its vectors of single "
+            "tokens, unless options such as --vocab_size ask for a new tokenizer."
         },
     )
     matryoshka: list[int] = field(

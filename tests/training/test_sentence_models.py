@@ -23,7 +23,7 @@ from hf_roformer_lite.sentence_encoder import check_sentence_modules
 from hf_roformer_lite.training.baselines.similarity import TfidfCosine, ranking_metrics
 from hf_roformer_lite.training.clock import TrainingClock
 from hf_roformer_lite.training.sentence_data import candidates, queries_and_documents
-from hf_roformer_lite.training.tasks.embed import principal_axes
+from hf_roformer_lite.training.teacher import principal_axes
 
 TOPICS = ["harbour boat sail wave tide", "oven bread flour dough crust", "orbit star moon comet sky"]
 WORDS = [topic.split() for topic in TOPICS]
@@ -170,6 +170,25 @@ def test_a_teacher_is_learnt_and_measured_by_scores(trained):
     assert set(found["metrics"]["validation"]) == {"loss", "spearman", "pearson"}
     train(folder, "embed", "texts.txt", "scored", [*teacher, *scored])
     assert len(Predictor.load(str(folder / "scored"), "cpu").answer(["moon"], 1)[0].columns["embedding"]) == 8
+
+
+def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
+    """Unless it is to have a tokenizer of its own. Distances between the vectors of two tokens are the teacher's."""
+    folder, _ = trained
+    options = " ".join(OPTIONS).replace("--vocab_size 300 ", "").replace("3e-3", "0").split()
+    command = ["train", "embed", "--train_file", str(folder / "texts.txt"), "--teacher", str(folder / "embed")]
+    assert main([*command, *options, "--output_dir", str(folder / "begun")]) == 0
+    teacher, begun = (Predictor.load(str(folder / name), "cpu").saved for name in ("embed", "begun"))
+    assert begun.tokenizer.get_vocab() == teacher.tokenizer.get_vocab()
+    words = [word for word in sum(WORDS, []) if len(teacher.tokenizer(word)["input_ids"]) == 3]
+    assert len(words) > 4
+    ids = [teacher.tokenizer(word)["input_ids"][1] for word in words]
+    theirs = torch.pdist(torch.tensor(teacher.model.encode(words, normalize_embeddings=True)))
+    ours = torch.pdist(begun.model[0].model.get_input_embeddings().weight[ids].detach())
+    torch.testing.assert_close(ours / ours.mean(), theirs / theirs.mean(), rtol=1e-3, atol=1e-3)
+    assert main([*command, *OPTIONS, "--output_dir", str(folder / "own")]) == 0
+    own = Predictor.load(str(folder / "own"), "cpu").saved.tokenizer
+    assert own.get_vocab() != teacher.tokenizer.get_vocab()
 
 
 def test_the_modules_of_a_given_model_are_kept(trained):

@@ -178,6 +178,11 @@ class Task(ABC):
             "preprocess_logits_for_metrics": self.reduce_logits,
         }
 
+    @property
+    def tokenizer_name(self) -> str | None:
+        """Where a new model's tokenizer comes from, unless the options say otherwise. Default: the training data."""
+        return None
+
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
         """Give a new head on weights that were trained before a better start than random numbers."""
         return None

@@ -13,6 +13,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from ...errors import InputError
 from ...output_directory import RESULTS_FILE
 from ..data_files import Row
+from ..model_and_tokenizer import tokenizer_source
 from ..sentence_models import naming_sentence_model
 from ..task_arguments import EmbedDataArguments
 from .answers import Answer, Input, SavedModel
@@ -76,6 +77,10 @@ class EmbedTask(SentenceTask):
 
     # the teacher
 
+    @property
+    def tokenizer_name(self) -> str | None:
+        return self.args.teacher
+
     @cached_property
     def teacher(self) -> SentenceTransformer:
         """The model whose vectors are learnt."""
@@ -112,6 +117,8 @@ class EmbedTask(SentenceTask):
             )
         axes = None
         if width < given or self.args.matryoshka:
+            from ..teacher import principal_axes
+
             axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
         for split, dataset in encoded.items():
             if "label" not in dataset.column_names:
@@ -128,6 +135,10 @@ class EmbedTask(SentenceTask):
     # training
 
     def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
+        if self.args.teacher is not None and tokenizer_source(options) == self.args.teacher:
+            from ..teacher import take_over_tokens
+
+            take_over_tokens(model.get_input_embeddings(), self.teacher)
         parts = super().trainer_parts(options, model, *data)
         for module in self.sentence_model:
             pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
@@ -225,15 +236,3 @@ class EmbedTask(SentenceTask):
         vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
         rows = [[float(f"{number:.8g}") for number in vector] for vector in vectors.tolist()]
         return [Answer(json.dumps(row), {"embedding": row}) for row in rows]
-
-
-def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
-    """The directions `(given, width)` in which the vectors of the column `label` are largest, largest first.
-
-    Of all projections to so many numbers, that on these keeps most of the products of all pairs of vectors.
-    """
-    given = len(vectors[0]["label"])
-    products = np.zeros((given, given))
-    for batch in vectors.iter(batch_size=10_000):
-        products += batch["label"].T @ batch["label"]
-    return np.linalg.eigh(products)[1][:, ::-1][:, :width].astype(np.float32)
