@@ -16,13 +16,13 @@ from .errors import InputError
 # Each is a module of `commands/` with a function `main`, which takes the command's own arguments.
 COMMANDS = {
     "demo": "train, evaluate and save a small model on data made by the package itself; nothing to download",
-    "train": "train a model on your own data: seq2seq, mlm, causal, classify or tag",
+    "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
     "predict": "read lines or a column of a table, write the answers of a trained model",
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp, OpenVINO",
-    "serve": "answer requests over HTTP with a causal model, as `transformers serve` does",
+    "serve": "answer requests over HTTP: text by a causal model, vectors by an encoder",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 
