@@ -60,6 +60,7 @@ def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
         base=" and ".join(map(_shown_base, options.model.pretrained)),
+        teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
         dataset_title=_dataset_title(options),
         limitations=options.card.limitations or _LIMITATIONS,
     )

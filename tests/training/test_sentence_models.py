@@ -145,6 +145,7 @@ def test_results_and_card(trained):
         assert found["main_metric"] in found["baselines"]["cosine of TF-IDF"]["validation"]
         card = (folder / task / "README.md").read_text("utf-8")
         assert "library_name: sentence-transformers" in card and "hf_roformer_lite[embed]" in card
+        assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])  # a heading needs an empty line before it
     assert results["embed"]["metrics"]["validation"]["spearman"] > 0.5
 
 
@@ -180,6 +181,7 @@ def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
     assert main([*command, *options, "--output_dir", str(folder / "begun")]) == 0
     teacher, begun = (Predictor.load(str(folder / name), "cpu").saved for name in ("embed", "begun"))
     assert begun.tokenizer.get_vocab() == teacher.tokenizer.get_vocab()
+    assert "rows), to give the vectors of embed, with\n" in (folder / "begun" / "README.md").read_text("utf-8")
     words = [word for word in sum(WORDS, []) if len(teacher.tokenizer(word)["input_ids"]) == 3]
     assert len(words) > 4
     ids = [teacher.tokenizer(word)["input_ids"][1] for word in words]
