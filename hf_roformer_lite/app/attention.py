@@ -78,7 +78,8 @@ def attention_maps(predictor: Predictor, parts: list[str], options: dict[str, An
 
 
 def attention_table(maps: AttentionMaps, layer: int, head: int | None) -> str:
-    """One map as a table of HTML, the darker the more a row looks at a column.
+    """One map as a table of HTML, the darker the more a row looks at a column. The largest probability has the full
+    colour: in a long text all of them are small.
 
     Args:
         maps: Of which one layer is shown.
@@ -93,16 +94,20 @@ def attention_table(maps: AttentionMaps, layer: int, head: int | None) -> str:
         raise InputError(f"head {head + 1}: the {maps.name} has {heads} heads")
     shown = maps.probabilities[layer].mean(0) if head is None else maps.probabilities[layer, head]
     top = "".join(f'<th scope="col"><span>{escape(token)}</span></th>' for token in maps.columns)
+    largest = float(shown.max())
     lines = [
-        f'<tr><th scope="row">{escape(token)}</th>{"".join(map(_cell, numbers))}</tr>'
+        f'<tr><th scope="row">{escape(token)}</th>{"".join(_cell(number, largest) for number in numbers)}</tr>'
         for token, numbers in zip(maps.rows, shown.tolist(), strict=True)
     ]
-    note = f"<p>The first {SHOWN_TOKENS} tokens.</p>" if SHOWN_TOKENS in map(len, (maps.rows, maps.columns)) else ""
-    return f'<table class="attention"><tr><td></td>{top}</tr>{"".join(lines)}</table>{note}'
+    note = f"The darkest cell is {largest:.2f}; a row sums to 1."
+    if SHOWN_TOKENS in map(len, (maps.rows, maps.columns)):
+        note += f" The first {SHOWN_TOKENS} tokens are shown."
+    table = f'<table class="attention"><tr><td></td>{top}</tr>{"".join(lines)}</table>'
+    return f'<div class="attention">{table}</div><p>{note}</p>'
 
 
-def _cell(probability: float) -> str:
-    return f'<td style="background: rgba({_COLOUR}, {probability:.3f})" title="{probability:.3f}"></td>'
+def _cell(probability: float, largest: float) -> str:
+    return f'<td style="background: rgba({_COLOUR}, {probability / largest:.3f})" title="{probability:.3f}"></td>'
 
 
 def _encode(predictor: Predictor, parts: list[str], options: dict[str, Any]) -> BatchEncoding:

@@ -63,6 +63,11 @@ def open_page(
 def launch(page: gradio.Blocks, host: str | None = None, port: int | None = None, wait: bool = True) -> None:
     """Open a page on this machine alone unless `host` says otherwise.
 
+    Args:
+        page: As `build_page` makes it.
+        host, port: As in `open_page`.
+        wait: Whether to return only when the process is ended.
+
     Raises:
         InputError: when the address cannot be listened at.
     """
@@ -70,7 +75,7 @@ def launch(page: gradio.Blocks, host: str | None = None, port: int | None = None
         page.launch(
             server_name=host,
             server_port=port,
-            prevent_thread_lock=not wait,
+            prevent_thread_lock=True,
             css=CSS,
             theme=gradio.themes.Default(),  # its fonts come with Gradio
             share=False,
@@ -82,6 +87,9 @@ def launch(page: gradio.Blocks, host: str | None = None, port: int | None = None
         raise InputError(
             f"the page cannot be opened at {host or 'this machine'}, port {port or 7860}: {error}"
         ) from error
+    print(f"{page.title}: {page.local_url}", flush=True)
+    if wait:
+        page.block_thread()
 
 
 def read_texts(path: str | None) -> str:

@@ -5,7 +5,7 @@ import csv
 import io
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -16,14 +16,15 @@ from gradio.components import Component
 
 from ..errors import InputError
 from .attention import AttentionMaps, attention_table
-from .options import option_fields
+from .options import given_options, option_fields
 from .trial import Trial
 from .views import VIEWS, View, lines_of
 
 CSS = """
-table.attention { width: auto !important; font-size: 0.8rem; }
+div.attention { overflow-x: auto; }
+table.attention { width: auto !important; font-size: 0.8rem; border: none !important; }
 table.attention th { font-weight: normal; white-space: pre; padding: 1px 4px; text-align: right; }
-table.attention th, table.attention tr:first-child td { border: none !important; }
+table.attention tr, table.attention th, table.attention tr:first-child td { border: none !important; }
 table.attention th[scope=col] { vertical-align: bottom; padding: 4px 1px; }
 table.attention th[scope=col] span { writing-mode: vertical-rl; transform: rotate(180deg); }
 table.attention td { min-width: 1.4rem; height: 1.4rem; padding: 0; border: 1px solid rgba(128, 128, 128, 0.25); }
@@ -77,7 +78,7 @@ def _attention_part(trial: Trial) -> _Picture:
     maps = trial.attention(["a", "a"] if trial.takes_pairs else "a", {"max_new_tokens": 1})
     heads = max(kind.probabilities.shape[1] for kind in maps)
     with gradio.Accordion("Where the model looked", open=False):
-        gradio.Markdown("A row is a token that looks; the darker a cell, the more it takes from the token above it.")
+        gradio.Markdown("A row is a token that looks; the darker a cell, the more it takes from the token above.")
         with gradio.Row():
             last = f"{maps[0].name}, layer {len(maps[0].probabilities)}"
             layer = gradio.Dropdown(list(_layers(maps)), value=last, label="Attention")
@@ -121,14 +122,16 @@ def _connect_one(
         texts = [text or "" for text in values[: len(boxes)]]
         if not all(map(str.strip, texts)):
             raise InputError("nothing to answer: a box is empty")
-        shown = view.show(texts, _given(view, values[len(boxes) :]))
+        shown = view.show(texts, given_options(view.option_names, values[len(boxes) :]))
         return shown if len(shown) > 1 else shown[0]
 
     def look(layer: str, head: str, *values: Any) -> str:
         texts = [text or "" for text in values[: len(boxes)]]
         if not all(map(str.strip, texts)):
             return ""
-        maps = _layers(view.trial.attention(view.input_of(*texts), _given(view, values[len(boxes) :])))
+        maps = _layers(
+            view.trial.attention(view.input_of(*texts), given_options(view.option_names, values[len(boxes) :]))
+        )
         number = None if head == _MEAN else int(head.removeprefix("head ")) - 1
         return attention_table(*maps[layer], number)
 
@@ -146,17 +149,12 @@ def _connect_several(view: View, several: _Several, options: list[Component]) ->
         lines = lines_of(text or "")
         if not lines:
             raise InputError("nothing to answer: there is no line with text")
-        cells = view.trial.table(lines, _given(view, values))
+        cells = view.trial.table(lines, given_options(view.option_names, values))
         headers, *rows = csv.reader(io.StringIO(cells, newline=""))
         return {"headers": headers, "data": rows}, _download(cells)
 
     inputs, outputs = [several.lines, *options], [several.table, several.link]
     several.ask.click(_on_page(table), inputs, outputs, api_name="table")
-
-
-def _given(view: View, values: Sequence[Any]) -> dict[str, Any]:
-    """The options that are filled in, by their names."""
-    return {name: value for name, value in zip(view.option_names, values, strict=True) if value is not None}
 
 
 def _download(cells: str) -> str:

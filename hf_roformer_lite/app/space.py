@@ -83,13 +83,12 @@ def write_space(name: str, out: str | Path, texts: str | None = None) -> Path:
 def requirements(predictor: Predictor) -> list[str]:
     """What the page of a model needs besides this package, each with the version that is installed here."""
     needed = [Requirement(line) for line in requires(_PACKAGE) or ()]
-    names = [need.name for need in needed if need.marker is None or need.marker.evaluate({"extra": "app"})]
-    modules = [*predictor.task.arguments.packages]
+    names = [need.name for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})]
+    modules = ["gradio", *predictor.task.arguments.packages]
     if isinstance(predictor.saved.tokenizer, RoFormerLiteJiebaTokenizer):
         modules.append("rjieba")
-    if modules:
-        distributions = packages_distributions()
-        names += [distributions[module][0] for module in modules]
+    distributions = packages_distributions()
+    names += [distributions[module][0] for module in modules]
     return [f"{name}=={version(name).partition('+')[0]}" for name in dict.fromkeys(names)]
 
 

@@ -122,10 +122,10 @@ class FillView(View):
         return f"A text with {self.trial.saved.tokenizer.mask_token} where a word shall be found"
 
     def outputs(self) -> list[Component]:
-        headers = ["mask", "token", "probability"]
+        headers, kinds = ["mask", "token", "probability"], ["number", "str", "number"]
         return [
             gradio.Textbox(label="Filled in", lines=2),
-            gradio.Dataframe(label="Most probable", headers=headers, datatype=["number", "str", "number"]),
+            gradio.Dataframe(label="Most probable", headers=headers, datatype=kinds, interactive=False),
         ]
 
     def show(self, values: Sequence[str], options: dict[str, Any]) -> list[Any]:
@@ -140,7 +140,7 @@ class RankView(View):
     def boxes(self) -> list[Component]:
         return [
             gradio.Textbox(label="Query", lines=2, autofocus=True),
-            gradio.Textbox(label="Texts, one a line", lines=8, value=self.texts),
+            gradio.Textbox(label="Texts, one a line", lines=8, max_lines=8, value=self.texts),
         ]
 
     def input_of(self, *values: str) -> Input:
@@ -149,10 +149,11 @@ class RankView(View):
         return [values[0], next(iter(lines_of(values[1])), "")]
 
     def outputs(self) -> list[Component]:
-        return [gradio.Dataframe(label="Nearest", headers=["text", "score"], datatype=["str", "number"], wrap=True)]
+        shape = {"headers": ["score", "text"], "datatype": ["number", "str"], "column_widths": ["20%", "80%"]}
+        return [gradio.Dataframe(label="Nearest", wrap=True, interactive=False, **shape)]
 
     def show(self, values: Sequence[str], options: dict[str, Any]) -> list[Any]:
-        return [[[text, score] for text, score in self.trial.rank(values[0], lines_of(values[1]))]]
+        return [[[score, text] for text, score in self.trial.rank(values[0], lines_of(values[1]))]]
 
 
 VIEWS: dict[str, type[View]] = {

@@ -29,8 +29,15 @@ from hf_roformer_lite.errors import InputError  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
 MASKED = "a [MASK] film in [MASK]"
-CAUSAL = {"max_new_tokens": 5, "temperature": 1.5, "top_p": None, "top_k": 7, "repetition_penalty": None, "seed": 3}
-CAUSAL |= {"greedy": False, "beams": None}
+CAUSAL = {
+    "max_new_tokens": "5",
+    "temperature": "1.5",
+    "top_p": "",
+    "top_k": "7",
+    "repetition_penalty": "",
+    "seed": "3",
+}
+CAUSAL |= {"greedy": False, "beams": ""}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,7 +115,7 @@ def test_tables_are_those_of_predict(kind, client_of, directory_of, place):
     with (place / "rows.csv").open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, lineterminator="\n").writerows([["text"], *([text] for text in texts)])
     files = ["--input_file", place / "rows.csv", "--output_file", place / "out.csv", "--text_column", "text"]
-    unset = [False if field["component"] == "Checkbox" else None for field in fields_of(client_of(kind), "/table")[1:]]
+    unset = [False if field["component"] == "Checkbox" else "" for field in fields_of(client_of(kind), "/table")[1:]]
     assert main(["predict", str(directory_of(kind)), *map(str, files)]) == 0
     shown, link = client_of(kind).predict("\n".join(["", *texts]), *unset, api_name="/table")
     assert table_of(link) == (place / "out.csv").read_bytes().decode()
@@ -126,8 +133,8 @@ def test_labels_and_scores(client_of, predicted):
 
 
 def test_several_labels(client_of, predicted):
-    for threshold in (None, 0.3):
-        options = [] if threshold is None else ["--threshold", str(threshold)]
+    for threshold in ("", "0.3"):
+        options = ["--threshold", threshold] if threshold else []
         labels, scores = client_of("labels").predict(TEXTS[0], threshold, api_name="/answer")
         assert [labels] == predicted("labels", TEXTS[:1], *options)
         assert {one["label"] for one in scores["confidences"]} == {"a", "b", "c"}
@@ -175,8 +182,8 @@ def test_entities():
 
 
 def test_text_to_text(client_of, predicted):
-    for beams, length in ((None, None), (3, 6)):
-        options = [] if beams is None else ["--beams", "3", "--max_new_tokens", "6"]
+    for beams, length in (("", ""), ("3", "6")):
+        options = ["--beams", beams, "--max_new_tokens", length] if beams else []
         shown = client_of("seq2seq").predict(TEXTS[0], beams, length, api_name="/answer")
         assert [shown] == predicted("seq2seq", TEXTS[:1], *options)
 
@@ -184,13 +191,13 @@ def test_text_to_text(client_of, predicted):
 def test_continuations(client_of, predicted):
     """Drawn by the same numbers, twice the same, and by beams."""
     client = client_of("causal")
-    options = [text for name, value in CAUSAL.items() if value for text in (f"--{name}", str(value))]
+    options = [text for name, value in CAUSAL.items() if value for text in (f"--{name}", value)]
     labels = [field["label"] for field in fields_of(client, "/answer")[1:]]
     assert set(labels) == set(CAUSAL)
     for _ in range(2):
         shown = client.predict(TEXTS[0], *(CAUSAL[label] for label in labels), api_name="/answer")
         assert [shown] == predicted("causal", TEXTS[:1], *options)
-    searched = [{"beams": 2, "max_new_tokens": 4, "greedy": False}.get(label) for label in labels]
+    searched = [{"beams": "2", "max_new_tokens": "4", "greedy": False}.get(label, "") for label in labels]
     shown = client.predict(TEXTS[0], *searched, api_name="/answer")
     assert [shown] == predicted("causal", TEXTS[:1], "--beams", "2", "--max_new_tokens", "4")
 
@@ -215,7 +222,7 @@ def test_masks(client_of, predicted, directory_of):
 @pytest.mark.parametrize("kind", ["embed", "sparse", "rerank", "colbert"])
 def test_nearest_texts(kind, client_of, predicted):
     table = client_of(kind).predict(TEXTS[0], "\n".join(TEXTS[1:]) + "\n\n", api_name="/answer")
-    scores = dict(table["data"])
+    scores = {text: score for score, text in table["data"]}
     assert list(scores.values()) == sorted(scores.values(), reverse=True) and set(scores) == set(TEXTS[1:])
     if kind in ("rerank", "colbert"):
         lines = predicted(kind, [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]])
@@ -262,18 +269,19 @@ def test_attention(kind, client_of, directory_of):
 
 def test_attention_on_the_page(client_of):
     client = client_of("seq2seq")
-    shown = client.predict("cross-attention, layer 1", "head 1", "<b>&", None, None, api_name="/attention")
-    assert shown.startswith('<table class="attention">') and "<b>" not in shown and "→" in shown
+    shown = client.predict("cross-attention, layer 1", "head 1", "<b>&", "", "", api_name="/attention")
+    assert shown.startswith('<div class="attention">') and "<b>" not in shown and "→" in shown
     with pytest.raises(AppError, match="is not in the list of choices"):
-        client.predict("encoder, layer 3", "head 1", TEXTS[0], None, None, api_name="/attention")
+        client.predict("encoder, layer 3", "head 1", TEXTS[0], "", "", api_name="/attention")
 
 
 def test_mistakes_are_told_to_visitors(client_of):
     for kind, values, message in (
         ("classify", [" "], "a box is empty"),
         ("mlm", ["a film"], r"has no \[MASK\]"),
-        ("seq2seq", ["a", 2, 5000], "5000 is greater than maximum"),
-        ("seq2seq", ["a", 0, None], "--beams=0 must be at least 1"),
+        ("seq2seq", ["a", "2", "5000"], "--max_new_tokens=5000 must be at most 1024"),
+        ("seq2seq", ["a", "0", ""], "--beams=0 must be at least 1"),
+        ("seq2seq", ["a", "1.5", ""], "--beams=1.5 must be a whole number"),
         ("classify", ["a" * 20_001], "a text of 20001 characters; this page takes 20000"),
     ):
         with pytest.raises(AppError, match=message):
