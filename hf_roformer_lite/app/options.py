@@ -34,13 +34,14 @@ def option_fields(task: str, names: Sequence[str]) -> list[Component]:
     return made
 
 
-def given_options(names: Sequence[str], values: Sequence[str | bool]) -> dict[str, Any]:
-    """The options that are filled in, by their names.
+def given_options(names: Sequence[str], values: Sequence[str | bool | None]) -> dict[str, Any]:
+    """The options that are filled in, by their names. A browser that has not drawn a field yet sends None.
 
     Raises:
         InputError: when one is no number, or more than the page allows.
     """
-    given = {name: _value(name, value) for name, value in zip(names, values, strict=True) if value not in ("", False)}
+    filled = {name: value for name, value in zip(names, values, strict=True) if value}
+    given = {name: _value(name, value) for name, value in filled.items()}
     for name, most in _MOST.items():
         check_number(name, given.get(name), at_most=most)
     return given

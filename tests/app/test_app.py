@@ -182,7 +182,7 @@ def test_entities():
 
 
 def test_text_to_text(client_of, predicted):
-    for beams, length in (("", ""), ("3", "6")):
+    for beams, length in (("", None), ("3", "6")):
         options = ["--beams", beams, "--max_new_tokens", length] if beams else []
         shown = client_of("seq2seq").predict(TEXTS[0], beams, length, api_name="/answer")
         assert [shown] == predicted("seq2seq", TEXTS[:1], *options)

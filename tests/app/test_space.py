@@ -66,6 +66,7 @@ def running(command: list[str], folder: Path, tmp_path: Path):
     assert not (tmp_path / "other_hosts").exists(), (tmp_path / "other_hosts").read_text()
 
 
+@pytest.mark.slow
 def test_a_space_runs_by_itself(tmp_path, capsys):
     model = save_model("entities", tmp_path / "names")
     (model / "README.md").write_text("---\nlicense: mit\n---\n# Names\n")
@@ -98,6 +99,7 @@ def test_texts_go_with_a_space(tmp_path):
     assert "sentence-transformers==" in (tmp_path / "space" / "requirements.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_page_reaches_nobody(tmp_path):
     """The command itself, with the usual environment."""
     model = save_model("classify", tmp_path / "model")
