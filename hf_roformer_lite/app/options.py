@@ -29,7 +29,7 @@ def option_fields(task: str, names: Sequence[str]) -> list[Component]:
     helps = {option.name: option.metadata["help"] for option in fields(AnsweringArguments)}
     made: list[Component] = []
     for name in names:
-        about = {"label": name, "info": _about(helps[name], task), "min_width": 200}
+        about = {"label": name, "info": _about(helps[name], task)}
         made.append(gradio.Checkbox(**about) if _KINDS[name] is bool else gradio.Textbox(max_lines=1, **about))
     return made
 

@@ -288,3 +288,10 @@ def test_mistakes_are_told_to_visitors(client_of):
             client_of(kind).predict(*values, api_name="/answer")
     with pytest.raises(AppError, match="1001 texts; this page takes 1000 at once"):
         client_of("classify").predict("a\n" * 1001, api_name="/table")
+
+
+def test_truncated_texts_are_told_to_visitors(client_of, monkeypatch):
+    told: list[str] = []
+    monkeypatch.setattr("gradio.Warning", told.append)
+    client_of("classify").predict("fine " * 60, api_name="/answer")
+    assert "1 lines are truncated to 48 tokens" in told
