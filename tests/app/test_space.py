@@ -53,17 +53,20 @@ def running(command: list[str], folder: Path, tmp_path: Path):
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         try:
-            for _ in range(600):
-                with socket.socket() as asked:
-                    if asked.connect_ex(("127.0.0.1", int(port))) == 0:
-                        break
-                assert server.poll() is None, (tmp_path / "log").read_text()
+            deadline = time.monotonic() + 300
+            while not _listens(int(port)):
+                assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
                 time.sleep(0.2)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
             server.communicate(timeout=60)
     assert not (tmp_path / "other_hosts").exists(), (tmp_path / "other_hosts").read_text()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.slow
