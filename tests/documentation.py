@@ -107,17 +107,24 @@ def run_bash(block: Block, folder: Path) -> str:
     if code.startswith("curl"):  # sent to the server of the block before it
         return ""
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
-    script, serve, options = code.partition("roformer-lite serve ")
+    server = re.search(r"^roformer-lite (serve|app) (?!.*--space )(.*)$", code, re.MULTILINE)
+    script = code[: server.start()] if server else code
     printed = run(["bash", "-euo", "pipefail", "-c", script.replace("roformer-lite ", CLI)], folder)
-    return printed + (answer_of_server(shlex.split(options), block, folder) if serve else "")
+    if server is None:
+        return printed
+    answer = answer_of_server if server[1] == "serve" else answer_of_page
+    return printed + answer(shlex.split(server[2]), block, folder)
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def answer_of_server(options: list[str], block: Block, folder: Path) -> str:
     """Start `roformer-lite serve` on a free port and send it the request that the page shows, or one like it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    options[options.index("--port") + 1] = port
+    options[options.index("--port") + 1] = port = free_port()
     request = json.dumps({"model": options[0], "prompt": "line 3 says", "max_tokens": 8})
     shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
     command = ["curl", "http://localhost:8000/v1/completions", "-H", "Content-Type: application/json", "-d", request]
@@ -144,3 +151,19 @@ def answer_of_server(options: list[str], block: Block, folder: Path) -> str:
         server.terminate()
         server.communicate(timeout=60)
     raise AssertionError("the server never listened")
+
+
+def answer_of_page(options: list[str], block: Block, folder: Path) -> str:
+    """Start `roformer-lite app` on a free port and ask what the page has a box for."""
+    from gradio_client import Client
+
+    options[options.index("--port") + 1] = port = free_port()
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    server = subprocess.Popen([*CLI.split(), "app", *options], cwd=folder, env=environment, stdout=subprocess.PIPE)
+    try:
+        assert port.encode() in server.stdout.readline(), "the page was never opened"
+        client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)
+        return str(client.predict("a fine film", api_name="/answer"))
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)

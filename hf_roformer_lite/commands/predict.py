@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .predictor import Predictor
 
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
-_SEED = 42
+SEED = 42
 _COLDEST = 1e-3  # logits divided by less are infinite in float16
 _SAMPLING = ("temperature", "top_p", "top_k", "seed")
 
@@ -132,7 +132,7 @@ class AnsweringArguments:
         default=None, metadata={"help": "causal: above 1, tokens that stand in the text already become less probable."}
     )
     seed: int | None = field(
-        default=None, metadata={"help": f"causal: the same seed gives the same text again. Default: {_SEED}"}
+        default=None, metadata={"help": f"causal: the same seed gives the same text again. Default: {SEED}"}
     )
 
     def __post_init__(self):
@@ -186,7 +186,7 @@ def main(argv: list[str]) -> None:
 
         disable_progress_bar()  # of loading the weights
         predictor = Predictor.load(paths.dir, files.device, options, files.engine)
-        set_seed(options.pop("seed", _SEED))
+        set_seed(options.pop("seed", SEED))
         if files.text_column is None:
             _answer_lines(predictor, files, options, output)
         else:

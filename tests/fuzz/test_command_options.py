@@ -45,6 +45,7 @@ RIGHT = {
     "bundle": "mlm",
     "demo": "",
     "serve": "mlm",
+    "app": "mlm",
 }
 LONG = "m" * 5000
 WRONG = {

@@ -270,13 +270,20 @@ class CausalLMTask(LanguageModelTask):
     @classmethod
     def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
         """Text that continues each input: drawn at random unless `greedy` or `beams` is given."""
+        ids, start = cls.continue_texts(saved, inputs, options)
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)]
+
+    @classmethod
+    def continue_texts(
+        cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> tuple[torch.Tensor, int]:
+        """Tokens `(B, L)` of each input, padded on the left, and of what was generated; where the latter begins."""
         prompts = [saved.tokenizer.cls_token + text for text in inputs]  # no [SEP], which would end the text
         encoded = saved.tokenizer(
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
         ).to(saved.model.device)
         arguments = {"max_new_tokens": 50, **generation_limits(options), **_choice_of_tokens(saved, options)}
-        generated = saved.model.generate(**encoded, **arguments)[:, encoded["input_ids"].shape[1] :]
-        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+        return saved.model.generate(**encoded, **arguments), encoded["input_ids"].shape[1]
 
 
 def _choice_of_tokens(saved: SavedModel, options: dict[str, Any]) -> dict[str, Any]:

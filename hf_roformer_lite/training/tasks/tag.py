@@ -83,7 +83,7 @@ class TagTask(LabelTask):
 
     def inspect_training_data(self, rows: Dataset) -> None:
         tags = set(chain.from_iterable(rows["tags"]))
-        self.has_entities = _mark_entities(tags)
+        self.has_entities = are_entities(tags)
         if self.unit == "auto":
             characters = "".join(chain.from_iterable(rows[: min(len(rows), 1000)]["tokens"]))
             mostly_han = len(_HAN.findall(characters)) > len(characters) / 2
@@ -152,7 +152,7 @@ class TagTask(LabelTask):
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         super().inspect_model(config, settings)
-        self.has_entities = _mark_entities(self.labels)
+        self.has_entities = are_entities(self.labels)
         self.unit = settings.get("unit", "words")
 
     def outcomes(
@@ -246,7 +246,7 @@ class TagTask(LabelTask):
         A sentence longer than what the model takes is tagged in parts, each for itself; of a word longer than that
         only the beginning is read.
         """
-        sentences = [cls._tokens(saved, given) for given in inputs]
+        sentences = [cls.tokens_of(saved, given) for given in inputs]
         parts = [(i, part) for i, words in enumerate(sentences) for part in split_sentence(saved.tokenizer, words)]
         tags: list[list[str]] = [[] for _ in sentences]
         at_once = max(len(inputs), _PARTS_AT_ONCE)
@@ -260,14 +260,14 @@ class TagTask(LabelTask):
         ]
 
     @staticmethod
-    def _tokens(saved: SavedModel, given: Input) -> list[str]:
+    def tokens_of(saved: SavedModel, given: Input) -> list[str]:
         """The tokens of a text; those that are given stay as they are."""
         if isinstance(given, list):
             return given
         return list("".join(given.split())) if saved.settings.get("unit") == "characters" else given.split()
 
 
-def _mark_entities(tags: Collection[str]) -> bool:
+def are_entities(tags: Collection[str]) -> bool:
     """Whether all tags are those of IOB2."""
     return all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
 

@@ -1,0 +1,128 @@
+"""A folder for the Hub's Spaces: the page of a model, the model, and the code that both need.
+
+The Hub installs what `requirements.txt` names. This package is on no index from which it could be installed, so its
+code lies in the folder, where `app.py` imports it.
+"""
+
+import os
+import platform
+import shutil
+from importlib.metadata import packages_distributions, requires, version
+from pathlib import Path
+
+from huggingface_hub import ModelCard, SpaceCardData
+from huggingface_hub.errors import HFValidationError
+from packaging.requirements import Requirement
+
+import hf_roformer_lite
+
+from .. import conversion
+from ..commands.predictor import Predictor
+from ..conversion.checkpoints import new_directory
+from ..model.tokenization_jieba import RoFormerLiteJiebaTokenizer
+from ..output_directory import complete_directory
+from ..saved_files import find_file
+from .launch import load_trial, read_texts
+
+_PACKAGE = hf_roformer_lite.__name__
+_MODEL, _TEXTS = "model", "texts.txt"
+# What trainings leave beside a model: states, logs, and arguments that are pickled.
+_NOT_OF_THE_MODEL = ("checkpoint-*", "runs", "training_args.bin", "*.pt", "*.pth", ".*", "__pycache__")
+
+_APP = '''"""The page of {title}: `python app.py` opens it here, and a Space opens it by itself."""
+
+from pathlib import Path
+
+from {package}.app.launch import open_page
+
+open_page({arguments})
+'''
+_README = """
+# {title}
+
+A page to try {model}, written by `roformer-lite app --space`. `{package}/` is the code of that package
+(version {version}, Apache-2.0), which no package index has.
+"""
+
+
+def write_space(name: str, out: str | Path, texts: str | None = None) -> Path:
+    """Write the folder of a Space.
+
+    Args:
+        name: A directory, which is copied, or a name on the Hub, from which the Space loads the model.
+        out: Where to write; must not exist yet.
+        texts: A file of texts that the page compares with a query.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: when `out` exists or cannot be written, or the model cannot be loaded.
+    """
+    target = new_directory(out)
+    lines = read_texts(texts)
+    predictor = load_trial(name, "cpu").predictor  # a Space that cannot load its model helps nobody
+    is_directory = os.path.isdir(name)
+    title = Path(name).resolve().name
+    arguments = f'str(Path(__file__).with_name("{_MODEL}"))' if is_directory else repr(name)
+    arguments += f", title={title!r}"
+    with complete_directory(target, "the Space") as folder:
+        if lines:
+            (folder / _TEXTS).write_text(lines + "\n", "utf-8")
+            arguments += f', texts=str(Path(__file__).with_name("{_TEXTS}"))'
+        if is_directory:
+            shutil.copytree(name, folder / _MODEL, ignore=shutil.ignore_patterns(*_NOT_OF_THE_MODEL))
+        _copy_package(folder)
+        app = _APP.format(title=title, package=_PACKAGE, arguments=arguments)
+        (folder / "app.py").write_text(app, "utf-8")
+        (folder / "requirements.txt").write_text("".join(f"{pin}\n" for pin in requirements(predictor)), "utf-8")
+        (folder / "README.md").write_text(_readme(name, title), "utf-8")
+    return target
+
+
+def requirements(predictor: Predictor) -> list[str]:
+    """What the page of a model needs besides this package, each with the version that is installed here."""
+    needed = [Requirement(line) for line in requires(_PACKAGE) or ()]
+    names = [need.name for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})]
+    modules = ["gradio", *predictor.task.arguments.packages]
+    if isinstance(predictor.saved.tokenizer, RoFormerLiteJiebaTokenizer):
+        modules.append("rjieba")
+    distributions = packages_distributions()
+    names += [distributions[module][0] for module in modules]
+    return [f"{name}=={version(name).partition('+')[0]}" for name in dict.fromkeys(names)]
+
+
+def _copy_package(folder: Path) -> None:
+    """The package as it is imported here; `conversion` may lie elsewhere, in a checkout of the repository."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for module in (hf_roformer_lite, conversion):
+        place = folder.joinpath(*module.__name__.split("."))
+        shutil.copytree(Path(module.__file__).parent, place, ignore=ignored, dirs_exist_ok=True)
+
+
+def _readme(name: str, title: str) -> str:
+    """What a Space must say of itself, in front, and a sentence for people."""
+    major, minor, _ = platform.python_version_tuple()
+    data = SpaceCardData(
+        title=title,
+        sdk="gradio",
+        sdk_version=version("gradio"),
+        python_version=f"{major}.{minor}",
+        app_file="app.py",
+        license=_licence(name),
+        models=None if os.path.isdir(name) else [name],
+    )
+    model = f"the model in `{_MODEL}/`" if os.path.isdir(name) else f"the model `{name}`"
+    text = _README.format(title=title, model=model, package=_PACKAGE, version=hf_roformer_lite.__version__)
+    return f"---\n{data.to_yaml()}\n---\n{text}"
+
+
+def _licence(name: str) -> str | None:
+    """That of the model's card, if it has one that names it."""
+    card = find_file(name, "README.md")
+    if card is None:
+        return None
+    try:
+        return ModelCard.load(card).data.license
+    except (HFValidationError, ValueError, OSError):
+        return None
