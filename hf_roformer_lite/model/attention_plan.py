@@ -13,18 +13,29 @@ attention function (`ALL_ATTENTION_FUNCTIONS`) in the form which that function e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers.utils import is_torch_flex_attn_available
 
-from .attention_rows import AttentionFunction, RowsPlan, Span, nothing_attended, window_blocks, within_window
+from .attention_rows import (
+    AttentionFunction,
+    RowsPlan,
+    Span,
+    nothing_attended,
+    plan_rows,
+    window_blocks,
+    within_window,
+)
+from .host_side import move_together
 from .ragged import RaggedBatch
 
 if is_torch_flex_attn_available():
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+PlanT = TypeVar("PlanT", bound="_MaskedPlan")
 
 
 def eager_attention_forward(
@@ -70,7 +81,16 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
 
 
-PlanT = TypeVar("PlanT", bound="_MaskedPlan")
+class FlexMask:
+    """A BlockMask of flex attention for each device that asks: it cannot be moved, as its function holds tensors."""
+
+    def __init__(self, make: Callable[[torch.device], BlockMask]):
+        self._make, self._masks = make, {}
+
+    def on(self, device: torch.device) -> BlockMask:
+        if device not in self._masks:
+            self._masks[device] = self._make(device)
+        return self._masks[device]
 
 
 @dataclass
@@ -80,27 +100,21 @@ class _MaskedPlan:
     mask: Any = None
     is_causal: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    remake_mask: Callable[[torch.device], Any] | None = None  # a BlockMask cannot be moved: its function holds tensors
+
+    def mask_on(self, device: torch.device) -> Any:
+        """What the backend gets as its mask."""
+        return self.mask.on(device) if isinstance(self.mask, FlexMask) else self.mask
 
     def to(self: PlanT, device: torch.device | str | int, non_blocking: bool = False) -> PlanT:
         """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        tensors = {name: value for name, value in self.options.items() if isinstance(value, torch.Tensor)}
-        moved = {name: value.to(device) for name, value in tensors.items()}
-        mask = self.mask
-        if isinstance(mask, torch.Tensor):
-            mask = mask.to(device)
-        elif self.remake_mask is not None and mask.kv_num_blocks.to(device) is not mask.kv_num_blocks:
-            mask = self.remake_mask(torch.device(device))
-        if mask is self.mask and all(moved[name] is tensors[name] for name in moved):
-            return self
-        return replace(self, mask=mask, options=self.options | moved)
+        return move_together(self, device)
 
 
 @dataclass
 class DensePlan(_MaskedPlan):
     """The whole batch in one call. Keys may be longer than queries (a cache).
 
-    `mask` is what the backend takes: bool or float `(B, 1, Lq | 1, Lk)`, BlockMask, 2-D for flash, or None.
+    `mask` is what the backend takes: bool or float `(B, 1, Lq | 1, Lk)`, FlexMask, 2-D for flash, or None.
     """
 
     def attend(
@@ -116,15 +130,14 @@ class DensePlan(_MaskedPlan):
         if function is not eager_attention_forward and _is_empty(query, key):
             return nothing_attended(query, key, value), None
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        output, weights = function(
-            module, query, key, value, self.mask, is_causal=self.is_causal, **self.options, **kwargs
-        )
+        mask = self.mask_on(query.device)
+        output, weights = function(module, query, key, value, mask, is_causal=self.is_causal, **self.options, **kwargs)
         return output.flatten(-2), weights
 
 
 @dataclass
 class FlatPlan(_MaskedPlan):
-    """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (flex: BlockMask)."""
+    """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (FlexMask)."""
 
     def attend(
         self,
@@ -137,7 +150,8 @@ class FlatPlan(_MaskedPlan):
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
         flat = [states.reshape(1, -1, *states.shape[-2:]).transpose(1, 2) for states in (query, key, value)]
-        output, _ = function(module, *flat, self.mask, is_causal=self.is_causal, **self.options, **kwargs)
+        mask = self.mask_on(query.device)
+        output, _ = function(module, *flat, mask, is_causal=self.is_causal, **self.options, **kwargs)
         return output.reshape(*query.shape[:-2], -1), None
 
 
@@ -162,7 +176,6 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
         return _dense_plan(batch, backend, is_causal, window)
     if is_flat(backend):
         return _flat_plan(batch, batch, backend, is_causal, window)
-    device, rows = batch.position_ids.device, batch.num_rows
     if window is None:
         spans = [Span(start, length, start, length) for start, length in zip(batch.starts, batch.lengths, strict=True)]
     else:
@@ -171,7 +184,7 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
             for start, length in zip(batch.starts, batch.lengths, strict=True)
             for span in window_blocks(start, length, is_causal, window)
         ]
-    return RowsPlan(spans, rows, rows, device, is_causal, window)
+    return plan_rows(spans, batch.num_rows, batch.num_rows, is_causal, window)
 
 
 def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
@@ -194,8 +207,7 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
     if is_flat(backend):
         return _flat_plan(queries, keys, backend, False, None)
     spans = [Span(*span) for span in zip(queries.starts, queries.lengths, keys.starts, keys.lengths, strict=True)]
-    device = queries.position_ids.device
-    return RowsPlan(spans, queries.num_rows, keys.num_rows, device, is_causal=False, window=None)
+    return plan_rows(spans, queries.num_rows, keys.num_rows, is_causal=False, window=None)
 
 
 def plan_paged_attention(
@@ -249,7 +261,7 @@ def _flat_plan(queries: RaggedBatch, keys: RaggedBatch, backend: str, is_causal:
 
         return create_block_mask(sees, None, None, len(query_document), len(key_document), device)
 
-    return FlatPlan(block_mask(queries.position_ids.device), is_causal, remake_mask=block_mask)
+    return FlatPlan(FlexMask(block_mask), is_causal)
 
 
 def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> DensePlan:
@@ -263,33 +275,40 @@ def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int |
 def _masked_dense_plan(
     keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None, options: dict[str, Any]
 ) -> DensePlan:
-    def mask(device: torch.device) -> Any:
-        return _backend_mask(keys.to(device), backend, query_len, is_causal, window)
+    if _is_flex(backend):
+        return DensePlan(
+            FlexMask(lambda device: _block_mask(keys.to(device), query_len, is_causal, window)), is_causal, options
+        )
+    return DensePlan(_dense_mask(keys, backend, query_len, is_causal, window), is_causal, options)
 
-    return DensePlan(mask(keys.position_ids.device), is_causal, options, mask if _is_flex(backend) else None)
+
+def _block_mask(keys: RaggedBatch, query_len: int, is_causal: bool, window: int | None) -> BlockMask:
+    """The mask of a dense batch for flex attention."""
+    real, document_ids = keys.attention_mask, keys.document_ids
+
+    def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        seen = (q >= k) if is_causal else (k >= 0)
+        if real is not None:
+            seen = seen & real[b, k]
+        if document_ids is not None:
+            seen = seen & (document_ids[b, q] == document_ids[b, k])
+        if window is not None:
+            place = _places(keys)
+            seen = seen & within_window(place[b, q] - place[b, k], is_causal, window)
+        return seen
+
+    return create_block_mask(sees, keys.batch_size, None, query_len, keys.seq_len, keys.position_ids.device)
 
 
-def _backend_mask(keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None) -> Any:
-    """The mask of a dense batch in the form its backend takes."""
+def _dense_mask(
+    keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None
+) -> torch.Tensor | None:
+    """The mask of a dense batch for sdpa and eager, `(B | 1, 1, L | 1, L)`, or for flash attention, `(B, L)`."""
     real, document_ids = keys.attention_mask, keys.document_ids
     if _is_flash(backend):
         if document_ids is not None:
             raise ValueError(f"{backend} cannot keep packed documents apart while tracing; pad them or use sdpa.")
         return real
-    if _is_flex(backend):
-
-        def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            seen = (q >= k) if is_causal else (k >= 0)
-            if real is not None:
-                seen = seen & real[b, k]
-            if document_ids is not None:
-                seen = seen & (document_ids[b, q] == document_ids[b, k])
-            if window is not None:
-                place = _places(keys)
-                seen = seen & within_window(place[b, q] - place[b, k], is_causal, window)
-            return seen
-
-        return create_block_mask(sees, keys.batch_size, None, query_len, keys.seq_len, keys.position_ids.device)
     parts = []
     if real is not None:
         parts.append(real[:, None, None, :])  # (B, 1, 1, L)

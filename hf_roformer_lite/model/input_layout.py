@@ -28,6 +28,7 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
+from .host_side import move_together
 from .input_checks import check_inputs
 from .ragged import RaggedBatch
 from .torch_internals import version_of
@@ -53,13 +54,8 @@ class InputLayout:
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> InputLayout:
         """The same on `device`, for layers on another one (accelerate's hooks call this). The cache stays."""
-        return replace(
-            self,
-            tokens=self.tokens.to(device),
-            self_attention={kind: plan.to(device) for kind, plan in self.self_attention.items()},
-            cross_attention=None if self.cross_attention is None else self.cross_attention.to(device),
-            encoder_tokens=None if self.encoder_tokens is None else self.encoder_tokens.to(device),
-        )
+        names = "tokens", "self_attention", "cross_attention", "encoder_tokens"
+        return replace(self, **move_together({name: getattr(self, name) for name in names}, device))
 
 
 def lay_out(
@@ -131,7 +127,7 @@ def lay_out(
         layout.encoder_tokens, layout.cross_attention = _lay_out_cross_attention(
             config, layout, encoder_hidden_states, encoder_attention_mask, encoder_tokens, choose_rows
         )
-    return layout
+    return layout if given.device.type == "cpu" or is_tracing(given) else layout.to(given.device)
 
 
 def _find_tokens(
