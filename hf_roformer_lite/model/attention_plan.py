@@ -7,6 +7,8 @@ attention function (`ALL_ATTENTION_FUNCTIONS`) in the form which that function e
 * `DensePlan`: the batch as it is, with a mask if one is needed.
 * `RowsPlan` (sdpa, eager): rows of similar length, padded to the longest of their group; long rows of a sliding-window
   layer are cut into blocks of queries, each with the band of keys it can see, so that the cost is linear in length.
+* `VarlenPlan` (sdpa on a GPU in half precision): the tokens and the borders of documents, by torch's own kernel.
+* `OperatorPlan` (sdpa in a compiled graph): whichever of the last two it is, found out when the graph runs.
 * `FlatPlan` (flash and flex attention): all tokens in one row, the documents told apart by the backend itself.
 """
 
@@ -20,16 +22,10 @@ import torch
 from torch import nn
 from transformers.utils import is_torch_flex_attn_available
 
-from .attention_rows import (
-    AttentionFunction,
-    RowsPlan,
-    Span,
-    nothing_attended,
-    plan_rows,
-    window_blocks,
-    within_window,
-)
+from .attention_documents import VarlenPlan, plan_documents
+from .attention_rows import AttentionFunction, RowsPlan, nothing_attended, within_window
 from .host_side import move_together
+from .operators import OperatorPlan
 from .ragged import RaggedBatch
 
 if is_torch_flex_attn_available():
@@ -160,7 +156,7 @@ def _is_empty(query: torch.Tensor, key: torch.Tensor) -> bool:
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and not (query.numel() and key.numel())
 
 
-AttentionPlan = DensePlan | FlatPlan | RowsPlan
+AttentionPlan = DensePlan | FlatPlan | RowsPlan | VarlenPlan | OperatorPlan
 
 
 def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> AttentionPlan:
@@ -168,23 +164,17 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
 
     Args:
         batch: The tokens.
-        backend: `config._attn_implementation`.
+        backend: What `document_backend` returned.
         is_causal: Whether a token sees only itself and what comes before it.
         window: Reach of a sliding-window layer; None sees the whole document.
     """
+    if batch.row_lengths is not None:
+        return OperatorPlan(batch.row_lengths, batch.row_lengths, backend, is_causal, window)
     if batch.is_dense and (window is None or not batch.lengths or is_flat(backend)):
         return _dense_plan(batch, backend, is_causal, window)
     if is_flat(backend):
         return _flat_plan(batch, batch, backend, is_causal, window)
-    if window is None:
-        spans = [Span(start, length, start, length) for start, length in zip(batch.starts, batch.lengths, strict=True)]
-    else:
-        spans = [
-            span
-            for start, length in zip(batch.starts, batch.lengths, strict=True)
-            for span in window_blocks(start, length, is_causal, window)
-        ]
-    return plan_rows(spans, batch.num_rows, batch.num_rows, is_causal, window)
+    return plan_documents(batch.lengths, batch.lengths, batch.num_rows, batch.num_rows, backend, is_causal, window)
 
 
 def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
@@ -193,9 +183,12 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
     Raises:
         ValueError: when the two sides have different numbers of documents.
     """
+    knows_no_lengths = queries.row_lengths is not None
+    if (knows_no_lengths or queries.is_dense and keys.is_dense) and (queries.is_packed or keys.is_packed):
+        raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
+    if knows_no_lengths:
+        return OperatorPlan(queries.row_lengths, _row_lengths(keys), backend)
     if queries.is_dense and keys.is_dense:
-        if queries.is_packed or keys.is_packed:
-            raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
         if keys.attention_mask is None:
             return DensePlan()
         return _masked_dense_plan(keys, backend, queries.seq_len, False, None, {})
@@ -206,8 +199,13 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
         )
     if is_flat(backend):
         return _flat_plan(queries, keys, backend, False, None)
-    spans = [Span(*span) for span in zip(queries.starts, queries.lengths, keys.starts, keys.lengths, strict=True)]
-    return plan_rows(spans, queries.num_rows, keys.num_rows, is_causal=False, window=None)
+    return plan_documents(queries.lengths, keys.lengths, queries.num_rows, keys.num_rows, backend, False, None)
+
+
+def _row_lengths(batch: RaggedBatch) -> torch.Tensor:
+    if batch.row_lengths is not None:
+        return batch.row_lengths
+    return torch.full((batch.batch_size,), batch.seq_len, device="cpu")
 
 
 def plan_paged_attention(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
 
 from .fused_cross_entropy import linear_cross_entropy
-from .host_side import move_together, numbers, on_host
+from .operators import find_labelled, labelled_places
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 
@@ -91,13 +90,13 @@ def labelled_lm_loss(
 
 def _find_labelled(labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Places of the labelled positions among all, and their labels, each `(n,)`, on `device`."""
-    if is_tracing(labels):
-        labels = labels.to(device, torch.long).flatten()
-        places = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
-        return places, labels[places]
-    flat = numbers(*on_host(labels)).ravel()
-    places = np.flatnonzero(flat != IGNORE_INDEX)
-    return move_together([torch.from_dlpack(places), torch.from_dlpack(flat[places].astype(np.int64))], device)
+    if not is_tracing(labels):
+        return labelled_places(labels, IGNORE_INDEX, device)
+    labels = labels.to(device, torch.long).flatten()
+    if not torch.compiler.is_exporting():
+        return find_labelled(labels, IGNORE_INDEX)
+    places = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
+    return places, labels[places]
 
 
 def sequence_loss(

@@ -22,6 +22,7 @@ import torch
 from transformers.utils.import_utils import is_tracing
 
 from .host_side import move_together, numbers, on_host
+from .operators import find_tokens, real_tokens
 
 
 @dataclass
@@ -37,6 +38,7 @@ class RaggedBatch:
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
     lengths: Sequence[int] = ()  # tokens of each document; empty where shapes must not depend on the data
     is_packed: bool = False
+    row_lengths: torch.Tensor | None = None  # (B,) on the host, in place of `lengths` in graphs that know no lengths
 
     @property
     def is_dense(self) -> bool:
@@ -48,9 +50,9 @@ class RaggedBatch:
         return self.batch_size * self.seq_len if self.is_dense else len(self.token_index)
 
     @property
-    def starts(self) -> list[int]:
-        """First token of each document among the real tokens."""
-        return [0, *accumulate(self.lengths)][:-1]
+    def real_rows(self) -> slice:
+        """The rows of a ragged batch that are no spare rows."""
+        return slice(None) if self.row_lengths is not None else slice(sum(self.lengths))
 
     def cu_seqlens(self) -> torch.Tensor:
         """Borders of the documents among the real tokens, `(documents + 1,)` int32, as flash attention takes them."""
@@ -74,6 +76,7 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None = None,
         dense: bool = False,
         tracing: bool = False,
+        compiling: bool = False,
         choose_num_rows: Callable[[int], int] = int,
     ) -> RaggedBatch:
         """Find the real tokens and their documents.
@@ -90,12 +93,17 @@ class RaggedBatch:
             dense: Take the dense layout.
             tracing: Take the dense layout and read no value of any tensor. `position_ids` are then always taken for
                 those of packed documents.
+            compiling: Take the ragged layout of a graph that knows no lengths where there is a mask alone, and else
+                do as when tracing.
             choose_num_rows: From the number of real tokens to that of the rows to compute. Default: the same.
 
         Raises:
             ValueError: when the shapes do not fit together.
         """
         attention_mask, position_ids = _checked(batch_size, seq_len, attention_mask, position_ids, cu_seq_lens)
+        if compiling and attention_mask is not None and position_ids is None:
+            index, positions, lengths = find_tokens(attention_mask)
+            return cls(batch_size, seq_len, positions, attention_mask, index, row_lengths=lengths)
         if dense or tracing:
             batch = cls._build_dense(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
             if not tracing and batch.document_ids is not None and not bool(batch.document_ids.any()):
@@ -122,16 +130,20 @@ class RaggedBatch:
         if mask is None and positions is None and borders is None:
             position_ids = torch.arange(seq_len, device=device).unsqueeze(0)
             return cls(batch_size, seq_len, position_ids, lengths=[seq_len] * batch_size)
-        index = np.arange(batch_size * seq_len) if mask is None else np.flatnonzero(mask)  # (N,)
-        lengths, is_packed = _document_lengths(batch_size, seq_len, mask, positions, borders, index)
-        if mask is None and not is_packed:
-            return cls(batch_size, seq_len, position_ids, lengths=lengths)
-        if positions is None:
-            starts = np.array([0, *accumulate(lengths)], dtype=np.int64)[:-1]
-            row_positions = np.arange(len(index)) - np.repeat(starts, lengths)  # (N,)
+        if positions is None and borders is None:
+            index, positions, lengths = real_tokens(mask)
+            lengths, is_packed = lengths.tolist(), False
         else:
-            row_positions = positions.ravel()[index]
-        tensors = torch.from_dlpack(row_positions), attention_mask, torch.from_dlpack(index)
+            index = np.arange(batch_size * seq_len) if mask is None else np.flatnonzero(mask)
+            lengths, is_packed = _document_lengths(batch_size, seq_len, mask, positions, borders, index)
+            if mask is None and not is_packed:
+                return cls(batch_size, seq_len, position_ids, lengths=lengths)
+            if positions is None:
+                starts = np.array([0, *accumulate(lengths)][:-1], dtype=np.int64)
+                positions = np.arange(len(index)) - np.repeat(starts, lengths)
+            else:
+                positions = positions.ravel()[index]
+        tensors = torch.from_dlpack(positions), attention_mask, torch.from_dlpack(index)  # (N,), (B, L), (N,)
         return cls(batch_size, seq_len, *tensors, lengths=lengths, is_packed=is_packed)
 
     def _with_spare_rows(self, num_rows: int) -> RaggedBatch:
@@ -192,7 +204,7 @@ class RaggedBatch:
         """The layout of this batch to `(B, L, ...)`, with zeros at padding."""
         if not self.is_dense:
             padded = states.new_zeros(self.batch_size * self.seq_len, *states.shape[1:])
-            real = slice(sum(self.lengths))
+            real = self.real_rows
             padded.index_copy_(0, self.token_index[real].to(states.device), states[real])
             return padded.unflatten(0, (self.batch_size, self.seq_len))
         if self.attention_mask is None:
@@ -222,11 +234,11 @@ class RaggedBatch:
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
-            real = slice(sum(batch.lengths))
+            real = batch.real_rows
             places, documents = batch.token_index[real], batch.document_of_token()[real]
             return padded.flatten()[places], places, documents, len(batch.lengths)
         if not self.is_dense:
-            places = self.token_index[: sum(self.lengths)]
+            places = self.token_index[self.real_rows]
         elif self.attention_mask is None:
             places = torch.arange(padded.numel(), device=padded.device)
         else:
