@@ -254,7 +254,8 @@ def _lay_out_cross_attention(
             return result
     keeps_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache do, and where lengths are unknown
     compiling = tokens.row_lengths is not None
-    if encoder_tokens is None or (keeps_rows != encoder_tokens.is_dense and not encoder_tokens.is_packed):
+    is_other = encoder_tokens is None or (keeps_rows and not encoder_tokens.is_dense)
+    if is_other or (compiling and encoder_tokens.row_lengths is None and not encoder_tokens.is_packed):
         encoder_tokens = RaggedBatch.build(
             *encoder_hidden_states.shape[:2],
             device=encoder_hidden_states.device,

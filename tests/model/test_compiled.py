@@ -56,6 +56,18 @@ def test_few_graphs_for_all_lengths():
     assert 2 <= graphs() <= 4
 
 
+@pytest.mark.parametrize("side", ["attention_mask", "decoder_attention_mask"])
+def test_pair_with_one_padded_side(side):
+    model = MODELS["pair"]()
+    (ids, mask), (target, target_mask) = rows([9, 4, 6]), rows([5, 8, 2])
+    masks = {"attention_mask": mask, "decoder_attention_mask": target_mask}
+    inputs = {"input_ids": ids, "decoder_input_ids": target, side: masks[side], "use_cache": False}
+    with torch.no_grad():
+        logits = torch.compile(model, backend="eager")(**inputs).logits
+        torch.testing.assert_close(logits, model(**inputs).logits, rtol=0, atol=1e-5)
+    assert graphs() == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("kind", MODELS)
