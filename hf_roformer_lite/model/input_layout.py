@@ -114,9 +114,7 @@ def lay_out(
     dtype = torch.float32 if weight is None else weight.dtype
     backend = document_backend(config, given.device, dtype, is_training)
     attention_options = _attention_options(options, is_paged)
-    # Of a graph's operators attention takes nothing else.
-    has_options = any(value is not None and value is not False for value in attention_options.values())
-    compiling = is_in_graph(backend) and not has_options and not (is_training and config.attention_dropout)
+    compiling = is_in_graph(backend) and _is_plain_attention(config, is_training, attention_options)
     # With a cache or a prepared mask, the mask says what sees what, and all places stay where they are.
     if past_key_values is None and not is_prepared_mask and not is_paged and (may_be_packed or not wants_cache):
         tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, compiling, options)
@@ -228,6 +226,12 @@ def _attention_options(options: dict[str, Any], is_paged: bool) -> dict[str, Any
     """What is left for the attention functions when the plans speak for the rest."""
     settled = {"is_causal", "token_type_ids", *(() if is_paged else PACKING_ARGUMENTS)}
     return {name: value for name, value in options.items() if name not in settled}
+
+
+def _is_plain_attention(config: RoFormerLiteConfig, is_training: bool, options: dict[str, Any]) -> bool:
+    """Whether attention is nothing but what the operator of compiled graphs computes."""
+    has_options = any(value is not None and value is not False for value in options.values())
+    return not has_options and not (is_training and config.attention_dropout)
 
 
 def _lay_out_cross_attention(
