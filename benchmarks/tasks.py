@@ -1,6 +1,7 @@
 """The tasks that compare models: what each contender runs, and the floor."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -205,6 +206,18 @@ def roformer_weights(work: Workload) -> Comparison:
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
+def compiled(work: Workload) -> Comparison:
+    """Forward and backward of masked language modelling: our model as it is, and by `torch.compile`."""
+    batches = make_batches(work)
+    inputs = [{**given, "labels": batch.masked_lm_labels()} for batch, given in with_inputs(batches)]
+    contenders = []
+    for name in chosen([OURS, "ours, compiled"], work):
+        own = dataclasses.replace(work, compile=name != OURS)
+        model = prepared(MAKERS["mlm"][OURS](own, "mlm"), own, train=True)
+        contenders.append(Contender(name, steps(model, inputs, own)))
+    return Comparison(sum(batch.tokens for batch in batches), contenders)
+
+
 SYSTEM_A = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
 
 
@@ -254,6 +267,7 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "static-cache": static_cache,
     "local-layers": local_layers,
     "roformer-weights": roformer_weights,
+    "compiled": compiled,
     "system-a": system_a,
     "system-a-step": system_a_step,
 }

@@ -7,24 +7,31 @@ attention function (`ALL_ATTENTION_FUNCTIONS`) in the form which that function e
 * `DensePlan`: the batch as it is, with a mask if one is needed.
 * `RowsPlan` (sdpa, eager): rows of similar length, padded to the longest of their group; long rows of a sliding-window
   layer are cut into blocks of queries, each with the band of keys it can see, so that the cost is linear in length.
+* `VarlenPlan` (sdpa on a GPU in half precision): the tokens and the borders of documents, by torch's own kernel.
+* `OperatorPlan` (sdpa in a compiled graph): whichever of the last two it is, found out when the graph runs.
 * `FlatPlan` (flash and flex attention): all tokens in one row, the documents told apart by the backend itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers.utils import is_torch_flex_attn_available
 
-from .attention_rows import AttentionFunction, RowsPlan, Span, nothing_attended, window_blocks, within_window
+from .attention_documents import VarlenPlan, plan_documents
+from .attention_rows import AttentionFunction, RowsPlan, nothing_attended, within_window
+from .host_side import move_together
+from .operators import OperatorPlan
 from .ragged import RaggedBatch
 
 if is_torch_flex_attn_available():
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+PlanT = TypeVar("PlanT", bound="_MaskedPlan")
 
 
 def eager_attention_forward(
@@ -70,7 +77,16 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
 
 
-PlanT = TypeVar("PlanT", bound="_MaskedPlan")
+class FlexMask:
+    """A BlockMask of flex attention for each device that asks: it cannot be moved, as its function holds tensors."""
+
+    def __init__(self, make: Callable[[torch.device], BlockMask]):
+        self._make, self._masks = make, {}
+
+    def on(self, device: torch.device) -> BlockMask:
+        if device not in self._masks:
+            self._masks[device] = self._make(device)
+        return self._masks[device]
 
 
 @dataclass
@@ -80,27 +96,21 @@ class _MaskedPlan:
     mask: Any = None
     is_causal: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    remake_mask: Callable[[torch.device], Any] | None = None  # a BlockMask cannot be moved: its function holds tensors
+
+    def mask_on(self, device: torch.device) -> Any:
+        """What the backend gets as its mask."""
+        return self.mask.on(device) if isinstance(self.mask, FlexMask) else self.mask
 
     def to(self: PlanT, device: torch.device | str | int, non_blocking: bool = False) -> PlanT:
         """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        tensors = {name: value for name, value in self.options.items() if isinstance(value, torch.Tensor)}
-        moved = {name: value.to(device) for name, value in tensors.items()}
-        mask = self.mask
-        if isinstance(mask, torch.Tensor):
-            mask = mask.to(device)
-        elif self.remake_mask is not None and mask.kv_num_blocks.to(device) is not mask.kv_num_blocks:
-            mask = self.remake_mask(torch.device(device))
-        if mask is self.mask and all(moved[name] is tensors[name] for name in moved):
-            return self
-        return replace(self, mask=mask, options=self.options | moved)
+        return move_together(self, device)
 
 
 @dataclass
 class DensePlan(_MaskedPlan):
     """The whole batch in one call. Keys may be longer than queries (a cache).
 
-    `mask` is what the backend takes: bool or float `(B, 1, Lq | 1, Lk)`, BlockMask, 2-D for flash, or None.
+    `mask` is what the backend takes: bool or float `(B, 1, Lq | 1, Lk)`, FlexMask, 2-D for flash, or None.
     """
 
     def attend(
@@ -116,15 +126,14 @@ class DensePlan(_MaskedPlan):
         if function is not eager_attention_forward and _is_empty(query, key):
             return nothing_attended(query, key, value), None
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        output, weights = function(
-            module, query, key, value, self.mask, is_causal=self.is_causal, **self.options, **kwargs
-        )
+        mask = self.mask_on(query.device)
+        output, weights = function(module, query, key, value, mask, is_causal=self.is_causal, **self.options, **kwargs)
         return output.flatten(-2), weights
 
 
 @dataclass
 class FlatPlan(_MaskedPlan):
-    """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (flex: BlockMask)."""
+    """All tokens as one row; the documents are in `options` (flash: cu_seq_lens) or in `mask` (FlexMask)."""
 
     def attend(
         self,
@@ -137,7 +146,8 @@ class FlatPlan(_MaskedPlan):
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
         flat = [states.reshape(1, -1, *states.shape[-2:]).transpose(1, 2) for states in (query, key, value)]
-        output, _ = function(module, *flat, self.mask, is_causal=self.is_causal, **self.options, **kwargs)
+        mask = self.mask_on(query.device)
+        output, _ = function(module, *flat, mask, is_causal=self.is_causal, **self.options, **kwargs)
         return output.reshape(*query.shape[:-2], -1), None
 
 
@@ -146,7 +156,7 @@ def _is_empty(query: torch.Tensor, key: torch.Tensor) -> bool:
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and not (query.numel() and key.numel())
 
 
-AttentionPlan = DensePlan | FlatPlan | RowsPlan
+AttentionPlan = DensePlan | FlatPlan | RowsPlan | VarlenPlan | OperatorPlan
 
 
 def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> AttentionPlan:
@@ -154,24 +164,17 @@ def plan_self_attention(batch: RaggedBatch, backend: str, is_causal: bool, windo
 
     Args:
         batch: The tokens.
-        backend: `config._attn_implementation`.
+        backend: What `document_backend` returned.
         is_causal: Whether a token sees only itself and what comes before it.
         window: Reach of a sliding-window layer; None sees the whole document.
     """
+    if batch.row_lengths is not None:
+        return OperatorPlan(batch.row_lengths, batch.row_lengths, backend, is_causal, window)
     if batch.is_dense and (window is None or not batch.lengths or is_flat(backend)):
         return _dense_plan(batch, backend, is_causal, window)
     if is_flat(backend):
         return _flat_plan(batch, batch, backend, is_causal, window)
-    device, rows = batch.position_ids.device, batch.num_rows
-    if window is None:
-        spans = [Span(start, length, start, length) for start, length in zip(batch.starts, batch.lengths, strict=True)]
-    else:
-        spans = [
-            span
-            for start, length in zip(batch.starts, batch.lengths, strict=True)
-            for span in window_blocks(start, length, is_causal, window)
-        ]
-    return RowsPlan(spans, rows, rows, device, is_causal, window)
+    return plan_documents(batch.lengths, batch.lengths, batch.num_rows, batch.num_rows, backend, is_causal, window)
 
 
 def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) -> AttentionPlan:
@@ -180,9 +183,12 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
     Raises:
         ValueError: when the two sides have different numbers of documents.
     """
+    knows_no_lengths = queries.row_lengths is not None
+    if (knows_no_lengths or queries.is_dense and keys.is_dense) and (queries.is_packed or keys.is_packed):
+        raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
+    if knows_no_lengths:
+        return OperatorPlan(queries.row_lengths, _row_lengths(keys), backend)
     if queries.is_dense and keys.is_dense:
-        if queries.is_packed or keys.is_packed:
-            raise ValueError("Packed input to an encoder–decoder cannot be traced or return hidden states; pad it.")
         if keys.attention_mask is None:
             return DensePlan()
         return _masked_dense_plan(keys, backend, queries.seq_len, False, None, {})
@@ -193,9 +199,13 @@ def plan_cross_attention(queries: RaggedBatch, keys: RaggedBatch, backend: str) 
         )
     if is_flat(backend):
         return _flat_plan(queries, keys, backend, False, None)
-    spans = [Span(*span) for span in zip(queries.starts, queries.lengths, keys.starts, keys.lengths, strict=True)]
-    device = queries.position_ids.device
-    return RowsPlan(spans, queries.num_rows, keys.num_rows, device, is_causal=False, window=None)
+    return plan_documents(queries.lengths, keys.lengths, queries.num_rows, keys.num_rows, backend, False, None)
+
+
+def _row_lengths(batch: RaggedBatch) -> torch.Tensor:
+    if batch.row_lengths is not None:
+        return batch.row_lengths
+    return torch.full((batch.batch_size,), batch.seq_len, device="cpu")
 
 
 def plan_paged_attention(
@@ -249,7 +259,7 @@ def _flat_plan(queries: RaggedBatch, keys: RaggedBatch, backend: str, is_causal:
 
         return create_block_mask(sees, None, None, len(query_document), len(key_document), device)
 
-    return FlatPlan(block_mask(queries.position_ids.device), is_causal, remake_mask=block_mask)
+    return FlatPlan(FlexMask(block_mask), is_causal)
 
 
 def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int | None) -> DensePlan:
@@ -263,33 +273,40 @@ def _dense_plan(batch: RaggedBatch, backend: str, is_causal: bool, window: int |
 def _masked_dense_plan(
     keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None, options: dict[str, Any]
 ) -> DensePlan:
-    def mask(device: torch.device) -> Any:
-        return _backend_mask(keys.to(device), backend, query_len, is_causal, window)
+    if _is_flex(backend):
+        return DensePlan(
+            FlexMask(lambda device: _block_mask(keys.to(device), query_len, is_causal, window)), is_causal, options
+        )
+    return DensePlan(_dense_mask(keys, backend, query_len, is_causal, window), is_causal, options)
 
-    return DensePlan(mask(keys.position_ids.device), is_causal, options, mask if _is_flex(backend) else None)
+
+def _block_mask(keys: RaggedBatch, query_len: int, is_causal: bool, window: int | None) -> BlockMask:
+    """The mask of a dense batch for flex attention."""
+    real, document_ids = keys.attention_mask, keys.document_ids
+
+    def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        seen = (q >= k) if is_causal else (k >= 0)
+        if real is not None:
+            seen = seen & real[b, k]
+        if document_ids is not None:
+            seen = seen & (document_ids[b, q] == document_ids[b, k])
+        if window is not None:
+            place = _places(keys)
+            seen = seen & within_window(place[b, q] - place[b, k], is_causal, window)
+        return seen
+
+    return create_block_mask(sees, keys.batch_size, None, query_len, keys.seq_len, keys.position_ids.device)
 
 
-def _backend_mask(keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None) -> Any:
-    """The mask of a dense batch in the form its backend takes."""
+def _dense_mask(
+    keys: RaggedBatch, backend: str, query_len: int, is_causal: bool, window: int | None
+) -> torch.Tensor | None:
+    """The mask of a dense batch for sdpa and eager, `(B | 1, 1, L | 1, L)`, or for flash attention, `(B, L)`."""
     real, document_ids = keys.attention_mask, keys.document_ids
     if _is_flash(backend):
         if document_ids is not None:
             raise ValueError(f"{backend} cannot keep packed documents apart while tracing; pad them or use sdpa.")
         return real
-    if _is_flex(backend):
-
-        def sees(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            seen = (q >= k) if is_causal else (k >= 0)
-            if real is not None:
-                seen = seen & real[b, k]
-            if document_ids is not None:
-                seen = seen & (document_ids[b, q] == document_ids[b, k])
-            if window is not None:
-                place = _places(keys)
-                seen = seen & within_window(place[b, q] - place[b, k], is_causal, window)
-            return seen
-
-        return create_block_mask(sees, keys.batch_size, None, query_len, keys.seq_len, keys.position_ids.device)
     parts = []
     if real is not None:
         parts.append(real[:, None, None, :])  # (B, 1, 1, L)

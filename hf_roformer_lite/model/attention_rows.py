@@ -6,16 +6,18 @@ the cost is linear in its length.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
+from .host_side import move_together
 from .torch_internals import is_transformed
 
+ArrayT = TypeVar("ArrayT", np.ndarray, torch.Tensor)
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 # A row shorter than this share of the longest row in its group begins a new group. Padding adds to the cost of
@@ -77,14 +79,6 @@ class RowSide:
     shapes: list[tuple[int, int]]  # rows and length of each group
     is_repeated: bool  # whether a token may stand in several rows (keys of a sliding window)
 
-    def to(self, device: torch.device | str | int) -> RowSide:
-        """The same on `device`; itself if it is there."""
-        token_of_row = self.token_of_row.to(device)
-        if token_of_row is self.token_of_row:
-            return self
-        others = (self.row_of_token.to(device), self.padding.to(device), self.absent.to(device))
-        return RowSide(token_of_row, *others, self.shapes, self.is_repeated)
-
     def to_rows(self, states: torch.Tensor) -> list[torch.Tensor]:
         """`(N, heads, head_dim)` to one `(b, heads, l, head_dim)` a group."""
         if self.is_repeated:
@@ -100,56 +94,36 @@ class RowSide:
         return _move_rows(rows, self.row_of_token, self.token_of_row, self.absent, self.padding)
 
 
-def _row_side(groups: list[list[tuple[int, int]]], tokens: int, device: torch.device, is_repeated: bool) -> RowSide:
-    """The places of the runs `(start, length)` of each group, of `tokens` tokens in all."""
-    index, is_real = [], []
+def _row_side(groups: list[list[tuple[int, int]]], tokens: int, is_repeated: bool) -> RowSide:
+    """The places of the runs `(start, length)` of each group, of `tokens` tokens in all; on the host."""
+    index, is_real, shapes = [], [], []
     for runs in groups:
-        start, length = torch.tensor(runs, device=device).unsqueeze(-1).unbind(1)  # each (b, 1)
-        place = torch.arange(max(length for _, length in runs), device=device)  # (l,)
-        index.append((start + place.minimum(length - 1)).flatten())
-        is_real.append((place < length).flatten())
-    token_of_row, is_real = torch.cat(index), torch.cat(is_real)
-    row_of_token = torch.full((tokens + 1,), -1, device=device)
-    row_of_token.scatter_(0, token_of_row.where(is_real, tokens), torch.arange(len(token_of_row), device=device))
-    row_of_token = row_of_token[:-1]
-    shapes = [(len(runs), max(length for _, length in runs)) for runs in groups]
-    padding, absent = (~is_real).nonzero().squeeze(-1), (row_of_token < 0).nonzero().squeeze(-1)
-    return RowSide(token_of_row, row_of_token.clamp(min=0), padding, absent, shapes, is_repeated)
+        start, length = np.array(runs).T[:, :, None]  # each (b, 1)
+        place = np.arange(length.max())  # (l,)
+        index.append((start + np.minimum(place, length - 1)).ravel())
+        is_real.append((place < length).ravel())
+        shapes.append((len(runs), len(place)))
+    token_of_row, is_real = np.concatenate(index), np.concatenate(is_real)
+    rows = np.flatnonzero(is_real)
+    row_of_token = np.full(tokens, -1)
+    row_of_token[token_of_row[rows]] = rows
+    padding, absent = np.flatnonzero(~is_real), np.flatnonzero(row_of_token < 0)
+    arrays = token_of_row, row_of_token.clip(min=0), padding, absent
+    return RowSide(*map(torch.from_dlpack, arrays), shapes, is_repeated)
 
 
+@dataclass
 class RowsPlan:
-    """Spans grouped by length, each group one call."""
+    """Spans grouped by length, each group one call. Made by `plan_rows`."""
 
-    def __init__(
-        self,
-        spans: list[Span],
-        query_tokens: int,
-        key_tokens: int,
-        device: torch.device,
-        is_causal: bool,
-        window: int | None,
-    ):
-        groups = _group_by_length([span for span in spans if span.query_len and span.key_len])
-        self.is_empty = not groups
-        if self.is_empty:
-            return
-        query_runs = [[(span.query_start, span.query_len) for span in group] for group in groups]
-        key_runs = [[(span.key_start, span.key_len) for span in group] for group in groups]
-        self.queries = self.keys = _row_side(query_runs, query_tokens, device, is_repeated=False)
-        if key_runs != query_runs or key_tokens != query_tokens:
-            self.keys = _row_side(key_runs, key_tokens, device, is_repeated=window is not None)
-        # Causal rows that begin with their keys need no mask: padded keys stand behind every real query.
-        self.is_causal = is_causal and window is None
-        self.masks = [None if self.is_causal else _span_mask(group, device, is_causal, window) for group in groups]
+    queries: RowSide | None = None  # None: no query has a key
+    keys: RowSide | None = None
+    masks: list[torch.Tensor | None] = field(default_factory=list)  # of each group
+    is_causal: bool = False
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RowsPlan:
         """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        if self.is_empty or (queries := self.queries.to(device)) is self.queries:
-            return self
-        plan = copy.copy(self)
-        plan.queries, plan.keys = queries, queries if self.keys is self.queries else self.keys.to(device)
-        plan.masks = [None if mask is None else mask.to(device) for mask in self.masks]
-        return plan
+        return move_together(self, device)
 
     def attend(
         self,
@@ -162,7 +136,7 @@ class RowsPlan:
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
         leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
-        if self.is_empty:
+        if self.queries is None:
             return nothing_attended(query, key, value), None
         query, key, value = (states.reshape(-1, *states.shape[-2:]) for states in (query, key, value))  # (N, heads, d)
         keys, values = self.keys.to_rows(key), self.keys.to_rows(value)
@@ -174,31 +148,51 @@ class RowsPlan:
         return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width), None
 
 
+def plan_rows(spans: list[Span], query_tokens: int, key_tokens: int, is_causal: bool, window: int | None) -> RowsPlan:
+    """The plan of `spans`, with its index tensors on the host.
+
+    Args:
+        query_tokens, key_tokens: Tokens of each side, also those that stand in no span.
+        window: Reach of a sliding-window layer, whose spans are `window_blocks`.
+    """
+    groups = _group_by_length([span for span in spans if span.query_len and span.key_len])
+    if not groups:
+        return RowsPlan()
+    query_runs = [[(span.query_start, span.query_len) for span in group] for group in groups]
+    key_runs = [[(span.key_start, span.key_len) for span in group] for group in groups]
+    queries = keys = _row_side(query_runs, query_tokens, is_repeated=False)
+    if key_runs != query_runs or key_tokens != query_tokens:
+        keys = _row_side(key_runs, key_tokens, is_repeated=window is not None)
+    # Causal rows that begin with their keys need no mask: padded keys stand behind every real query.
+    has_no_mask = is_causal and window is None
+    masks = [None if has_no_mask else _span_mask(group, is_causal, window) for group in groups]
+    return RowsPlan(queries, keys, masks, has_no_mask)
+
+
 def nothing_attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """What queries `(..., heads, head_dim)` without keys get: zeros `(..., heads * head_dim)`; all get a gradient."""
     return query.flatten(-2) * 0 + (key.sum() + value.sum()) * 0
 
 
-def _span_mask(spans: list[Span], device: torch.device, is_causal: bool, window: int | None) -> torch.Tensor | None:
+def _span_mask(spans: list[Span], is_causal: bool, window: int | None) -> torch.Tensor | None:
     """Which keys the padded rows of `spans` may see, `(b, 1, lq | 1, lk)`; None when all."""
-    query_start, query_len, key_start, key_len = torch.tensor(spans, device=device).unsqueeze(-1).unbind(1)  # (b, 1)
-    longest = max(span.key_len for span in spans)
-    key_place = torch.arange(longest, device=device)  # (lk,)
+    query_start, query_len, key_start, key_len = np.array(spans).T[:, :, None]  # each (b, 1)
+    longest = key_len.max()
+    key_place = np.arange(longest)  # (lk,)
     mask = None
-    if len({span.key_len for span in spans}) > 1:
+    if key_len.min() < longest:
         mask = (key_place < key_len)[:, None, None]  # (b, 1, 1, lk)
     if window is not None and (is_causal or longest > window + 1):
-        query_place = torch.arange(max(span.query_len for span in spans), device=device)  # (lq,)
-        query = query_start + query_place.minimum(query_len - 1)
+        query = query_start + np.minimum(np.arange(query_len.max()), query_len - 1)  # (b, lq)
         distance = query[:, None, :, None] - (key_start + key_place)[:, None, None]  # (b, 1, lq, lk)
         within = within_window(distance, is_causal, window)
         mask = within if mask is None else within & mask
-    return mask
+    return None if mask is None else torch.from_dlpack(mask)
 
 
-def within_window(distance: torch.Tensor, is_causal: bool, window: int) -> torch.Tensor:
+def within_window(distance: ArrayT, is_causal: bool, window: int) -> ArrayT:
     """Whether a key is inside the window, for `distance` = query's place - key's place, as transformers defines it."""
-    return (distance >= 0) & (distance < window) if is_causal else distance.abs() <= window
+    return (distance >= 0) & (distance < window) if is_causal else abs(distance) <= window
 
 
 def _group_by_length(spans: list[Span]) -> list[list[Span]]:

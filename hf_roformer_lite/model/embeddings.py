@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
@@ -77,17 +76,22 @@ class RoFormerLiteEmbeddings(nn.Module):
             token_type_ids = torch.zeros_like(position_ids) if no_segments else tokens.gather(token_type_ids)
             states = states + look_up(self.token_type_embeddings, token_type_ids, "token_type_ids")
         if self.config.position_embedding_type == "learned":
-            if not is_tracing(position_ids) and position_ids.numel():
-                longest = int(position_ids.max()) + 1
-                if longest > self.config.max_position_embeddings:
-                    raise ValueError(
-                        f"max_position_embeddings={self.config.max_position_embeddings} learned positions cannot hold "
-                        f"an input of {longest} tokens; truncate it, or use position_embedding_type='rope'."
-                    )
-            states = states + look_up(self.position_embeddings, position_ids, "position_ids")
+            states = states + self._look_up_positions(tokens)
         elif self.config.position_embedding_type == "sinusoidal":
             states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
         return self.projection(self.dropout(self.norm(states)))
+
+    def _look_up_positions(self, tokens: RaggedBatch) -> torch.Tensor:
+        rows, longest = self.config.max_position_embeddings, max(tokens.lengths, default=0)
+        try:
+            if longest <= rows:  # a GPU does not recover from a number without a row
+                return self.position_embeddings(tokens.position_ids)
+        except IndexError:
+            longest = int(tokens.position_ids.max()) + 1
+        raise ValueError(
+            f"max_position_embeddings={rows} learned positions cannot hold an input of {longest} tokens; truncate it, "
+            "or use position_embedding_type='rope'."
+        )
 
     def resize_positions(self, rows: int) -> None:
         """Give the learned positions `rows` rows: the first ones stay, new ones are drawn as at the start.

@@ -252,6 +252,9 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         if self.is_sparse(labels) and decoder_attention_mask is None and decoder_position_ids is None:
             # No token of a causal row depends on those behind it: what follows the last label is not computed.
             decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)
+        labels, attention_mask, decoder_attention_mask = self.read_together(
+            labels, attention_mask, decoder_attention_mask
+        )
         outputs = self.model(
             input_ids,
             attention_mask,

@@ -2,14 +2,22 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.utils.generic import maybe_autocast
 
 from .fast_linear import autocast_dtype, fast_linear, is_traced_or_transformed, is_unmodified
+from .host_side import numbers
 
-CHUNK_ROWS = 256  # with fewer the products are slower, with more nothing is faster
+CPU_CHUNK_ROWS = 256  # with fewer the products are slower, with more nothing is faster
+CHUNK_LOGITS = 2**26  # of other devices, where every chunk is a launch of kernels: 256 MiB in float32
+
+
+def chunk_rows(vocabulary: int, device: torch.device) -> int:
+    """How many rows of logits are computed at a time."""
+    return CPU_CHUNK_ROWS if device.type == "cpu" else max(CPU_CHUNK_ROWS, CHUNK_LOGITS // vocabulary)
 
 
 def linear_cross_entropy(
@@ -17,7 +25,7 @@ def linear_cross_entropy(
 ) -> torch.Tensor:
     """Sum over rows of the cross-entropy of `head(states)`, for `states` `(n, embedding_size)` and `labels` `(n,)`.
 
-    The gradients are computed along with the loss, `CHUNK_ROWS` rows at a time: no matrix of `(n, vocab)` is ever
+    The gradients are computed along with the loss, `chunk_rows` rows at a time: no matrix of `(n, vocab)` is ever
     held, and nothing is computed twice. A head that is more than a linear layer (an adapter, hooks, sharded or
     quantised weights) is called as the module it is.
     """
@@ -42,7 +50,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < len(weight):
+        classes = numbers(labels) if labels.device.type == "cpu" and len(labels) else np.zeros(1)
+        if not 0 <= classes.min() <= classes.max() < len(weight):
             raise IndexError("a label is out of bounds")  # as `F.cross_entropy` does
         exact = torch.promote_types(dtype, torch.float32)
         with maybe_autocast(states.device.type, enabled=False):
@@ -54,8 +63,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
             factor, summand = weight.to(dtype), None if bias is None else bias.to(dtype)
             on_label, on_all = 1 - label_smoothing, label_smoothing / len(weight)
-            for start in range(0, len(states), CHUNK_ROWS):
-                rows = slice(start, start + CHUNK_ROWS)
+            step = chunk_rows(len(weight), states.device)
+            for start in range(0, len(states), step):
+                rows = slice(start, start + step)
                 chunk, label = states[rows].to(dtype), labels[rows, None]  # (c, embedding_size), (c, 1)
                 log_probs = fast_linear(chunk, factor, summand).log_softmax(-1, dtype=exact)  # (c, vocab)
                 total -= on_label * log_probs.gather(1, label).sum()

@@ -15,6 +15,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .attention_plan import BlockMask
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .host_side import numbers, on_host
 
 _CLOSE = 0.92  # similarity at which an unknown name is taken for a misspelt one: a letter too many, too few or wrong
 
@@ -312,7 +313,7 @@ def check_no_segments(token_type_ids: torch.Tensor) -> None:
     Raises:
         ValueError: for other numbers.
     """
-    if not is_tracing(token_type_ids) and bool(token_type_ids.any()):
+    if not is_tracing(token_type_ids) and numbers(*on_host(token_type_ids)).any():
         raise ValueError(
             "token_type_ids: this model has no segments (type_vocab_size=0), so that a pair of texts cannot be told "
             "apart by them; leave them out, in a tokenizer by return_token_type_ids=False."

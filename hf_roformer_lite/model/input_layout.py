@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.utils.import_utils import is_tracing
 
+from .attention_documents import document_backend
 from .attention_plan import (
     AttentionPlan,
     DensePlan,
@@ -28,7 +29,9 @@ from .attention_plan import (
 )
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import choose_num_rows
+from .host_side import move_together
 from .input_checks import check_inputs
+from .operators import is_in_graph
 from .ragged import RaggedBatch
 from .torch_internals import version_of
 
@@ -53,13 +56,8 @@ class InputLayout:
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> InputLayout:
         """The same on `device`, for layers on another one (accelerate's hooks call this). The cache stays."""
-        return replace(
-            self,
-            tokens=self.tokens.to(device),
-            self_attention={kind: plan.to(device) for kind, plan in self.self_attention.items()},
-            cross_attention=None if self.cross_attention is None else self.cross_attention.to(device),
-            encoder_tokens=None if self.encoder_tokens is None else self.encoder_tokens.to(device),
-        )
+        names = "tokens", "self_attention", "cross_attention", "encoder_tokens"
+        return replace(self, **move_together({name: getattr(self, name) for name in names}, device))
 
 
 def lay_out(
@@ -113,25 +111,28 @@ def lay_out(
     wants_cache = use_cache and past_key_values is None and config.is_decoder and not is_training and not is_paged
     may_be_packed = position_ids is not None or options.get("cu_seq_lens_q") is not None
     tokens, choose_rows = None, _row_chooser(config, weight)
+    dtype = torch.float32 if weight is None else weight.dtype
+    backend = document_backend(config, given.device, dtype, is_training)
+    attention_options = _attention_options(options, is_paged)
+    compiling = is_in_graph(backend) and _is_plain_attention(config, is_training, attention_options)
     # With a cache or a prepared mask, the mask says what sees what, and all places stay where they are.
     if past_key_values is None and not is_prepared_mask and not is_paged and (may_be_packed or not wants_cache):
-        tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, options)
+        tokens = _find_tokens(config, given, attention_mask, position_ids, choose_rows, compiling, options)
     if wants_cache and (tokens is None or not tokens.is_packed):
         tokens, past_key_values = None, _new_cache(config)
     if tokens is None:
         tokens = _keep_places(given, attention_mask, position_ids, past_key_values)
-    dtype = torch.float32 if weight is None else weight.dtype
     layout = InputLayout(
         tokens,
-        _plan_layer_types(config, tokens, given, attention_mask, past_key_values, is_paged, dtype),
+        _plan_layer_types(config, backend, tokens, given, attention_mask, past_key_values, is_paged, dtype),
         past_key_values=past_key_values,
-        attention_options=_attention_options(options, is_paged),
+        attention_options=attention_options,
     )
     if config.add_cross_attention:
         layout.encoder_tokens, layout.cross_attention = _lay_out_cross_attention(
-            config, layout, encoder_hidden_states, encoder_attention_mask, encoder_tokens, choose_rows
+            backend, layout, encoder_hidden_states, encoder_attention_mask, encoder_tokens, choose_rows
         )
-    return layout
+    return layout if given.device.type == "cpu" or is_tracing(given) else layout.to(given.device)
 
 
 def _find_tokens(
@@ -140,6 +141,7 @@ def _find_tokens(
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
     choose_rows: Callable[[int], int],
+    compiling: bool,
     options: dict[str, Any],
 ) -> RaggedBatch:
     """The real tokens alone, unless shapes must not depend on the data or the outputs of every layer are wanted."""
@@ -154,6 +156,7 @@ def _find_tokens(
         cu_seq_lens=options.get("cu_seq_lens_q"),
         dense=wants_layers,
         tracing=is_tracing(given),
+        compiling=compiling and not wants_layers,
         choose_num_rows=choose_rows,
     )
 
@@ -179,6 +182,7 @@ def _keep_places(
 
 def _plan_layer_types(
     config: RoFormerLiteConfig,
+    backend: str,
     tokens: RaggedBatch,
     given: torch.Tensor,
     attention_mask: torch.Tensor | dict[str, torch.Tensor] | None,
@@ -195,7 +199,7 @@ def _plan_layer_types(
     if attention_mask is not None and not is_padding_mask(attention_mask):
         return {kind: DensePlan(attention_mask, config.is_decoder) for kind in windows}
     if past_key_values is None:
-        plan = partial(plan_self_attention, tokens, config._attn_implementation, config.is_decoder)
+        plan = partial(plan_self_attention, tokens, backend, config.is_decoder)
         return {kind: plan(window) for kind, window in windows.items()}
     if isinstance(past_key_values, EncoderDecoderCache):
         past_key_values = past_key_values.self_attention_cache
@@ -204,7 +208,7 @@ def _plan_layer_types(
     is_whole = attention_mask is None and not past_key_values.is_compileable and not is_tracing(given)
     sees_all = is_whole and given.shape[1] == 1
     for kind, window in windows.items():
-        if sees_all and window is None and not is_flat(config._attn_implementation):
+        if sees_all and window is None and not is_flat(backend):
             plans[kind] = DensePlan()
             continue
         make_mask = create_causal_mask if window is None else create_sliding_window_causal_mask
@@ -224,8 +228,14 @@ def _attention_options(options: dict[str, Any], is_paged: bool) -> dict[str, Any
     return {name: value for name, value in options.items() if name not in settled}
 
 
+def _is_plain_attention(config: RoFormerLiteConfig, is_training: bool, options: dict[str, Any]) -> bool:
+    """Whether attention is nothing but what the operator of compiled graphs computes."""
+    has_options = any(value is not None and value is not False for value in options.values())
+    return not has_options and not (is_training and config.attention_dropout)
+
+
 def _lay_out_cross_attention(
-    config: RoFormerLiteConfig,
+    backend: str,
     layout: InputLayout,
     encoder_hidden_states: torch.Tensor,
     encoder_attention_mask: torch.Tensor | None,
@@ -240,19 +250,23 @@ def _lay_out_cross_attention(
     if isinstance(cache, EncoderDecoderCache):
         _keep_whole_encoder(cache)
     can_reuse = isinstance(cache, EncoderDecoderCache) and not is_tracing(encoder_hidden_states)
-    backend, states = config._attn_implementation, encoder_hidden_states
+    states = encoder_hidden_states
     if can_reuse:
         key = backend, tokens.seq_len, states.shape[:2], states.device, version_of(encoder_attention_mask)
         mask, key_then, result = _cross_attention_of_cache.get(cache, (None, None, None))
         if mask is encoder_attention_mask and key_then == key:
             return result
-    keeps_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache do
-    if encoder_tokens is None or (keeps_rows and not encoder_tokens.is_dense):
+    keeps_rows = tokens.is_dense and not tokens.lengths  # as the keys in a cache do, and where lengths are unknown
+    compiling = tokens.row_lengths is not None
+    is_other = encoder_tokens is None or (keeps_rows and not encoder_tokens.is_dense)
+    if is_other or (compiling and encoder_tokens.row_lengths is None and not encoder_tokens.is_packed):
         encoder_tokens = RaggedBatch.build(
             *encoder_hidden_states.shape[:2],
             device=encoder_hidden_states.device,
             attention_mask=encoder_attention_mask,
             dense=keeps_rows,
+            compiling=compiling,
+            tracing=is_tracing(encoder_hidden_states),
             choose_num_rows=choose_rows,
         )
     result = encoder_tokens, plan_cross_attention(tokens, encoder_tokens, backend)

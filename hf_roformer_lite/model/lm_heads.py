@@ -16,6 +16,7 @@ from transformers.utils.import_utils import is_tracing
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .decoding import reorder_beams, step_logits
 from .fast_linear import RoFormerLiteLinear
+from .host_side import on_host
 from .input_checks import check_ids, check_labels, check_logits_to_keep
 from .input_layout import is_padding_mask
 from .layers import make_norm
@@ -94,6 +95,15 @@ class LMHeadMixin:
         is_asked_for = self.config.get_text_config(decoder=True).sparse_prediction
         return labels is not None and self.training and is_asked_for
 
+    def read_together(
+        self, labels: torch.Tensor | None, *masks: torch.Tensor | dict[str, torch.Tensor] | None
+    ) -> list[Any]:
+        """Labels and masks as they are, or where the places of the labelled positions will be asked for, read from
+        their device at once: later the device would have to be waited for."""
+        if not self.is_sparse(labels) or not all(mask is None or is_padding_mask(mask) for mask in masks):
+            return [labels, *masks]
+        return on_host(labels, *(None if mask is None else mask.bool() for mask in masks))
+
     def logits_and_loss(
         self,
         hidden_states: torch.Tensor,
@@ -162,6 +172,7 @@ class RoFormerLiteForMaskedLM(RoFormerLiteOneStackLM):
         `logits` is `(B, L, vocab)`, while training computed when first read (`config.sparse_prediction`).
         `smoothing` is the label smoothing of the loss.
         """
+        labels, attention_mask = self.read_together(labels, attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -261,6 +272,7 @@ class RoFormerLiteForCausalLM(RoFormerLiteOneStackLM, GenerationMixin):
             shift_labels = nn.functional.pad(labels[:, 1:].long(), (0, 1), value=IGNORE_INDEX)
         if use_cache is None and shift_labels is not None:
             use_cache = False
+        shift_labels, attention_mask = self.read_together(shift_labels, attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.utils.import_utils import is_tracing
 
 from .fused_cross_entropy import linear_cross_entropy
+from .operators import find_labelled, labelled_places
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 
@@ -20,9 +22,10 @@ IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 def _mean(
     total: torch.Tensor, items: int | torch.Tensor, num_items_in_batch: int | torch.Tensor | None
 ) -> torch.Tensor:
-    if num_items_in_batch is not None:
-        return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
-    return total / torch.as_tensor(items, device=total.device).clamp(min=1)
+    count = items if num_items_in_batch is None else num_items_in_batch
+    if isinstance(count, torch.Tensor):
+        return total / count.to(total.device).clamp(min=1)
+    return total / max(count, 1)
 
 
 def _no_such_class(labels: torch.Tensor, classes: int, ignored: int) -> ValueError:
@@ -72,19 +75,28 @@ def labelled_lm_loss(
 
     Args:
         hidden_states: `(B, L, hidden)`.
-        labels: `(B, L)`, aligned with `hidden_states`; -100 where nothing is to be predicted.
+        labels: `(B, L)`, aligned with `hidden_states`, or on the host; -100 where nothing is to be predicted.
         transform: From `(n, hidden)` to `(n, embedding_size)`.
         lm_head: From there to `(n, vocab)`.
     """
-    labels = labels.to(hidden_states.device, torch.long).flatten()
-    is_labelled = labels != IGNORE_INDEX
-    labelled = is_labelled.nonzero().squeeze(-1)  # (n,)
-    states = transform(hidden_states.flatten(0, -2).index_select(0, labelled))  # (n, embedding_size)
+    places, targets = _find_labelled(labels, hidden_states.device)
+    states = transform(hidden_states.flatten(0, -2).index_select(0, places))  # (n, embedding_size)
     try:
-        total = linear_cross_entropy(states, lm_head, labels[labelled], label_smoothing)
+        total = linear_cross_entropy(states, lm_head, targets, label_smoothing)
     except IndexError as error:
-        raise _no_such_class(labels, lm_head.out_features, IGNORE_INDEX) from error
-    return _mean(total, is_labelled.sum(), num_items_in_batch)  # a tensor, as torch.compile does not know the number
+        raise _no_such_class(targets, lm_head.out_features, IGNORE_INDEX) from error
+    return _mean(total, (targets != IGNORE_INDEX).sum(), num_items_in_batch)
+
+
+def _find_labelled(labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of the labelled positions among all, and their labels, each `(n,)`, on `device`."""
+    if not is_tracing(labels):
+        return labelled_places(labels, IGNORE_INDEX, device)
+    labels = labels.to(device, torch.long).flatten()
+    if not torch.compiler.is_exporting():
+        return find_labelled(labels, IGNORE_INDEX)
+    places = (labels != IGNORE_INDEX).nonzero().squeeze(-1)
+    return places, labels[places]
 
 
 def sequence_loss(

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import RoFormerLiteAttention
@@ -210,7 +211,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if rotary_emb is None:
             return {"position_embeddings": None}
         position_ids = layout.tokens.position_ids
-        if not position_ids.numel():  # a batch of padding alone: RoPE scalings ask for the largest position
+        if (
+            not is_tracing(position_ids) and not position_ids.numel()
+        ):  # a batch of padding alone: RoPE scalings ask for the largest position
             position_ids = position_ids.new_zeros(1)
         tables = {"position_embeddings": rotary_emb(hidden_states, position_ids)}
         scaling = rotary_emb.attention_scaling  # sharpens the scores (yarn, longrope); values have none

@@ -17,13 +17,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
 import torch
 from transformers.utils.import_utils import is_tracing
+
+from .host_side import move_together, numbers, on_host
+from .operators import find_tokens, real_tokens
 
 
 @dataclass
 class RaggedBatch:
-    """The real tokens of a batch of `batch_size` rows of `seq_len` places. Made by `RaggedBatch.build`."""
+    """The real tokens of a batch of `batch_size` rows of `seq_len` places. Made by `RaggedBatch.build`, whose index
+    tensors are on the host where they depend on the data: `to` sends them to the batch."""
 
     batch_size: int
     seq_len: int
@@ -33,6 +38,7 @@ class RaggedBatch:
     document_ids: torch.Tensor | None = None  # (B, L), dense and packed only
     lengths: Sequence[int] = ()  # tokens of each document; empty where shapes must not depend on the data
     is_packed: bool = False
+    row_lengths: torch.Tensor | None = None  # (B,) on the host, in place of `lengths` in graphs that know no lengths
 
     @property
     def is_dense(self) -> bool:
@@ -44,19 +50,20 @@ class RaggedBatch:
         return self.batch_size * self.seq_len if self.is_dense else len(self.token_index)
 
     @property
-    def starts(self) -> list[int]:
-        """First token of each document among the real tokens."""
-        return [0, *accumulate(self.lengths)][:-1]
+    def real_rows(self) -> slice:
+        """The rows of a ragged batch that are no spare rows."""
+        return slice(None) if self.row_lengths is not None else slice(sum(self.lengths))
 
     def cu_seqlens(self) -> torch.Tensor:
         """Borders of the documents among the real tokens, `(documents + 1,)` int32, as flash attention takes them."""
-        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.position_ids.device)
+        borders = np.array([0, *accumulate(self.lengths)], dtype=np.int32)
+        return move_together(torch.from_dlpack(borders), self.position_ids.device)
 
     def document_of_token(self) -> torch.Tensor:
         """Number of the document each row belongs to, `(num_rows,)`; the spare rows are a document of their own."""
         spare = self.num_rows - sum(self.lengths)
-        lengths = torch.tensor([*self.lengths, spare], device=self.position_ids.device)
-        return torch.repeat_interleave(lengths, output_size=self.num_rows)
+        documents = np.repeat(np.arange(len(self.lengths) + 1), [*self.lengths, spare])
+        return move_together(torch.from_dlpack(documents), self.position_ids.device)
 
     @classmethod
     def build(
@@ -69,6 +76,7 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None = None,
         dense: bool = False,
         tracing: bool = False,
+        compiling: bool = False,
         choose_num_rows: Callable[[int], int] = int,
     ) -> RaggedBatch:
         """Find the real tokens and their documents.
@@ -85,19 +93,22 @@ class RaggedBatch:
             dense: Take the dense layout.
             tracing: Take the dense layout and read no value of any tensor. `position_ids` are then always taken for
                 those of packed documents.
+            compiling: Take the ragged layout of a graph that knows no lengths where there is a mask alone, and else
+                do as when tracing.
             choose_num_rows: From the number of real tokens to that of the rows to compute. Default: the same.
 
         Raises:
             ValueError: when the shapes do not fit together.
         """
         attention_mask, position_ids = _checked(batch_size, seq_len, attention_mask, position_ids, cu_seq_lens)
+        if compiling and attention_mask is not None and position_ids is None:
+            index, positions, lengths = find_tokens(attention_mask)
+            return cls(batch_size, seq_len, positions, attention_mask, index, row_lengths=lengths)
         if dense or tracing:
             batch = cls._build_dense(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
             if not tracing and batch.document_ids is not None and not bool(batch.document_ids.any()):
                 batch.document_ids, batch.is_packed = None, False
             return batch
-        if attention_mask is not None and bool(attention_mask.all()):
-            attention_mask = None
         batch = cls._build_ragged(batch_size, seq_len, device, attention_mask, position_ids, cu_seq_lens)
         return batch if batch.is_dense else batch._with_spare_rows(choose_num_rows(batch.num_rows))
 
@@ -112,25 +123,28 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None,
     ) -> RaggedBatch:
         """The real tokens alone; dense when there is no padding and no packing."""
-        if attention_mask is None and position_ids is None and cu_seq_lens is None:
-            positions = torch.arange(seq_len, device=device).unsqueeze(0)
-            return cls(batch_size, seq_len, positions, lengths=[seq_len] * batch_size)
-        if attention_mask is None:
-            token_index = torch.arange(batch_size * seq_len, device=device)
+        given = on_host(attention_mask, position_ids, cu_seq_lens)
+        mask, positions, borders = (None if tensor is None else numbers(tensor) for tensor in given)
+        if mask is not None and mask.all():
+            mask = attention_mask = None
+        if mask is None and positions is None and borders is None:
+            position_ids = torch.arange(seq_len, device=device).unsqueeze(0)
+            return cls(batch_size, seq_len, position_ids, lengths=[seq_len] * batch_size)
+        if positions is None and borders is None:
+            index, positions, lengths = real_tokens(mask)
+            lengths, is_packed = lengths.tolist(), False
         else:
-            token_index = attention_mask.flatten().nonzero().squeeze(-1)  # (N,)
-        lengths, is_packed = _document_lengths(
-            batch_size, seq_len, attention_mask, position_ids, cu_seq_lens, token_index
-        )
-        if position_ids is not None:
-            positions = position_ids.flatten()[token_index]  # (N,)
-        else:
-            starts = torch.tensor([0, *accumulate(lengths)][:-1], device=device)
-            spread = torch.repeat_interleave(starts, torch.tensor(lengths, device=device), output_size=sum(lengths))
-            positions = torch.arange(sum(lengths), device=device) - spread  # (N,)
-        if attention_mask is None and not is_packed:
-            return cls(batch_size, seq_len, positions.view(batch_size, seq_len), lengths=lengths)
-        return cls(batch_size, seq_len, positions, attention_mask, token_index, lengths=lengths, is_packed=is_packed)
+            index = np.arange(batch_size * seq_len) if mask is None else np.flatnonzero(mask)
+            lengths, is_packed = _document_lengths(batch_size, seq_len, mask, positions, borders, index)
+            if mask is None and not is_packed:
+                return cls(batch_size, seq_len, position_ids, lengths=lengths)
+            if positions is None:
+                starts = np.array([0, *accumulate(lengths)][:-1], dtype=np.int64)
+                positions = np.arange(len(index)) - np.repeat(starts, lengths)
+            else:
+                positions = positions.ravel()[index]
+        tensors = torch.from_dlpack(positions), attention_mask, torch.from_dlpack(index)  # (N,), (B, L), (N,)
+        return cls(batch_size, seq_len, *tensors, lengths=lengths, is_packed=is_packed)
 
     def _with_spare_rows(self, num_rows: int) -> RaggedBatch:
         """A ragged batch whose last token is repeated until there are `num_rows`."""
@@ -153,6 +167,8 @@ class RaggedBatch:
         cu_seq_lens: torch.Tensor | None,
     ) -> RaggedBatch:
         document_ids = None
+        if attention_mask is not None:
+            attention_mask = attention_mask.to(device)
         if cu_seq_lens is not None:
             flat = torch.arange(batch_size * seq_len, device=device)
             document_ids = torch.searchsorted(cu_seq_lens[1:].to(device), flat, right=True).view(batch_size, seq_len)
@@ -176,12 +192,7 @@ class RaggedBatch:
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RaggedBatch:
         """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        position_ids = self.position_ids.to(device)
-        if position_ids is self.position_ids:
-            return self
-        others = (self.attention_mask, self.token_index, self.document_ids)
-        mask, index, documents = (None if tensor is None else tensor.to(device) for tensor in others)
-        return replace(self, position_ids=position_ids, attention_mask=mask, token_index=index, document_ids=documents)
+        return self if self.position_ids.device == torch.device(device) else move_together(self, device)
 
     def gather(self, padded: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)` to the layout of this batch: `(num_rows, ...)` ragged, unchanged dense."""
@@ -193,7 +204,7 @@ class RaggedBatch:
         """The layout of this batch to `(B, L, ...)`, with zeros at padding."""
         if not self.is_dense:
             padded = states.new_zeros(self.batch_size * self.seq_len, *states.shape[1:])
-            real = slice(sum(self.lengths))
+            real = self.real_rows
             padded.index_copy_(0, self.token_index[real].to(states.device), states[real])
             return padded.unflatten(0, (self.batch_size, self.seq_len))
         if self.attention_mask is None:
@@ -223,10 +234,12 @@ class RaggedBatch:
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
-            real = slice(sum(batch.lengths))
+            real = batch.real_rows
             places, documents = batch.token_index[real], batch.document_of_token()[real]
             return padded.flatten()[places], places, documents, len(batch.lengths)
-        if self.attention_mask is None:
+        if not self.is_dense:
+            places = self.token_index[self.real_rows]
+        elif self.attention_mask is None:
             places = torch.arange(padded.numel(), device=padded.device)
         else:
             places = self.attention_mask.flatten().nonzero().squeeze(-1)
@@ -240,7 +253,8 @@ class RaggedBatch:
         self = self.to(padded.device)
         if self.is_packed and not is_tracing(padded):
             batch = self if not self.is_dense else self._ragged()
-            tokens, lengths = batch.gather(padded), torch.tensor(batch.lengths, device=padded.device)
+            tokens = batch.gather(padded)
+            lengths = move_together(torch.from_dlpack(np.array(batch.lengths)), padded.device)
             if how == "mean":
                 sums = tokens.new_zeros(len(lengths) + 1, tokens.shape[-1])
                 return sums.index_add(0, batch.document_of_token(), tokens)[:-1] / lengths[:, None]
@@ -287,26 +301,26 @@ def _checked(
 def _document_lengths(
     batch_size: int,
     seq_len: int,
-    attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    cu_seq_lens: torch.Tensor | None,
-    token_index: torch.Tensor,
+    mask: np.ndarray | None,
+    positions: np.ndarray | None,
+    borders: np.ndarray | None,
+    index: np.ndarray,
 ) -> tuple[list[int], bool]:
     """Tokens of each document, and whether a row holds more than one."""
-    if cu_seq_lens is not None:
-        borders = cu_seq_lens.tolist()
-        lengths = [end - start for start, end in zip(borders[:-1], borders[1:], strict=True)]
-        if borders[:1] != [0] or borders[-1] != batch_size * seq_len or min(lengths, default=0) < 1:
+    if borders is not None:
+        lengths = np.diff(borders)
+        if borders[:1].tolist() != [0] or borders[-1] != batch_size * seq_len or lengths.min(initial=1) < 1:
             raise ValueError(
-                f"cu_seq_lens_q={borders} must rise from 0 to the number of tokens, {batch_size * seq_len}."
+                f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, {batch_size * seq_len}."
             )
-        return lengths, True
-    if position_ids is not None and len(token_index) > 1:
-        restarts = _find_restarts(position_ids, attention_mask).flatten()[token_index]  # (N,)
-        if bool(restarts.any()):
-            row = torch.nn.functional.pad(token_index // seq_len, (1, 0), value=-1)
-            begins = (restarts | (row[1:] != row[:-1])).nonzero().squeeze(-1).tolist()
-            return [end - start for start, end in zip(begins, [*begins[1:], len(token_index)], strict=True)], True
-    if attention_mask is None:
+        return lengths.tolist(), True
+    if positions is not None and len(index) > 1:
+        given = (None if array is None else torch.from_dlpack(array) for array in (positions, mask))
+        restarts = _find_restarts(*given).numpy().ravel()[index]  # (N,)
+        if restarts.any():
+            row = index // seq_len
+            begins = np.flatnonzero(restarts | (np.diff(row, prepend=-1) != 0))
+            return np.diff(begins, append=len(index)).tolist(), True
+    if mask is None:
         return [seq_len] * batch_size, False
-    return attention_mask.sum(1).tolist(), False
+    return mask.sum(1).tolist(), False

@@ -53,6 +53,29 @@ def has_onednn_bfloat16() -> bool:
     return True
 
 
+try:
+    from torch._library.fake_impl import allocate_size
+except ImportError:
+    allocate_size = None
+try:
+    from torch.nn.attention.varlen import varlen_attn as varlen_attention
+except ImportError:
+    varlen_attention = None
+
+
+def new_dynamic_size() -> torch.SymInt:
+    """A size that an operator finds out when it runs, in its `register_fake`.
+
+    Without torch's leave `torch.compile` breaks its graph at such sizes, unless `fullgraph=True`; then the model would
+    be compiled in pieces. torch's own operators make the symbol directly where that is of no use.
+    """
+    context = torch.library.get_ctx()
+    graph = getattr(context, "_shape_env", None)
+    if graph is None or allocate_size is None:
+        return context.new_dynamic_size()
+    return allocate_size(graph, 0, None)
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether a call of `module` runs anything besides its `forward`."""
     return any(getattr(module, name, True) for name in _HOOKS) or _has_global_hooks()

@@ -13,6 +13,7 @@ from toy_training import HEADS, make_model, make_rows
 from hf_roformer_lite.model.attention_plan import plan_self_attention
 from hf_roformer_lite.model.ragged import RaggedBatch
 
+CPU = torch.device("cpu")
 SCRIPT = Path(__file__).parent / "two_devices.py"
 
 
@@ -31,10 +32,14 @@ def test_layers_on_two_devices():
 def test_plans_and_batches_move_only_when_they_must(backend, window):
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
     for dense in (False, True):
-        batch = RaggedBatch.build(2, 4, torch.device("cpu"), mask, dense=dense)
+        batch = RaggedBatch.build(2, 4, CPU, mask, dense=dense)
         plan = plan_self_attention(batch, backend, False, window)
         assert batch.to("cpu") is batch and plan.to("cpu", non_blocking=False) is plan
-        assert batch.to("meta").position_ids.is_meta and plan.to("meta") is not plan
+        assert batch.to("meta").position_ids.is_meta
+        if backend == "flex_attention":  # whose masks are made where they are asked for
+            assert plan.mask_on(CPU) is plan.mask_on(CPU) and plan.mask_on(CPU).kv_num_blocks.device == CPU
+        else:
+            assert plan.to("meta") is not plan
 
 
 @pytest.mark.parametrize("kind", ["mlm", "seq2seq"])

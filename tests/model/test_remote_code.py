@@ -27,11 +27,11 @@ from hf_roformer_lite.model.remote_code import MINIMUM_TRANSFORMERS
 SESSION = Path(__file__).with_name("session_without_package.py")
 TEXTS = ["a house", "今天天气非常好 and the dog"]
 STACK = set(
-    "attention attention_plan attention_rows configuration_checks configuration_fields configuration_presets "
-    "configuration_roformer_lite decoding embeddings fast_linear fused_cross_entropy growing_cache input_checks "
-    "input_layout layers lazy_logits lm_heads losses modeling_roformer_lite parallel_heads ragged remote_code rope "
-    "rope_parameters sharding tag_chain task_heads text_of_tokens text_scores torch_internals "
-    "walkthrough_layer".split()
+    "attention attention_documents attention_plan attention_rows configuration_checks configuration_fields "
+    "configuration_presets configuration_roformer_lite decoding embeddings fast_linear fused_cross_entropy "
+    "growing_cache host_side input_checks input_layout layers lazy_logits lm_heads losses modeling_roformer_lite "
+    "operators parallel_heads ragged remote_code rope rope_parameters sharding tag_chain task_heads text_of_tokens "
+    "text_scores torch_internals walkthrough_layer".split()
 )
 PAIR = STACK | {"configuration_roformer_lite_seq2seq", "encoder_decoder"}
 TOKENIZER = {"remote_code"} | {f"tokenization_{name}" for name in ("long_words", "roformer_lite", "texts", "unigram")}
