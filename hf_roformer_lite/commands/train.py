@@ -78,7 +78,8 @@ def check_options(task: str, argv: list[str]) -> None:
     parser.set_defaults(**task_arguments.training_defaults)
     parser.add_argument("--help-all", action="help", help="show all options, those of transformers too, and exit")
     parser.epilog = "--help-all lists every option of transformers' TrainingArguments as well."
-    data, model = parser.parse(argv)[:2]
+    data, model, training = parser.parse(argv)[:3]
+    data.check_beside(model, training)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
         name = getattr(options, option, None)
         if name is not None:
