@@ -193,13 +193,13 @@ def test_an_interrupted_preparation_leaves_nothing(texts, tokenizer, tmp_path, m
 @pytest.mark.slow
 def test_a_killed_preparation_leaves_nothing_that_looks_whole(texts, tokenizer):
     with (texts / "long.txt").open("w", encoding="utf-8") as stream:
-        for _ in range(200):
+        for _ in range(60):
             stream.write((texts / "book.txt").read_text("utf-8"))
     options = ["--train_file", texts / "long.txt", "--tokenizer", tokenizer, "--num_proc", "2"]
     options += ["--output_dir", texts / "killed", "--shard_size", "0.1"]
     command = [sys.executable, "-m", "hf_roformer_lite.cli", "prepare", "causal", *map(str, options)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not list(texts.glob(".killed.unfinished-*/train-00001.parquet")):
+    while not list(texts.glob(".killed.unfinished-*/train-00000.parquet")):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
@@ -207,7 +207,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(texts, tokenizer):
     assert not (texts / "killed").exists()
     with pytest.raises(InputError):
         LanguageModelDataArguments(prepared=[str(texts / "killed")])
-    assert main([*command[3:5], *command[5:]]) == 0 and not list(texts.glob(".killed*"))
+    assert main([*command[3:], "--num_proc", "1"]) == 0 and not list(texts.glob(".killed*"))
     assert read_manifest(texts / "killed").tokens > 100_000
 
 
