@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # Those of the extra `train`, some of which are needed only when the training is over.
 TRAINING_PACKAGES = dict.fromkeys(
-    "accelerate datasets jinja2 matplotlib pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(), "train"
+    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(),
+    "train",
 )
 
 
@@ -78,7 +79,8 @@ def check_options(task: str, argv: list[str]) -> None:
     parser.set_defaults(**task_arguments.training_defaults)
     parser.add_argument("--help-all", action="help", help="show all options, those of transformers too, and exit")
     parser.epilog = "--help-all lists every option of transformers' TrainingArguments as well."
-    data, model = parser.parse(argv)[:2]
+    data, model, training = parser.parse(argv)[:3]
+    data.check_beside(model, training)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
         name = getattr(options, option, None)
         if name is not None:

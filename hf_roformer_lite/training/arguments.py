@@ -5,10 +5,11 @@ once.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output_place import check_place
+from .tokenizer_arguments import NEW_TOKENIZER, TokenizerArguments, refuse_beside
 
 
 @dataclass
@@ -46,8 +47,8 @@ class DataArguments:
     test_split: str = field(default="test", metadata={"help": "Split of that dataset for testing, used if it exists."})
 
     def __post_init__(self):
-        if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("give either --train_file or --dataset_name")
+        if sum(value is not None for value in self.sources.values()) != 1:
+            raise InputError(f"give either {' or '.join(self.sources)}")
         if self.validation_fraction is not None:
             check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
         if self.validation_fraction and self.validation_file:
@@ -61,15 +62,14 @@ class DataArguments:
             for path in getattr(self, option) or ():
                 check_file(option, path)
 
-
-_LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without
-
-# Options of a new tokenizer and their defaults. In the dataclass they are None, to tell whether they were given.
-_NEW_TOKENIZER = {"vocab_size": 8192, "tokenizer_algorithm": "bpe", "tokenizer_min_frequency": 2}
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The options that name the training data, of which one must be given."""
+        return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
 
 
 @dataclass
-class ModelArguments:
+class ModelArguments(TokenizerArguments):
     """Which model and tokenizer."""
 
     _argument_group_name: ClassVar[str] = "model and tokenizer"
@@ -92,37 +92,14 @@ class ModelArguments:
             "the Hub, of a model of this package or of one that it converts, such as BERT."
         },
     )
-    tokenizer: str | None = field(
-        default=None, metadata={"help": "Tokenizer to use. Default: train one on the training data."}
-    )
-    vocab_size: int | None = field(
-        default=None, metadata={"help": "Vocabulary size of a new tokenizer. Default: 8192."}
-    )
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = field(
-        default=None,
-        metadata={"help": "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."},
-    )
-    tokenizer_min_frequency: int | None = field(
-        default=None,
-        metadata={
-            "help": "How often a token must occur in the training data to enter the vocabulary of a new tokenizer. "
-            "Default: 2."
-        },
-    )
 
     def __post_init__(self):
+        super().__post_init__()
         if self.model_name_or_path is not None:
-            self._refuse("--model_name_or_path", "which brings its own size", "size")
-            self._refuse("--model_name_or_path", "which brings its own tokenizer", *_NEW_TOKENIZER)
-        if self.tokenizer is not None:
-            self._refuse("--tokenizer", "which is taken as it is", *_NEW_TOKENIZER)
+            refuse_beside({"size": self.size}, "--model_name_or_path", "which brings its own size")
+            self.refuse_new_tokenizer("--model_name_or_path", "which brings its own tokenizer")
         self.has_size = self.size is not None
-        self.has_tokenizer_options = any(getattr(self, name) is not None for name in _NEW_TOKENIZER)
-        for name, default in {"size": "mini", **_NEW_TOKENIZER}.items():
-            if getattr(self, name) is None:
-                setattr(self, name, default)
-        check_number("vocab_size", self.vocab_size, at_least=1, at_most=_LARGEST_VOCABULARY)
-        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
+        self.size = self.size or "mini"
         for assignment in self.config:
             if "=" not in assignment:
                 raise InputError(f"--config {assignment}: name=value is needed")
@@ -131,12 +108,6 @@ class ModelArguments:
     def pretrained(self) -> list[str]:
         """The models whose weights the training starts from."""
         return [] if self.model_name_or_path is None else [self.model_name_or_path]
-
-    def _refuse(self, given: str, why: str, *names: str) -> None:
-        """Refuse options that would be ignored beside the option `given`."""
-        beside = [f"--{name} {getattr(self, name)}" for name in names if getattr(self, name) is not None]
-        if beside:
-            raise InputError(f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two")
 
 
 @dataclass
@@ -162,11 +133,13 @@ class Seq2SeqModelArguments(ModelArguments):
         if self.encoder_name_or_path is not None:
             if self.model_name_or_path is not None:
                 raise InputError("give either --model_name_or_path or --encoder_name_or_path")
-            self._refuse("--encoder_name_or_path", "which brings its own tokenizer", "tokenizer", *_NEW_TOKENIZER)
+            why = "which brings its own tokenizer"
+            new = {name: getattr(self, name) for name in ("tokenizer", *NEW_TOKENIZER)}
+            refuse_beside(new, "--encoder_name_or_path", why)
         if self.decoder_name_or_path is not None:
             if self.encoder_name_or_path is None:
                 raise InputError("--decoder_name_or_path needs --encoder_name_or_path beside it")
-            self._refuse("--decoder_name_or_path", "which brings its own size", "size")
+            refuse_beside({"size": self.size}, "--decoder_name_or_path", "which brings its own size")
         super().__post_init__()
 
     @property
@@ -303,6 +276,27 @@ class OwnTrainingArguments:
         check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1, at_most=LARGEST_BATCH)
         check_number("save_total_limit", self.save_total_limit, at_least=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
+
+
+@dataclass
+class TaskArguments(DataArguments):
+    """Data options of a task, and what the command line must know of the task itself."""
+
+    task: ClassVar[str]
+    summary: ClassVar[str]
+    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
+    stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
+    training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
+    packages: ClassVar[dict[str, str]] = {}  # what it needs besides the extra `train`, with the extra that has it
+    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
+
+    def check_beside(self, model: ModelArguments, training: OwnTrainingArguments) -> None:
+        """Refuse options of model and training that do not go with those of the data.
+
+        Raises:
+            InputError: naming both.
+        """
+        return None
 
 
 @dataclass

@@ -7,9 +7,14 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .corpus.corpus import Corpus
+from .corpus.stream import TextStream
 
-def rows_fingerprint(rows: Dataset) -> str:
+
+def rows_fingerprint(rows: Dataset | Corpus | TextStream) -> str:
     """A hash of all rows in their order, of what they say and not of the lines they come from."""
+    if isinstance(rows, Corpus | TextStream):
+        return rows.digest
     digest = hashlib.blake2b(digest_size=16)
     columns = [name for name in rows.column_names if name != "origin"]
     for batch in rows.select_columns(columns).iter(batch_size=1000):

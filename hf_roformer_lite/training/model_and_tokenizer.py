@@ -3,6 +3,7 @@
 import difflib
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +15,60 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
 from ..model.tokenization_roformer_lite import RoFormerLiteTokenizer
+from .corpus.corpus import Corpus
+from .corpus.stream import TextStream
+from .fingerprint import tokenizer_fingerprint
 from .pair_of_stacks import pair_of_stacks
 from .pretrained import pretrained_for_task, pretrained_tokenizer
+from .tasks.base import Task
+from .tokenizer_arguments import TokenizerArguments
 
 if TYPE_CHECKING:
     from .options import TrainOptions
 
 
-def make_tokenizer(options: "TrainOptions", train_rows: Dataset, state_dir: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model or encoder given, or one trained on the training data.
+def make_tokenizer(
+    options: "TrainOptions", train_rows: Dataset | Corpus | TextStream, state_dir: Path
+) -> PreTrainedTokenizerBase:
+    """The tokenizer given, or that of the model or encoder given, or that of prepared data, or one trained on the
+    training data.
 
     A trained tokenizer is kept in `state_dir`, where the other processes and a continued training find it.
+
+    Raises:
+        InputError: when it cannot be loaded or trained, or is not the one that prepared data need.
     """
     given = tokenizer_source(options)
+    if isinstance(train_rows, Corpus):
+        return prepared_tokenizer(options.task, train_rows, given)
     if given:
         tokenizer = pretrained_tokenizer(given)
     else:
         with options.training.main_process_first(local=False, desc="training the tokenizer"):
             if options.training.should_save and not (state_dir / "tokenizer").exists():
-                _train_tokenizer(options, train_rows).save_pretrained(state_dir / "tokenizer.unfinished")
+                is_stream = isinstance(train_rows, TextStream)
+                texts = train_rows.texts() if is_stream else options.task.texts(train_rows)
+                tokenizer = train_tokenizer(texts, options.model)
+                tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
                 (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
             tokenizer = AutoTokenizer.from_pretrained(state_dir / "tokenizer")
-    tokenizer.model_max_length = options.task.max_length
-    options.task.prepare_tokenizer(tokenizer)
+    return set_up_tokenizer(tokenizer, options.task)
+
+
+def prepared_tokenizer(task: Task, corpus: Corpus, given: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer that a corpus was prepared with, taken from what was `given` for it, or else from beside it.
+
+    Raises:
+        InputError: when it is another one.
+    """
+    source = given or str(corpus.tokenizer_folder)
+    tokenizer = set_up_tokenizer(pretrained_tokenizer(source), task)
+    if tokenizer_fingerprint(tokenizer) != corpus.tokenizer_fingerprint:
+        raise InputError(
+            f"the tokenizer of {source} is not the one that the data were prepared with, which is in "
+            f"{corpus.tokenizer_folder}"
+            + (f"; give `roformer-lite prepare` the option --tokenizer {given}" if given else "; it was changed since")
+        )
     return tokenizer
 
 
@@ -46,18 +78,26 @@ def tokenizer_source(options: "TrainOptions") -> str | None:
     return given if given or options.model.has_tokenizer_options else options.task.tokenizer_name
 
 
-def _train_tokenizer(options: "TrainOptions", train_rows: Dataset) -> RoFormerLiteTokenizer:
+def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
+    """The same tokenizer with the length and the defaults of `task`."""
+    tokenizer.model_max_length = task.max_length
+    task.prepare_tokenizer(tokenizer)
+    return tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], asked_for: TokenizerArguments) -> RoFormerLiteTokenizer:
+    """A new tokenizer; a line says so when the texts yield fewer tokens than were asked for."""
     try:
         tokenizer = RoFormerLiteTokenizer.train(
-            options.task.texts(train_rows),
-            vocab_size=options.model.vocab_size,
-            algorithm=options.model.tokenizer_algorithm,
-            min_frequency=options.model.tokenizer_min_frequency,
+            texts,
+            vocab_size=asked_for.vocab_size,
+            algorithm=asked_for.tokenizer_algorithm,
+            min_frequency=asked_for.tokenizer_min_frequency,
             show_progress=False,
         )
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error
-    made, asked = len(tokenizer), options.model.vocab_size
+    made, asked = len(tokenizer), asked_for.vocab_size
     if made < asked:
         print(f"the training data yield {made:,} tokens; {asked:,} were asked for", file=sys.stderr)
     return tokenizer

@@ -3,7 +3,8 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from .arguments import DataArguments
+from .corpus.corpus import Corpus
+from .corpus.manifest import held_out_file
+from .corpus.stream import TextStream
 from .data_files import Row, row_of
+from .source import Source
+from .task_arguments import LanguageModelDataArguments
 from .tasks.base import Task
 
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
-_HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
+_HELD_OUT, MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
 _FEWEST_ROWS = 100  # too few to spare any
 
 logger = logging.getLogger(__name__)
@@ -38,41 +44,98 @@ def load_splits(
     Raises:
         InputError: about a file, a line or a column that cannot be used.
     """
-    sources = _hub_splits(args, wanted) if args.dataset_name else _file_splits(args, wanted)
+    if getattr(args, "prepared", None):
+        return _prepared_splits(task, args, cache_dir)
+    if getattr(args, "streaming", False):
+        return _streamed_splits(task, args, cache_dir)
     splits = DatasetDict()
-    for split, source in sources.items():
-        rows = _hub_rows(task, args, source) if args.dataset_name else task.read_rows(source)
-        name = f"{args.dataset_name} [{split}]" if args.dataset_name else ", ".join(source)
-        splits[split] = _collect(rows, task, cache_dir / split, name)
+    for split, source in open_splits(task, args, wanted).items():
+        splits[split] = collect_rows(source.rows(), task, cache_dir / split, source.name)
     if "train" in splits and "validation" not in splits:
         _hold_out(splits, task, args.validation_fraction, seed)
     return splits
 
 
+def open_splits(task: Task, args: DataArguments, wanted: Sequence[str] = _SPLITS) -> dict[str, Source]:
+    """Where the rows of each split come from.
+
+    Raises:
+        InputError: about a dataset of the Hub that cannot be used.
+    """
+    if args.dataset_name:
+        return {
+            split: Source(f"{args.dataset_name} [{split}]", partial(_hub_rows, task, args, dataset))
+            for split, dataset in _hub_splits(args, wanted).items()
+        }
+    files = _file_splits(args, wanted)
+    return {split: Source(", ".join(paths), partial(task.read_rows, paths)) for split, paths in files.items()}
+
+
 def _hold_out(splits: DatasetDict, task: Task, fraction: float | None, seed: int) -> None:
     """Take the validation data from the training data, unless there is too little of them or nothing is wanted."""
-    rows = len(splits["train"])
+    amount = rows_to_hold_out(
+        len(splits["train"]), fraction, "at random" if task.rows_are_independent else "the last ones"
+    )
+    if amount:
+        parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
+        splits["train"], splits["validation"] = parts["train"], parts["test"]
+
+
+def rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
+    """How many of the training rows are held out, where no validation data are given.
+
+    Raises:
+        InputError: when nothing would be left.
+    """
     if fraction is None:
-        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
+        amount = min(round(rows * _HELD_OUT), MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
         if amount:
-            what = "at random" if task.rows_are_independent else "the last ones"
             logger.warning(
                 "no validation data are given: %d of the %d training rows, %s, are held out to choose the best "
                 "checkpoint (--validation_fraction 0 trains on all)",
                 amount,
                 rows,
-                what,
+                which,
             )
-    else:
-        amount = math.ceil(rows * fraction)
-        if fraction and amount >= rows:
-            raise InputError(
-                f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for training; give "
-                "more data or a smaller fraction"
-            )
-    if amount:
-        parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
-        splits["train"], splits["validation"] = parts["train"], parts["test"]
+        return amount
+    amount = math.ceil(rows * fraction)
+    if fraction and amount >= rows:
+        raise InputError(
+            f"--validation_fraction {fraction} of {rows} row{'s' * (rows > 1)} leaves no row for training; give "
+            "more data or a smaller fraction"
+        )
+    return amount
+
+
+def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path) -> DatasetDict:
+    """The blocks of prepared data, and the rows that were held out there, unless files are given."""
+    splits = DatasetDict()
+    splits["train"] = Corpus.prepared(args.prepared, args.mixture, args.packing)
+    for split, files in (("validation", args.validation_file), ("test", args.test_file)):
+        kept = [f"{folder}/{held_out_file(split)}" for folder in args.prepared]
+        kept = [path for path in kept if Path(path).is_file()]
+        if files:
+            splits[split] = collect_rows(task.read_rows(files), task, cache_dir / split, ", ".join(files))
+        elif kept:
+            splits[split] = Dataset.from_parquet(kept, cache_dir=str(cache_dir / split))
+    return splits
+
+
+def _streamed_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path) -> DatasetDict:
+    """The training data as a stream. Without validation data the first rows are held out: a tenth of the first
+    10,000."""
+    sources = open_splits(task, args)
+    train, held = sources.pop("train"), 0
+    splits = DatasetDict()
+    if "validation" not in sources and args.validation_fraction is None:
+        rows = sum(1 for _ in islice(train.rows(), MOST_HELD_OUT * 5))
+        held = rows_to_hold_out(rows, None, "the first ones")
+        if held:
+            sources["validation"] = Source(train.name, lambda: islice(train.rows(), held))
+    splits["train"] = TextStream(task, train, held, args)
+    for split, source in sources.items():
+        splits[split] = collect_rows(source.rows(), task, cache_dir / split, source.name)
+    return splits
 
 
 def _file_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, list[str]]:
@@ -82,7 +145,8 @@ def _file_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, list[s
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:
     try:
-        loaded = load_dataset(args.dataset_name, args.dataset_config_name)
+        streaming = getattr(args, "streaming", False)
+        loaded = load_dataset(args.dataset_name, args.dataset_config_name, streaming=streaming)
     except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
     names = {"train": args.train_split, "validation": args.validation_split, "test": args.test_split}
@@ -105,7 +169,12 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
         yield task.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
 
 
-def _collect(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
+def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
+    """Store rows in `cache_dir`, those without text left out; `name` is what messages call them.
+
+    Raises:
+        InputError: when none has text.
+    """
     left_out: list[str] = []
     has_text = False
 

@@ -4,10 +4,11 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from ..errors import InputError, check_number
-from .arguments import DataArguments, ModelArguments, Seq2SeqModelArguments
+from .arguments import Seq2SeqModelArguments, TaskArguments
+from .language_model_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
@@ -18,19 +19,6 @@ BleuTokenizer = Literal[
 
 # A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
-
-
-@dataclass
-class TaskArguments(DataArguments):
-    """Data options of a task, and what the command line must know of the task itself."""
-
-    task: ClassVar[str]
-    summary: ClassVar[str]
-    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
-    stock_training_arguments: ClassVar[str] = "TrainingArguments"  # of transformers
-    training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
-    packages: ClassVar[dict[str, str]] = {}  # what it needs besides the extra `train`, with the extra that has it
-    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
 
 
 @dataclass
@@ -82,40 +70,6 @@ class Seq2SeqDataArguments(TaskArguments):
         super().__post_init__()
         check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
         check_number("max_target_length", self.max_target_length, at_least=2)  # a token of text and [SEP]
-
-
-@dataclass
-class LanguageModelDataArguments(TaskArguments):
-    """Text of language models. A .txt file is one document, or with --line_by_line each of its lines is; other files
-    have one document in each row."""
-
-    task = "causal"
-    training_defaults = {"per_device_train_batch_size": 8}
-    summary = "causal language model: a decoder learns to continue text"
-    measuring_options = ("text_column", "block_size", "line_by_line")
-
-    text_column: str = field(default="text", metadata={"help": "Column of the text in tables and datasets."})
-    block_size: int = field(default=256, metadata={"help": "Split documents into blocks of at most this many tokens."})
-    line_by_line: bool = field(default=False, metadata={"help": "Every line of a .txt file is a document."})
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("block_size", self.block_size, at_least=8)
-
-
-@dataclass
-class MaskedLMDataArguments(LanguageModelDataArguments):
-    """The same, with the masking."""
-
-    task = "mlm"
-    summary = "masked language model: an encoder learns a language from plain text"
-    measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
-
-    mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of the tokens to mask and predict."})
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("mlm_probability", self.mlm_probability, above=0, at_most=1)
 
 
 @dataclass

@@ -43,9 +43,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
                 f"max_tokens={max_tokens} is below the longest example, which has {longest_first[0]} tokens; raise "
                 "it, or truncate the examples to fewer tokens"
             )
-        self.num_batches = max(1, -(-int(longest_first.sum()) // max_tokens))
-        while longest_first[:: self.num_batches].sum() > max_tokens:
-            self.num_batches += 1
+        self.num_batches = fewest_batches(self.lengths, max_tokens)
         self.seed, self.rank, self.world_size, self.epoch = seed, rank, world_size, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -57,12 +55,27 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
-        shuffled = random.permutation(len(self.lengths))
-        longest_first = shuffled[np.argsort(-self.lengths[shuffled], kind="stable")]
-        batches: list[list[int]] = [[] for _ in range(self.num_batches)]
-        for start in range(0, len(longest_first), self.num_batches):
-            dealt = longest_first[start : start + self.num_batches]
-            for batch, index in zip(random.permutation(self.num_batches), dealt.tolist(), strict=False):
-                batches[batch].append(index)
+        batches = deal(self.lengths, self.num_batches, random)
         for step in range(len(self)):
             yield batches[(step * self.world_size + self.rank) % self.num_batches]
+
+
+def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
+    """The smallest number of batches with which none that `deal` makes can have more than `max_tokens` tokens."""
+    longest_first = np.sort(lengths)[::-1]
+    batches = max(1, -(-int(longest_first.sum()) // max_tokens))
+    while longest_first[::batches].sum() > max_tokens:
+        batches += 1
+    return batches
+
+
+def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:
+    """The examples of each batch: the longest first, in rounds that give one to each batch at random."""
+    shuffled = random.permutation(len(lengths))
+    longest_first = shuffled[np.argsort(-lengths[shuffled], kind="stable")]
+    batches: list[list[int]] = [[] for _ in range(num_batches)]
+    for start in range(0, len(longest_first), num_batches):
+        dealt = longest_first[start : start + num_batches]
+        for batch, index in zip(random.permutation(num_batches), dealt.tolist(), strict=False):
+            batches[batch].append(index)
+    return batches

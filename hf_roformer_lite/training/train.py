@@ -21,6 +21,7 @@ from transformers import (
 from ..errors import InputError
 from ..output_directory import check_output_dir, is_disk_full
 from .baselines import Baselines
+from .corpus.stream import TextStream
 from .divergence import check_figures
 from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerprint
 from .finished_model import save_finished_model
@@ -74,7 +75,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     _check_unchanged(options, state_dir, fingerprints, forget=("checkpoint-*",))
     resume_from = _checkpoint(options, state_dir)
     encoded = encode(task, rows, tokenizer)
-    baselines = _measure_baselines(options, rows, encoded)
+    baselines = _measure_baselines(options, rows, encoded, tokenizer)
     generation_config = _set_generation(task, model, args)
     trainer = make_trainer(options, model, tokenizer, rows, encoded, resume_from, started)
     if resume_from and trainer.is_world_process_zero():
@@ -193,12 +194,18 @@ def _run(
         steps=trainer.state.global_step,
         epochs=trainer.state.epoch or 0.0,
         train_seconds=trainer.clock.elapsed,
-        rows={split: len(dataset) for split, dataset in rows.items()},
-        example=rows.get("validation", rows["train"])[0],
+        rows={split: len(dataset) for split, dataset in rows.items() if isinstance(dataset, Dataset)},
+        example=_example(options.task, rows),
         evaluations=evaluations,
         earlier_seconds=trainer.clock.earlier_commands,
         chosen_step=trainer.state.best_global_step if trainer.args.load_best_model_at_end else None,
     )
+
+
+def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
+    """A row of the data for the card; a corpus and a stream have none as it was."""
+    source = rows.get("validation", rows["train"])
+    return source[0] if isinstance(source, Dataset) else task.neutral_example()
 
 
 def _leave_process_group(trainer: Trainer) -> None:
@@ -220,6 +227,9 @@ def encode(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) ->
     """
     encoded = DatasetDict()
     for split, dataset in rows.items():
+        if not isinstance(dataset, Dataset):
+            encoded[split] = dataset.encoded_by(tokenizer)
+            continue
         encoded[split] = task.encode(dataset, tokenizer, training=split == "train")
         if split != "train" and len(encoded[split]) == len(dataset):
             lengths = task.lengths(encoded[split])
@@ -241,26 +251,36 @@ def make_trainer(
     task, args = options.task, options.training
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
-    args.follow_data(len(encoded["train"]))
+    if not isinstance(encoded["train"], TextStream):
+        args.follow_data(len(encoded["train"]))
     if not args.has_metric:
         args.metric_for_best_model = task.metric_for_best_model
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
+    has_lengths = args.max_tokens_per_batch and isinstance(encoded["train"], Dataset)
     _, trainer_class = task.training_classes()
     return trainer_class(
         args=args,
         processing_class=tokenizer,
         **task.trainer_parts(options, model, tokenizer, rows, encoded),
-        lengths=task.lengths(encoded["train"]) if args.max_tokens_per_batch else (),
+        lengths=task.lengths(encoded["train"]) if has_lengths else (),
         averaging_from=resume_from,
         command_started=command_started,
     )
 
 
-def _measure_baselines(options: TrainOptions, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-    """Figures of simple means in the main process, printed before the training begins."""
+def _measure_baselines(
+    options: TrainOptions, rows: DatasetDict, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+) -> Baselines:
+    """Figures of simple means in the main process, printed before the training begins. Of a corpus they learn a
+    sample."""
     args = options.training
     if not (args.baselines and args.should_save) or len(rows) < 2:
         return {}
+    if not isinstance(encoded["train"], Dataset):
+        sample = encoded["train"].sample(tokenizer)
+        encoded = DatasetDict({**encoded, "train": sample})
+        if not isinstance(rows["train"], Dataset):
+            rows = DatasetDict({**rows, "train": sample})
     figures = options.task.baselines(rows, encoded)
     for name, by_split in figures.items():
         shown = ", ".join(f"{split} {by_split[split][options.task.main_metric]:.4f}" for split in by_split)

@@ -16,6 +16,8 @@ from transformers import Seq2SeqTrainer, Trainer
 
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
+from .corpus.corpus import BatchCollator, Corpus
+from .corpus.stream import TextStream
 from .divergence import DivergenceGuard
 from .early_stopping import EarlyStopping
 from .muon import MUON, make_muon
@@ -62,31 +64,35 @@ class RoFormerLiteTrainerMixin:
         self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
 
     def get_train_dataloader(self) -> DataLoader:
-        if not self.args.max_tokens_per_batch:
-            return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        try:
-            sampler = TokenBudgetBatchSampler(
-                self.lengths,
-                self.args.max_tokens_per_batch,
-                seed,
-                self.args.process_index,
-                self.args.world_size,
-            )
-        except ValueError as error:
-            raise InputError(f"--max_tokens_per_batch: {error}") from error
+        place, max_tokens = (self.args.process_index, self.args.world_size), self.args.max_tokens_per_batch
+        if isinstance(self.train_dataset, Corpus | TextStream):
+            collator = BatchCollator(self.data_collator, seed, self.args.process_index)
+            data = self.train_dataset.loading(self._train_batch_size, max_tokens, seed, *place)
+        elif max_tokens:
+            try:
+                sampler = TokenBudgetBatchSampler(self.lengths, max_tokens, seed, *place)
+            except ValueError as error:
+                raise InputError(f"--max_tokens_per_batch: {error}") from error
+            collator, data = self.data_collator, {"dataset": self.train_dataset, "batch_sampler": sampler}
+        else:
+            return super().get_train_dataloader()
         loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
+            **data,
+            collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # accelerate must see a single process: the sampler has already taken the share of this one.
+        # accelerate must see a single process: the share of this one has been taken already.
         return prepare_data_loader(
-            loader, device=self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+            loader,
+            device=self.accelerator.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=False,
         )
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:

@@ -24,6 +24,7 @@ from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
 from .base import Task, quoted
+from .blocks import BlockCutter, token_ids
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
     from ..baselines import Baselines
+    from ..corpus.corpus import Corpus
 
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
@@ -66,8 +68,11 @@ class LanguageModelTask(Task):
     def max_length(self) -> int:
         return self.args.block_size
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset | Corpus:
         from datasets import Dataset
+
+        from ..corpus.corpus import Corpus
+        from ..corpus.shards import StoredBlocks
 
         options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
         special = set(tokenizer.all_special_ids)
@@ -77,12 +82,15 @@ class LanguageModelTask(Task):
             raise InputError(
                 f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
             )
-        return Dataset.from_generator(
+        encoded = Dataset.from_generator(
             blocks,
             gen_kwargs={"rows": rows, **options},
             cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
             fingerprint=f"{rows._fingerprint}-blocks",
         )
+        if not (training and self.args.packing):
+            return encoded
+        return Corpus([StoredBlocks(encoded)], rows._fingerprint, self.args.block_size, packing=self.args.packing)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForLanguageModeling:
         return DataCollatorForLanguageModeling(tokenizer, mlm=False)
@@ -110,38 +118,14 @@ class LanguageModelTask(Task):
 
 
 def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
-    """Split documents into examples of at most `block_size` tokens; no block spans two documents.
+    """The blocks of documents as examples; see `BlockCutter`."""
 
-    In causal language modelling `[CLS]` and `[SEP]` stand around the whole document; in masked language modelling they
-    stand around every block, as they will around the user's texts. The last two blocks of a document share the rest
-    evenly, so that no block is very short.
-    """
-    frame = 0 if is_causal else 2
-    capacity = block_size - frame
-    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    def pieces() -> Iterator[tuple[str, np.ndarray]]:
+        for batch in rows.iter(batch_size=1000):
+            yield from zip(batch["document"], token_ids(batch["text"], tokenizer), strict=True)
 
-    def example(ids: list[int]) -> dict[str, list[int]]:
-        ids = ids if is_causal else [start, *ids, end]
-        return {"input_ids": ids, "attention_mask": [1] * len(ids)}
-
-    def rest(ids: list[int]) -> Iterator[dict]:
-        ids = [*ids, end] if is_causal and ids else ids
-        pieces = -(-len(ids) // capacity)
-        for piece in np.array_split(ids, pieces) if pieces else []:
-            yield example(piece.tolist())
-
-    document, buffer = None, []
-    for batch in rows.iter(batch_size=1000):
-        encoded = tokenizer(batch["text"], add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        for name, ids in zip(batch["document"], encoded, strict=True):
-            if name != document:
-                yield from rest(buffer)
-                document, buffer = name, [start] if is_causal else []
-            buffer.extend(ids)
-            while len(buffer) >= 2 * capacity:
-                yield example(buffer[:capacity])
-                buffer = buffer[capacity:]
-    yield from rest(buffer)
+    for ids in BlockCutter.of(tokenizer, block_size, is_causal).blocks(pieces()):
+        yield {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
 
 
 class MaskedLMTask(LanguageModelTask):
