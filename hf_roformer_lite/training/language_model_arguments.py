@@ -66,7 +66,7 @@ class LanguageModelDataArguments(TextArguments):
         if self.prepared is not None:
             self._take_over_prepared()
         elif self.mixture is not None:
-            raise InputError(f"--mixture {_shown(self.mixture)} is of the directories of --prepared; give those too")
+            raise InputError(f"--mixture {_shown(self.mixture)} needs --prepared, whose directories it mixes")
         self.block_size = self.block_size or self.packing
         super().__post_init__()
         if self.packing is not None and self.packing < self.block_size:

@@ -6,6 +6,7 @@ import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from ..errors import InputError
 from .arguments import HubArguments, OwnTrainingArguments
 from .metrics import LOWER_IS_BETTER
 from .muon import MUON
@@ -40,7 +41,9 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
-        optim = self.optim
+        optim, known = self.optim, [MUON, *(name.value for name in OptimizerNames)]
+        if optim not in known:
+            raise InputError(f"--optim {optim} must be one of {', '.join(known)}")
         if optim == MUON:  # transformers' list of optimizers does not have it
             self.optim = OptimizerNames.ADAMW_TORCH_FUSED
         super(OwnTrainingArguments, self).__post_init__()  # of transformers, or of what extends it

@@ -46,6 +46,7 @@ RIGHT = {
     "demo": "",
     "serve": "mlm",
     "app": "mlm",
+    "prepare mlm": "--train_file rows.csv --vocab_size 300 --num_proc 1 --output_dir out",
 }
 LONG = "m" * 5000
 WRONG = {
@@ -115,7 +116,8 @@ def only_options(monkeypatch) -> None:
     works += [(conversion, name) for name in ("convert_checkpoint", "export_checkpoint", "verify")]
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
-    monkeypatch.setattr("hf_roformer_lite.commands.demo.unique_examples", begin)
+    for name in ("commands.demo.unique_examples", "training.corpus.prepare.prepare"):
+        monkeypatch.setattr(f"hf_roformer_lite.{name}", begin)
 
 
 def options_of(command: str) -> list[argparse.Action]:

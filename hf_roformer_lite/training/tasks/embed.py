@@ -13,7 +13,6 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from ...errors import InputError
 from ...output_directory import RESULTS_FILE
 from ..data_files import Row
-from ..model_and_tokenizer import tokenizer_source
 from ..sentence_models import naming_sentence_model
 from ..task_arguments import EmbedDataArguments
 from .answers import Answer, Input, SavedModel
@@ -135,6 +134,8 @@ class EmbedTask(SentenceTask):
     # training
 
     def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
+        from ..model_and_tokenizer import tokenizer_source
+
         if self.args.teacher is not None and tokenizer_source(options) == self.args.teacher:
             from ..teacher import take_over_tokens
 
