@@ -107,7 +107,8 @@ def plan_documents(
         is_causal: Whether a token sees only itself and what comes before it; the sides are then the same.
         window: Reach of a sliding-window layer, which attends to its own side; None sees the whole document.
     """
-    if backend == VARLEN and min(*query_lengths, *key_lengths, 1) > 0:
+    is_whole = (sum(query_lengths), sum(key_lengths)) == (query_tokens, key_tokens)  # it leaves others unwritten
+    if backend == VARLEN and is_whole and min(*query_lengths, *key_lengths, 1) > 0:
         left = -1 if window is None else window - is_causal
         right = 0 if is_causal else left
         borders = (torch.from_dlpack(_borders(lengths)) for lengths in (query_lengths, key_lengths))

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import RoFormerLiteLinear
@@ -83,11 +84,18 @@ class RoFormerLiteEmbeddings(nn.Module):
 
     def _look_up_positions(self, tokens: RaggedBatch) -> torch.Tensor:
         rows, longest = self.config.max_position_embeddings, max(tokens.lengths, default=0)
+        position_ids = tokens.position_ids
+        # A GPU does not recover from a number without a row; beside a cache only the positions tell the largest.
+        is_counted = tokens.lengths and not tokens.is_packed
+        if position_ids.device.type != "cpu" and not is_counted and not is_tracing(position_ids):
+            longest = int(position_ids.max()) + 1 if position_ids.numel() else 0
         try:
-            if longest <= rows:  # a GPU does not recover from a number without a row
-                return self.position_embeddings(tokens.position_ids)
+            if longest <= rows:
+                return self.position_embeddings(position_ids)
         except IndexError:
-            longest = int(tokens.position_ids.max()) + 1
+            longest = int(position_ids.max()) + 1
+            if longest <= rows:  # a negative number
+                return look_up(self.position_embeddings, position_ids, "position_ids")
         raise ValueError(
             f"max_position_embeddings={rows} learned positions cannot hold an input of {longest} tokens; truncate it, "
             "or use position_embedding_type='rope'."

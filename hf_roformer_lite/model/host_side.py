@@ -36,7 +36,8 @@ def on_host(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
 def numbers(tensor: torch.Tensor) -> np.ndarray:
     """The values of a tensor on the host; in the same memory where there is one, so not to be written to."""
     if is_transformed():  # inside torch.func tensors have no memory to look into
-        return np.array(tensor.tolist(), dtype=np.int64).reshape(tensor.shape)
+        kind = np.bool_ if tensor.dtype == torch.bool else np.int64
+        return np.array(tensor.tolist(), dtype=kind).reshape(tensor.shape)
     return tensor.numpy()
 
 
@@ -62,7 +63,7 @@ def _send(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tenso
     """Tensors of the host as views of one buffer on `device`."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     places = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-    buffer = torch.empty(sum(places), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    buffer = torch.empty(sum(places), dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
     for tensor, size, part in zip(tensors, sizes, buffer.split(places), strict=True):
         part[:size].copy_(tensor.contiguous().view(-1).view(torch.uint8))
     parts = buffer.to(device, non_blocking=True).split(places)

@@ -24,6 +24,8 @@ from .lazy_logits import UnreadLogits, lm_output
 from .losses import IGNORE_INDEX, cross_entropy, labelled_lm_loss
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
 
+_READ = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 class RoFormerLiteLMTransform(nn.Module):
     """What comes between the last layer and the LM head: `(..., hidden)` to `(..., embedding_size)`.
@@ -100,8 +102,12 @@ class LMHeadMixin:
     ) -> list[Any]:
         """Labels and masks as they are, or where the places of the labelled positions will be asked for, read from
         their device at once: later the device would have to be waited for."""
-        if not self.is_sparse(labels) or not all(mask is None or is_padding_mask(mask) for mask in masks):
+        if not self.is_sparse(labels) or not all(is_padding_mask(mask) for mask in masks if mask is not None):
             return [labels, *masks]
+        given = [tensor for tensor in (labels, *masks) if tensor is not None]
+        is_readable = all(isinstance(tensor, torch.Tensor) and tensor.dtype in _READ for tensor in given)
+        if not is_readable or labels.dtype == torch.bool:
+            return [labels, *masks]  # which may be wrong, and is told where it is checked
         return on_host(labels, *(None if mask is None else mask.bool() for mask in masks))
 
     def logits_and_loss(

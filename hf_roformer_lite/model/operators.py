@@ -21,7 +21,8 @@ from .attention_rows import AttentionFunction, RowsPlan
 from .host_side import move_together, numbers, on_host
 from .torch_internals import new_dynamic_size
 
-NAMESPACE = re.sub(r"\W", "_", __name__)  # a bundle's copy of this file has its own
+# A bundle's copy of this file has its own, also in a folder whose name is not in ASCII, which torch does not take.
+NAMESPACE = re.sub(r"[^\w.]", lambda found: f"u{ord(found[0]):x}", __name__, flags=re.ASCII).replace(".", "_")
 KEPT_PLANS = 16  # all layers of a type share one, as does the backward pass
 
 
@@ -45,11 +46,17 @@ def labelled_places(labels: torch.Tensor, ignored: int, device: torch.device) ->
     return move_together([torch.from_dlpack(places), torch.from_dlpack(flat[places].astype(np.int64))], device)
 
 
+def _with_own_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where it is a part of a buffer, which operators must not return."""
+    size = tensor.numel() * tensor.element_size()
+    return tensor if tensor.untyped_storage().nbytes() == size else tensor.clone()
+
+
 @torch.library.custom_op(f"{NAMESPACE}::find_tokens", mutates_args=())
 def find_tokens(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`real_tokens` of a mask; the lengths stay on the host."""
     index, positions, lengths = map(torch.from_dlpack, real_tokens(numbers(*on_host(attention_mask))))
-    return *move_together([index, positions], attention_mask.device), lengths
+    return *map(_with_own_memory, move_together([index, positions], attention_mask.device)), lengths
 
 
 @find_tokens.register_fake
@@ -62,7 +69,7 @@ def _(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 @torch.library.custom_op(f"{NAMESPACE}::find_labelled", mutates_args=())
 def find_labelled(labels: torch.Tensor, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`labelled_places` on the device of the labels."""
-    return tuple(labelled_places(labels, ignored, labels.device))
+    return tuple(map(_with_own_memory, labelled_places(labels, ignored, labels.device)))
 
 
 @find_labelled.register_fake
@@ -160,8 +167,9 @@ def _plan(
     window: int | None,
     device: torch.device,
 ) -> RowsPlan | VarlenPlan:
-    lengths = query_lengths, key_lengths
-    return plan_documents(*lengths, query_tokens, key_tokens, backend, is_causal, window).to(device)
+    sizes = query_lengths, key_lengths, query_tokens, key_tokens
+    with torch.inference_mode(False):  # the same plan may serve a training later
+        return plan_documents(*sizes, backend, is_causal, window).to(device)
 
 
 @dataclass
@@ -186,10 +194,10 @@ class OperatorPlan:
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`; `function` is sdpa."""
-        states = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value))
+        states = (tensor.flatten(0, -3) for tensor in (query, key, value))
         lengths = self.query_lengths, self.key_lengths
         output = attend(*states, *lengths, self.backend, self.is_causal, self.window, scaling)
-        return output.reshape(*query.shape[:-2], -1), None
+        return output.view(*query.shape[:-2], query.shape[-2] * query.shape[-1]), None
 
 
 __all__ = ["OperatorPlan", "find_labelled", "find_tokens", "is_in_graph", "labelled_places", "real_tokens"]

@@ -316,7 +316,7 @@ def _document_lengths(
         return lengths.tolist(), True
     if positions is not None and len(index) > 1:
         given = (None if array is None else torch.from_dlpack(array) for array in (positions, mask))
-        restarts = _find_restarts(*given).numpy().ravel()[index]  # (N,)
+        restarts = numbers(_find_restarts(*given)).ravel()[index]  # (N,)
         if restarts.any():
             row = index // seq_len
             begins = np.flatnonzero(restarts | (np.diff(row, prepend=-1) != 0))

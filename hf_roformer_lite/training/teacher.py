@@ -6,6 +6,8 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from ..errors import InputError
+
 _BATCH = 1024  # tokens
 
 
@@ -37,6 +39,10 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
     tokenizer, tokens = teacher.eval().tokenizer, embedding.num_embeddings
     word = tokenizer("a", return_special_tokens_mask=True)  # which tells what stands before and behind a text
     inside = [at for at, is_special in enumerate(word["special_tokens_mask"]) if not is_special]
+    if not inside:
+        raise InputError(
+            "--teacher: its tokenizer makes nothing of the text 'a'; give --vocab_size for a new tokenizer"
+        )
     before, behind = word["input_ids"][: inside[0]], word["input_ids"][inside[-1] + 1 :]
     alone = torch.tensor([[*before, token, *behind] for token in range(tokens)])  # (tokens, 1 + special ones)
     vectors = torch.cat(

@@ -68,12 +68,12 @@ def save_again() -> None:
         for auto, reference in json.loads((FOLDER / name / "config.json").read_text())["auto_map"].items():
             assert type(load(auto, name)).__name__ == reference.partition(".")[2]
 
-    # Saved by what was loaded, twice, under another head: all of it is still there.
-    for before, after in (("encoder", "again"), ("again", "again-twice")):
+    # Saved by what was loaded, twice, also in a folder whose name is not in ASCII: all of it is still there.
+    for before, after in (("encoder", "again"), ("again", "再次")):
         load("AutoModelForMaskedLM", before).save_pretrained(FOLDER / after)
         load("AutoTokenizer", before).save_pretrained(FOLDER / after)
         assert {path.name for path in (FOLDER / after).iterdir()} == {p.name for p in (FOLDER / "encoder").iterdir()}
-    assert answers("again-twice") == EXPECTED["answers"]["encoder"]
+    assert answers("再次") == EXPECTED["answers"]["encoder"]
     assert load("AutoConfig", "again").auto_map == load("AutoModelForTokenClassification", "encoder").config.auto_map
     model = load("AutoModelForMaskedLM", "encoder")
     try:

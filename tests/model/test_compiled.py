@@ -7,7 +7,7 @@ import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
-from hf_roformer_lite.model import operators
+from hf_roformer_lite.model import host_side, operators
 from hf_roformer_lite.model.ragged import RaggedBatch
 
 MODELS = {
@@ -86,6 +86,40 @@ def test_same_losses_logits_and_gradients(kind, backend):
                 found.append([loss, *gradients, run(**batch).logits])
         torch.testing.assert_close(*found, rtol=0, atol=1e-5)
     assert graphs() <= 4
+
+
+def test_training_after_evaluation_in_inference_mode():
+    """On the same lengths, whose plan both share."""
+    model, batch = MODELS["mlm"](), random_batch("mlm", random.Random(3))
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.inference_mode():
+        compiled.eval()(**batch)
+    compiled.train()(**batch).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_batch_without_a_real_token():
+    model = MODELS["mlm"]().eval()
+    compiled, (ids, mask) = torch.compile(model, backend="eager"), rows([3, 5])
+    with torch.no_grad():
+        for given in (mask, torch.zeros_like(mask)):
+            wanted = model(input_ids=ids, attention_mask=given).logits
+            torch.testing.assert_close(compiled(input_ids=ids, attention_mask=given).logits, wanted, rtol=0, atol=1e-5)
+
+
+def test_operators_return_tensors_of_their_own(monkeypatch):
+    """What was sent in one buffer, as to a GPU, would be views of it, which torch refuses."""
+
+    def send(value, device):
+        return host_side._send(list(value), torch.device("cpu"))
+
+    monkeypatch.setattr(operators, "move_together", send)
+    _, mask = rows([3, 5])
+    index, positions, lengths = operators.find_tokens(mask)
+    assert index.tolist() == [0, 1, 2, 5, 6, 7, 8, 9] and positions.tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+    assert lengths.tolist() == [3, 5]
+    places, labels = operators.find_labelled(torch.tensor([[-100, 7], [8, -100]]), -100)
+    assert (places.tolist(), labels.tolist()) == ([1, 2], [7, 8])
 
 
 def test_the_graph_has_no_padding():

@@ -72,13 +72,29 @@ def test_no_rows_to_pool():
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("model_class", HEADS)
 def test_functional_gradients_of_padded_input(model_class, training):
-    model = head(model_class).train(training)
-    inputs = {"input_ids": IDS, "attention_mask": MASK, **HEADS[model_class]}
+    assert_functional_gradients(head(model_class).train(training), {"attention_mask": MASK, **HEADS[model_class]})
+
+
+def test_functional_gradients_of_packed_documents():
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]] * 3)
+    assert_functional_gradients(head(RoFormerLiteForMaskedLM).train(), {"position_ids": positions, "labels": LABELS})
+
+
+def assert_functional_gradients(model, inputs: dict[str, torch.Tensor]) -> None:
+    inputs = {"input_ids": IDS, **inputs}
     weights = dict(model.named_parameters())
     found = grad(lambda weights: functional_call(model, weights, (), inputs).loss)(weights)
     model(**inputs).loss.backward()
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("model_class", [RoFormerLiteForMaskedLM, RoFormerLiteForConditionalGeneration])
+def test_masks_that_are_added_are_refused_in_training(model_class):
+    """With two dimensions: 0 would be padding there, and the rest real."""
+    model = head(model_class).train()
+    with pytest.raises(ValueError, match="numbers other than 0 and 1"):
+        model(IDS, attention_mask=(1.0 - MASK) * -1e9, labels=LABELS)
 
 
 def test_forward_mode_of_padded_input():

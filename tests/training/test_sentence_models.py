@@ -188,6 +188,10 @@ def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
     theirs = torch.pdist(torch.tensor(teacher.model.encode(words, normalize_embeddings=True)))
     ours = torch.pdist(begun.model[0].model.get_input_embeddings().weight[ids].detach())
     torch.testing.assert_close(ours / ours.mean(), theirs / theirs.mean(), rtol=1e-3, atol=1e-3)
+    kept = [*command, "--model_name_or_path", str(folder / "begun"), "--learning_rate", "0", "--max_steps", "1"]
+    assert main([*kept, "--use_cpu", "true", "--disable_tqdm", "true", "--output_dir", str(folder / "kept")]) == 0
+    weights = [load_file(folder / name / "model.safetensors") for name in ("begun", "kept")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert main([*command, *OPTIONS, "--output_dir", str(folder / "own")]) == 0
     own = Predictor.load(str(folder / "own"), "cpu").saved.tokenizer
     assert own.get_vocab() != teacher.tokenizer.get_vocab()

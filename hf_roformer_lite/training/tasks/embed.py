@@ -136,7 +136,8 @@ class EmbedTask(SentenceTask):
     def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
         from ..model_and_tokenizer import tokenizer_source
 
-        if self.args.teacher is not None and tokenizer_source(options) == self.args.teacher:
+        is_new = not options.model.pretrained
+        if is_new and self.args.teacher is not None and tokenizer_source(options) == self.args.teacher:
             from ..teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.teacher)
