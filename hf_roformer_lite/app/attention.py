@@ -27,12 +27,14 @@ class AttentionMaps:
         rows: The tokens that look.
         columns: The tokens that they look at.
         probabilities: `(layers, heads, rows, columns)`; each row sums to 1 unless columns were left out.
+        lengths: How many tokens look, and at how many; the first `SHOWN_TOKENS` of both are here.
     """
 
     name: str
     rows: list[str]
     columns: list[str]
     probabilities: torch.Tensor
+    lengths: tuple[int, int]
 
 
 def attention_maps(predictor: Predictor, parts: list[str], options: dict[str, Any]) -> list[AttentionMaps]:
@@ -99,8 +101,11 @@ def attention_table(maps: AttentionMaps, layer: int, head: int | None) -> str:
         f'<tr><th scope="row">{escape(token)}</th>{"".join(_cell(number, largest) for number in numbers)}</tr>'
         for token, numbers in zip(maps.rows, shown.tolist(), strict=True)
     ]
-    note = f"The darkest cell is {largest:.2f}; a row sums to 1."
-    if SHOWN_TOKENS in map(len, (maps.rows, maps.columns)):
+    note = f"The darkest cell is {largest:.2f}; a row sums to 1"
+    if maps.lengths[1] > SHOWN_TOKENS:
+        note += f" over all {maps.lengths[1]} columns"
+    note += "."
+    if max(maps.lengths) > SHOWN_TOKENS:
         note += f" The first {SHOWN_TOKENS} tokens are shown."
     table = f'<table class="attention"><tr><td></td>{top}</tr>{"".join(lines)}</table>'
     return f'<div class="attention">{table}</div><p>{note}</p>'
@@ -130,4 +135,4 @@ def _texts_of(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str
 
 def _maps(name: str, rows: list[str], columns: list[str], layers: tuple[torch.Tensor, ...]) -> AttentionMaps:
     probabilities = torch.stack([layer[0, :, :SHOWN_TOKENS, :SHOWN_TOKENS].float().cpu() for layer in layers])
-    return AttentionMaps(name, rows[:SHOWN_TOKENS], columns[:SHOWN_TOKENS], probabilities)
+    return AttentionMaps(name, rows[:SHOWN_TOKENS], columns[:SHOWN_TOKENS], probabilities, (len(rows), len(columns)))

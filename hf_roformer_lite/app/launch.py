@@ -4,13 +4,16 @@ from pathlib import Path
 
 import gradio
 import torch
+from starlette.middleware import Middleware
 from transformers.utils.logging import disable_progress_bar
 
 from ..commands.predictor import Predictor
 from ..errors import InputError
 from ..training.data_files import numbered_lines
+from .guard import Guard
 from .page import CSS, build_page
 from .trial import MOST_LINES, Trial
+from .views import COMPARING
 
 
 def load_trial(name: str, device: str | None = None, dtype: str | None = None, engine: str = "torch") -> Trial:
@@ -42,7 +45,8 @@ def open_page(
     dtype: str | None = None,
     engine: str = "torch",
 ) -> None:
-    """Answer visitors until the process is ended. No link is shared, and nothing is reported to anybody.
+    """Answer visitors until the process is ended. No link is shared, nothing is reported to anybody, and no file of
+    theirs is taken.
 
     Args:
         name: Directory of the model, or its name on the Hub.
@@ -53,11 +57,12 @@ def open_page(
         device, dtype, engine: As in `load_trial`.
 
     Raises:
-        InputError: when the model cannot be loaded, or the address cannot be listened at.
+        InputError: when the model cannot be loaded, or compares no texts, or the address cannot be listened at.
     """
     lines = read_texts(texts)  # a mistake there is told before the model is loaded
-    page = build_page(load_trial(name, device, dtype, engine), title or Path(name).resolve().name, lines)
-    launch(page, host, port)
+    trial = load_trial(name, device, dtype, engine)
+    check_texts(texts, trial)
+    launch(build_page(trial, title or Path(name).resolve().name, lines), host, port)
 
 
 def launch(page: gradio.Blocks, host: str | None = None, port: int | None = None, wait: bool = True) -> None:
@@ -81,7 +86,10 @@ def launch(page: gradio.Blocks, host: str | None = None, port: int | None = None
             share=False,
             ssr_mode=False,  # a second server, of Node
             footer_links=["api"],
+            run_history=False,  # else the browser keeps what its visitor wrote
+            num_workers=0,  # processes that would take files before the guard
             quiet=True,
+            app_kwargs={"middleware": [Middleware(Guard)]},
         )
     except OSError as error:
         raise InputError(
@@ -102,3 +110,17 @@ def read_texts(path: str | None) -> str:
     if len(lines) > MOST_LINES:
         raise InputError(f"--texts {path}: {len(lines)} lines; the page compares {MOST_LINES} at most")
     return "\n".join(lines)
+
+
+def check_texts(path: str | None, trial: Trial) -> None:
+    """Refuse texts to compare with a model that compares none.
+
+    Raises:
+        InputError: naming the tasks whose models do.
+    """
+    task = trial.task.name
+    if path is not None and task not in COMPARING:
+        raise InputError(
+            f"--texts {path}: this model is for {task}, and compares no texts; leave the option out, or give a model "
+            f"for {', '.join(COMPARING)}"
+        )

@@ -6,8 +6,10 @@ code lies in the folder, where `app.py` imports it.
 
 import os
 import platform
+import re
 import shutil
-from importlib.metadata import packages_distributions, requires, version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files, packages_distributions, requires, version
 from pathlib import Path
 
 from huggingface_hub import ModelCard, SpaceCardData
@@ -19,17 +21,20 @@ import hf_roformer_lite
 from .. import conversion
 from ..commands.predictor import Predictor
 from ..conversion.checkpoints import new_directory
+from ..errors import InputError
 from ..model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from ..output_directory import complete_directory
 from ..saved_files import find_file
-from .launch import load_trial, read_texts
+from .launch import check_texts, load_trial, read_texts
 
 _PACKAGE = hf_roformer_lite.__name__
-_MODEL, _TEXTS = "model", "texts.txt"
+_MODEL, _TEXTS, _LICENCE = "model", "texts.txt", "LICENSE"
 # What trainings leave beside a model: states, logs, and arguments that are pickled.
-_NOT_OF_THE_MODEL = ("checkpoint-*", "runs", "training_args.bin", "*.pt", "*.pth", ".*", "__pycache__")
+_NOT_OF_THE_MODEL = shutil.ignore_patterns(
+    "checkpoint-*", "runs", "training_args.bin", "*.pt", "*.pth", ".*", "__pycache__"
+)
 
-_APP = '''"""The page of {title}: `python app.py` opens it here, and a Space opens it by itself."""
+_APP = '''"""The page of a model: `python app.py` opens it here, and a Space opens it by itself."""
 
 from pathlib import Path
 
@@ -41,7 +46,7 @@ _README = """
 # {title}
 
 A page to try {model}, written by `roformer-lite app --space`. `{package}/` is the code of that package
-(version {version}, Apache-2.0), which no package index has.
+(version {version}), which no package index has. It is under the licence Apache-2.0: {licence}
 """
 
 
@@ -57,13 +62,17 @@ def write_space(name: str, out: str | Path, texts: str | None = None) -> Path:
         The folder.
 
     Raises:
-        InputError: when `out` exists or cannot be written, or the model cannot be loaded.
+        InputError: when `out` exists or cannot be written, the model cannot be loaded or compares no texts, or a link
+            leads out of its directory.
     """
     target = new_directory(out)
     lines = read_texts(texts)
-    predictor = load_trial(name, "cpu").predictor  # a Space that cannot load its model helps nobody
+    trial = load_trial(name, "cpu")  # a Space that cannot load its model helps nobody
+    check_texts(texts, trial)
     is_directory = os.path.isdir(name)
-    title = Path(name).resolve().name
+    if is_directory:
+        _check_links(Path(name))
+    title = _on_one_line(Path(name).resolve().name)
     arguments = f'str(Path(__file__).with_name("{_MODEL}"))' if is_directory else repr(name)
     arguments += f", title={title!r}"
     with complete_directory(target, "the Space") as folder:
@@ -71,12 +80,12 @@ def write_space(name: str, out: str | Path, texts: str | None = None) -> Path:
             (folder / _TEXTS).write_text(lines + "\n", "utf-8")
             arguments += f', texts=str(Path(__file__).with_name("{_TEXTS}"))'
         if is_directory:
-            shutil.copytree(name, folder / _MODEL, ignore=shutil.ignore_patterns(*_NOT_OF_THE_MODEL))
-        _copy_package(folder)
-        app = _APP.format(title=title, package=_PACKAGE, arguments=arguments)
+            shutil.copytree(name, folder / _MODEL, ignore=_NOT_OF_THE_MODEL)
+        has_licence = _copy_package(folder)
+        app = _APP.format(package=_PACKAGE, arguments=arguments)
         (folder / "app.py").write_text(app, "utf-8")
-        (folder / "requirements.txt").write_text("".join(f"{pin}\n" for pin in requirements(predictor)), "utf-8")
-        (folder / "README.md").write_text(_readme(name, title), "utf-8")
+        (folder / "requirements.txt").write_text("".join(f"{pin}\n" for pin in requirements(trial.predictor)), "utf-8")
+        (folder / "README.md").write_text(_readme(name, title, has_licence), "utf-8")
     return target
 
 
@@ -92,15 +101,60 @@ def requirements(predictor: Predictor) -> list[str]:
     return [f"{name}=={version(name).partition('+')[0]}" for name in dict.fromkeys(names)]
 
 
-def _copy_package(folder: Path) -> None:
-    """The package as it is imported here; `conversion` may lie elsewhere, in a checkout of the repository."""
+def _on_one_line(text: str) -> str:
+    """A name without what breaks a line or cannot be shown; a directory may have any."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def _check_links(directory: Path) -> None:
+    """Refuse links that lead out of a model's directory: what lies there would be published as well.
+
+    In the cache of the Hub's files, all files of a model are links to its `blobs`, which are of the model.
+    """
+    home = directory.resolve()
+    homes = [home]
+    if home.parent.name == "snapshots":
+        homes.append((home.parent.parent / "blobs").resolve())
+
+    def check(folder: Path) -> None:
+        names = os.listdir(folder)
+        for path in (folder / name for name in sorted({*names} - _NOT_OF_THE_MODEL(str(folder), names))):
+            if path.is_symlink():
+                target = Path(os.path.realpath(path))
+                if not target.is_file() or not any(map(target.is_relative_to, homes)):
+                    raise InputError(
+                        f"{path}: a link to {target}, which is no file of the model; a Space takes none that lies "
+                        "elsewhere: put a copy in place of the link, or remove it"
+                    )
+            elif path.is_dir():
+                check(path)
+
+    check(directory)
+
+
+def _copy_package(folder: Path) -> bool:
+    """The package as it is imported here, and whether its licence was found; `conversion` may lie elsewhere, in a
+    checkout of the repository."""
     ignored = shutil.ignore_patterns("__pycache__")
     for module in (hf_roformer_lite, conversion):
         place = folder.joinpath(*module.__name__.split("."))
         shutil.copytree(Path(module.__file__).parent, place, ignore=ignored, dirs_exist_ok=True)
+    licence = _text_of_licence()
+    if licence is not None:
+        (folder / _PACKAGE / _LICENCE).write_text(licence, "utf-8")
+    return licence is not None
 
 
-def _readme(name: str, title: str) -> str:
+def _text_of_licence() -> str | None:
+    """Of this package: from a checkout of the repository, or from what pip installed."""
+    root = Path(hf_roformer_lite.__file__).parent.parent
+    places = [root / _LICENCE] if (root / "pyproject.toml").exists() else []
+    with suppress(PackageNotFoundError):
+        places += [Path(file.locate()) for file in files(_PACKAGE) or () if file.name == _LICENCE]
+    return next((place.read_text("utf-8") for place in places if place.is_file()), None)
+
+
+def _readme(name: str, title: str, has_licence: bool) -> str:
     """What a Space must say of itself, in front, and a sentence for people."""
     major, minor, _ = platform.python_version_tuple()
     data = SpaceCardData(
@@ -113,7 +167,13 @@ def _readme(name: str, title: str) -> str:
         models=None if os.path.isdir(name) else [name],
     )
     model = f"the model in `{_MODEL}/`" if os.path.isdir(name) else f"the model `{name}`"
-    text = _README.format(title=title, model=model, package=_PACKAGE, version=hf_roformer_lite.__version__)
+    text = _README.format(
+        title=re.sub(r"([\\`*_\[\]<>#|!&~$])", r"\\\1", title),  # Markdown takes a sign behind a backslash as it is
+        model=model,
+        package=_PACKAGE,
+        version=hf_roformer_lite.__version__,
+        licence=f"`{_PACKAGE}/{_LICENCE}`." if has_licence else "<https://www.apache.org/licenses/LICENSE-2.0>.",
+    )
     return f"---\n{data.to_yaml()}\n---\n{text}"
 
 

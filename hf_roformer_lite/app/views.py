@@ -167,6 +167,7 @@ VIEWS: dict[str, type[View]] = {
     "sparse": RankView,
     "colbert": RankView,
 }
+COMPARING = tuple(task for task, view in VIEWS.items() if view is RankView)  # tasks that compare texts with a query
 
 
 def lines_of(text: str) -> list[str]:

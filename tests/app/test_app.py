@@ -14,13 +14,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 
-from gradio.utils import get_space  # noqa: E402
+import httpx  # noqa: E402
+from gradio.utils import get_space, get_upload_folder  # noqa: E402
 from gradio_client import Client  # noqa: E402
 from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
 from tiny_models import MODELS, NAMES, TEXTS, save_model  # noqa: E402
 
-from hf_roformer_lite.app.attention import attention_table  # noqa: E402
+from hf_roformer_lite.app.attention import SHOWN_TOKENS, attention_maps, attention_table  # noqa: E402
 from hf_roformer_lite.app.launch import launch, load_trial  # noqa: E402
 from hf_roformer_lite.app.page import build_page  # noqa: E402
 from hf_roformer_lite.app.views import entity_parts  # noqa: E402
@@ -106,6 +107,34 @@ def test_nothing_is_reported_and_no_link_is_shared(client_of):
     client = client_of("classify")
     assert client.config["analytics_enabled"] is False and not client.config.get("is_space") and get_space() is None
     assert client.src.startswith("http://127.0.0.1:")
+
+
+def test_no_file_is_taken_and_none_is_fetched(client_of):
+    """The page answers as before; the fixture `other_hosts` sees that nobody was asked for a file."""
+    client = client_of("classify")
+    api = f"{client.src}gradio_api"
+    kept = Path(get_upload_folder())
+    before = set(kept.rglob("*"))
+    far = {"path": "http://192.0.2.1/a.txt", "meta": {"_type": "gradio.FileData"}}
+    hidden = json.dumps({"data": [far]}).replace("_type", "\\u005ftype")
+    session = {"session_hash": client.session_hash}
+    client.predict(TEXTS[0], api_name="/answer")
+    for method, path, given in (
+        ("POST", "/upload", {"files": {"files": ("a.txt", b"text")}}),
+        ("GET", "/deep_link", {"params": session}),
+        ("GET", "/file=http://192.0.2.1/a.txt", {}),
+        ("HEAD", "/file=http://192.0.2.1/a.txt", {}),
+        ("GET", "/file=http%3A%2F%2F192.0.2.1%2Fa.txt", {}),
+        ("GET", "/%66ile%3Dhttp://192.0.2.1/a.txt", {}),
+        ("GET", "/file/etc/passwd", {}),
+        ("GET", "/proxy=http://192.0.2.1/a.txt", {}),
+        ("POST", "/process_recording", {"files": {"files": ("a.webm", b"video")}}),
+        ("POST", "/call/answer", {"json": {"data": [far]}}),
+        ("POST", "/run/answer", {"content": hidden, "headers": {"content-type": "application/json"}}),
+    ):
+        assert httpx.request(method, api + path, timeout=60, **given).status_code == 403, path
+    assert client.predict(TEXTS[0], api_name="/answer")["label"] in "abc"
+    assert httpx.get(client.src, timeout=60).status_code == 200 and set(kept.rglob("*")) == before
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (*_, settings) in MODELS.items() if "pairs" not in settings])
@@ -265,6 +294,15 @@ def test_attention(kind, client_of, directory_of):
         assert len(cells) == len(maps.rows) ** 2 and sums.tolist() == pytest.approx([1] * len(sums), abs=0.02)
     with pytest.raises(InputError, match="head 5: the self-attention has 4 heads"):
         attention_table(maps, 1, 4)
+
+
+def test_attention_of_a_long_text(directory_of):
+    """A row of the table sums to one only over the columns that are not shown as well, and the note says so."""
+    trial = load_trial(str(directory_of("embed")), "cpu")
+    trial.saved.tokenizer.model_max_length = 100
+    (maps,) = attention_maps(trial.predictor, ["fine " * 99], {})
+    assert maps.probabilities.shape[2:] == (SHOWN_TOKENS, SHOWN_TOKENS) and maps.lengths == (100, 100)
+    assert "a row sums to 1 over all 100 columns. The first 64 tokens are shown." in attention_table(maps, 0, None)
 
 
 def test_attention_on_the_page(client_of):

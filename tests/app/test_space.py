@@ -1,5 +1,6 @@
 """Folders for the Hub's Spaces, run as the Hub runs them: in their own directory, with the code in it."""
 
+import ast
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ pytest.importorskip("gradio", reason="the extra app is not installed")
 from gradio_client import Client  # noqa: E402
 from tiny_models import TEXTS, save_model  # noqa: E402
 
+from hf_roformer_lite.app.space import write_space  # noqa: E402
 from hf_roformer_lite.cli import main  # noqa: E402
 from hf_roformer_lite.commands.predictor import Predictor  # noqa: E402
 from hf_roformer_lite.commands.train import TRAINING_PACKAGES  # noqa: E402
@@ -101,6 +103,54 @@ def test_texts_go_with_a_space(tmp_path):
     assert (tmp_path / "space" / "texts.txt").read_text("utf-8").splitlines() == TEXTS
     assert "sentence-transformers==" in (tmp_path / "space" / "requirements.txt").read_text()
 
+    licence = (ROOT / "LICENSE").read_text("utf-8")
+    assert (tmp_path / "space" / "hf_roformer_lite" / "LICENSE").read_text("utf-8") == licence
+
+
+STRANGE_NAMES = ['we"""; import os; os.system("echo PWNED"); """ird', "back\\N", "a\n---\n# b: [c](d)"]
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_names_of_models_are_no_code(name, tmp_path):
+    """Whatever a directory is called, app.py has the title as one string, and README.md has it in one line."""
+    model = save_model("classify", tmp_path / "model").rename(tmp_path / name)
+    out = write_space(str(model), tmp_path / "space")
+    title = " ".join(name.split())
+    source = f"""from pathlib import Path
+from hf_roformer_lite.app.launch import open_page
+open_page(str(Path(__file__).with_name("model")), title={title!r})"""
+    written = ast.parse((out / "app.py").read_text("utf-8"))
+    assert ast.get_docstring(written).startswith("The page of a model:")
+    assert ast.dump(ast.Module(written.body[1:], [])) == ast.dump(ast.parse(source))
+    card = SpaceCard.load(out / "README.md")
+    assert card.data.title == title and card.data.app_file == "app.py"
+    heading, empty, _ = card.text.strip().split("\n", 2)
+    assert heading.replace("\\", "") == f"# {title}".replace("\\", "") and empty == ""
+    assert "[" not in heading.replace("\\[", "")
+
+
+def test_links_in_a_model(tmp_path, capsys):
+    """Those of the Hub's cache are of the model, others are not."""
+    snapshot = tmp_path / "models--me--it" / "snapshots" / "0123"
+    blobs = tmp_path / "models--me--it" / "blobs"
+    save_model("classify", snapshot)
+    blobs.mkdir()
+    for path in list(snapshot.iterdir()):
+        path.rename(blobs / path.name)
+        path.symlink_to(Path("../../blobs") / path.name)
+    out = write_space(str(snapshot), tmp_path / "space")
+    copies = list((out / "model").iterdir())
+    assert {path.name for path in copies} == {path.name for path in blobs.iterdir()}
+    assert not any(path.is_symlink() for path in copies)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("private")
+    for target in (tmp_path / "secrets" / "key", tmp_path / "secrets", tmp_path / "nowhere", snapshot):
+        (snapshot / "link").symlink_to(target)
+        assert main(["app", str(snapshot), "--space", str(tmp_path / "refused")]) == 2
+        assert f"{snapshot / 'link'}: a link to {target}, which is no file of the model" in capsys.readouterr().err
+        (snapshot / "link").unlink()
+    assert not (tmp_path / "refused").exists()
+
 
 @pytest.mark.slow
 def test_a_page_reaches_nobody(tmp_path):
@@ -126,6 +176,9 @@ def test_a_page_reaches_nobody(tmp_path):
 def test_what_is_refused(tmp_path, capsys, monkeypatch):
     model = save_model("classify", tmp_path / "model")
     (tmp_path / "texts.txt").write_text("a\n" * 1001)
+    (tmp_path / "private.txt").write_text("a\n")
+    texts = ["--texts", str(tmp_path / "private.txt")]
+    refused = f"{' '.join(texts)}: this model is for classify, and compares no texts; leave the option out"
     (tmp_path / "empty").mkdir()
     exported = tmp_path / "exported"
     exported.mkdir()
@@ -141,6 +194,8 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             ([str(model), "--host", "192.0.2.1"], "--host 192.0.2.1: no page can be opened there"),
             ([str(model), "--dtype", "int8"], "--dtype int8 is unknown; choose one of float32"),
             ([str(model), "--texts", str(tmp_path / "texts.txt")], "1001 lines; the page compares 1000 at most"),
+            ([str(model), *texts], refused),
+            ([str(model), *texts, "--space", str(tmp_path / "space")], refused),
             ([str(model), "--space", str(model)], "exists already; choose a new directory"),
             ([str(model), "--space", "new", "--port", "80"], "--port 80 has no effect beside --space"),
             ([str(model), "--space", "new", "--engine", "onnx"], "a Space computes with torch"),
@@ -148,6 +203,7 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             assert main(["app", *command]) == 2
             error = capsys.readouterr().err
             assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error
+    assert not (tmp_path / "space").exists()
     monkeypatch.setattr("hf_roformer_lite.commands.train.find_spec", lambda name: None)
     assert main(["app", str(model)]) == 2
     assert 'a page needs gradio; install them with pip install "hf_roformer_lite[app]"' in capsys.readouterr().err
