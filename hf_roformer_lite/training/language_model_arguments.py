@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import InputError, check_number
 from .arguments import ModelArguments, OwnTrainingArguments, TaskArguments
-from .corpus.manifest import read_manifest
+from .corpus.manifest import Manifest, read_manifest
 
 _SHORTEST_BLOCK, _BLOCK_SIZE = 8, 256
 
@@ -67,7 +67,8 @@ class LanguageModelDataArguments(TextArguments):
             self._take_over_prepared()
         elif self.mixture is not None:
             raise InputError(f"--mixture {_shown(self.mixture)} needs --prepared, whose directories it mixes")
-        self.block_size = self.block_size or self.packing
+        if self.block_size is None:
+            self.block_size = self.packing
         super().__post_init__()
         if self.packing is not None and self.packing < self.block_size:
             raise InputError(
@@ -123,6 +124,21 @@ class LanguageModelDataArguments(TextArguments):
         if len({manifest.tokenizer for manifest in manifests.values()}) > 1:
             raise InputError(f"{given} were prepared with different tokenizers; give `prepare` one by --tokenizer")
         self.block_size = max(manifest.block_size for manifest in manifests.values())
+        if not (self.validation_file or self.test_file):  # for which these options could be
+            self._take_over_reading(given, list(manifests.values()))
+
+    def _take_over_reading(self, prepared: str, manifests: list[Manifest]) -> None:
+        """Take the way to read text from the first directory: it is noted with the model, for `evaluate`."""
+        for option in ("text_column", "line_by_line", "column_names"):
+            default, given = self.__dataclass_fields__[option].default, getattr(self, option)
+            values = [manifest.options.get(option, default) for manifest in manifests]
+            if given == default:
+                setattr(self, option, values[0])
+            elif given not in values:
+                shown = " ".join(map(str, given)) if isinstance(given, list) else given
+                raise InputError(
+                    f"--{option} {shown} has no effect beside {prepared}; it is an option of `roformer-lite prepare`"
+                )
 
 
 def _shown(numbers: list[float]) -> str:

@@ -8,13 +8,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, load_dataset
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from .arguments import DataArguments
 from .corpus.corpus import Corpus
-from .corpus.manifest import held_out_file
+from .corpus.manifest import Manifest, held_out_file, read_manifest
 from .corpus.stream import TextStream
 from .data_files import Row, row_of
 from .source import Source
@@ -22,7 +23,7 @@ from .task_arguments import LanguageModelDataArguments
 from .tasks.base import Task
 
 _SPLITS = ("train", "validation", "test")
-_NO_TEXT = "there is no row with text"
+NO_TEXT = "there is no row with text"
 _HELD_OUT, MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
 _FEWEST_ROWS = 100  # too few to spare any
 
@@ -111,14 +112,43 @@ def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Pa
     """The blocks of prepared data, and the rows that were held out there, unless files are given."""
     splits = DatasetDict()
     splits["train"] = Corpus.prepared(args.prepared, args.mixture, args.packing)
+    manifests = {folder: read_manifest(folder) for folder in args.prepared}
     for split, files in (("validation", args.validation_file), ("test", args.test_file)):
-        kept = [f"{folder}/{held_out_file(split)}" for folder in args.prepared]
-        kept = [path for path in kept if Path(path).is_file()]
+        kept = {folder: manifest for folder, manifest in manifests.items() if split in manifest.held_out}
         if files:
             splits[split] = collect_rows(task.read_rows(files), task, cache_dir / split, ", ".join(files))
         elif kept:
-            splits[split] = Dataset.from_parquet(kept, cache_dir=str(cache_dir / split))
+            parts = {folder: _held_out_rows(folder, own, split, cache_dir / split) for folder, own in kept.items()}
+            if len(parts) > 1:  # documents of the same name are different ones
+                parts = {folder: rows.map(partial(_in_folder, folder)) for folder, rows in parts.items()}
+            splits[split] = concatenate_datasets(list(parts.values()))
     return splits
+
+
+def _held_out_rows(folder: str, manifest: Manifest, split: str, cache_dir: Path) -> Dataset:
+    """The rows of a split that a preparation held out.
+
+    Raises:
+        InputError: when they are not all there.
+    """
+    path = Path(folder) / held_out_file(split)
+    again = "copy it again or prepare the data again"
+    try:
+        rows = Dataset.from_parquet(str(path), cache_dir=str(cache_dir))
+    except FileNotFoundError as error:
+        raise InputError(f"--prepared {folder}: {path} is missing; {again}") from error
+    except (OSError, pa.ArrowException, DatasetGenerationError) as error:
+        raise InputError(f"--prepared {folder}: {path} is damaged ({error.__cause__ or error}); {again}") from error
+    if len(rows) != manifest.held_out[split] or not {"text", "document"}.issubset(rows.column_names):
+        raise InputError(
+            f"--prepared {folder}: {path} is not the file of {manifest.held_out[split]:,} rows of text that was "
+            f"prepared; {again}"
+        )
+    return rows
+
+
+def _in_folder(folder: str, row: Row) -> Row:
+    return {"document": f"{folder}: {row['document']}"}
 
 
 def _streamed_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path) -> DatasetDict:
@@ -190,7 +220,7 @@ def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) ->
     kept = with_text()
     first = next(kept, None)
     if first is None:
-        raise InputError(f"{name}: {_NO_TEXT}")
+        raise InputError(f"{name}: {NO_TEXT}")
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
@@ -201,7 +231,7 @@ def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) ->
             raise error.__cause__ from None
         raise
     if not has_text:  # of a document the blank lines are rows too
-        raise InputError(f"{name}: {_NO_TEXT}")
+        raise InputError(f"{name}: {NO_TEXT}")
     if left_out:
         logger.warning("%d rows without text are left out, the first at %s", len(left_out), left_out[0])
     return dataset

@@ -24,10 +24,12 @@ PACKED, BY_TOKENS, BY_ROWS = StepSize(4, packing=128), StepSize(1, max_tokens=2_
 class MadeBlocks:
     """Blocks of random lengths in chunks; each token is the number of its block."""
 
-    def __init__(self, chunks: int, seed: int = 0, first: int = 0):
+    def __init__(self, chunks: int, seed: int = 0, first: int = 0, length: int | None = None):
         random = np.random.default_rng(seed)
         self.rows = random.integers(20, 60, chunks)
         self._lengths = [np.minimum(random.lognormal(3.2, 0.7, rows).astype(int) + 3, 100) for rows in self.rows]
+        if length is not None:
+            self._lengths = [np.full(rows, length) for rows in self.rows]
         self.tokens = int(sum(lengths.sum() for lengths in self._lengths))
         self.lengths_of_blocks = np.concatenate(self._lengths)
         self._first = first + np.cumsum([0, *self.rows])
@@ -68,6 +70,16 @@ def test_every_block_equally_often(size, ranks):
         in_order = blocks_of([batch for step in zip(*shares, strict=True) for batch in step])
         everything = np.arange(len(source.lengths_of_blocks))
         assert sorted(in_order[: len(everything)]) == everything.tolist() != in_order[: len(everything)].tolist()
+
+
+@pytest.mark.parametrize("size", [StepSize(4, packing=384), StepSize(1, max_tokens=1_100), PACKED, BY_TOKENS])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_epoch_is_about_a_pass(size, ranks):
+    """Also of blocks of 250 tokens, of which rows of 384 have one each."""
+    source = MadeBlocks(150, length=None if size in (PACKED, BY_TOKENS) else 250)
+    shares = [epochs(CorpusBatchSampler([source], size, None, 5, rank, ranks), 1) for rank in range(ranks)]
+    shown = sum(len(blocks_of(share)) for share in shares)
+    assert 0.97 < shown / source.rows.sum() < 1.03
 
 
 @pytest.mark.parametrize("size", [PACKED, BY_TOKENS])
@@ -160,6 +172,7 @@ def test_packed_documents_do_not_see_each_other(model_class):
     stock = DataCollatorForLanguageModeling(tokenizer, mlm=False) if is_causal else MaskingCollator(tokenizer)
     batch = BatchCollator(stock, seed=0, rank=0)(Batch(7, items))
     again = BatchCollator(stock, seed=0, rank=0)(Batch(7, items))
+    assert getattr(stock, "generator", None) is None  # evaluation draws with it as if there were no training
     assert all(torch.equal(batch[name], again[name]) for name in batch)
     if not is_causal:
         assert not torch.equal(BatchCollator(stock, 0, 1)(Batch(7, items))["labels"], batch["labels"])

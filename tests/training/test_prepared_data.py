@@ -1,5 +1,6 @@
 """`roformer-lite prepare`: the blocks that training would make, held-out rows, and directories that are not whole."""
 
+import errno
 import json
 import os
 import shutil
@@ -20,9 +21,12 @@ from hf_roformer_lite.training.corpus.corpus import Corpus
 from hf_roformer_lite.training.corpus.hold_out import hold_out
 from hf_roformer_lite.training.corpus.manifest import read_manifest
 from hf_roformer_lite.training.corpus.shards import ShardWriter
+from hf_roformer_lite.training.corpus.stream import TextStream
+from hf_roformer_lite.training.corpus.tokenising import tokenised
 from hf_roformer_lite.training.language_model_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from hf_roformer_lite.training.model_and_tokenizer import prepared_tokenizer
 from hf_roformer_lite.training.pretrained import pretrained_tokenizer
+from hf_roformer_lite.training.source import Source
 from hf_roformer_lite.training.splits import load_splits
 from hf_roformer_lite.training.tasks.language_model import CausalLMTask, MaskedLMTask, blocks
 
@@ -78,35 +82,106 @@ def test_two_processes_make_the_same_as_one(texts, tokenizer, monkeypatch):
     assert read_manifest(texts / "by-1").digest == read_manifest(texts / "by-2").digest
 
 
-def test_validation_rows_are_kept_as_text_and_not_learnt(texts, tokenizer):
-    for name, seed in (("one", 1), ("same", 1), ("two", 2)):
-        assert prepared(texts, "mlm", f"held-{name}", "--seed", seed, tokenizer=tokenizer) == 0
-    held = {name: Dataset.from_parquet(str(texts / f"held-{name}" / "validation.parquet")) for name in ("one", "two")}
-    assert len(held["one"]) == 39 == read_manifest(texts / "held-one").held_out["validation"]
-    assert set(held["one"]["origin"]) != set(held["two"]["origin"])
-    digests = [read_manifest(texts / f"held-{name}").digest for name in ("one", "same", "two")]
-    assert digests[0] == digests[1] != digests[2]
+def test_held_out_rows_are_those_of_a_training_on_the_files(texts, tokenizer, tmp_path):
+    files = ("rows.jsonl", "book.txt")  # the lines of the second one are no documents
+    assert prepared(texts, "causal", "held", tokenizer=tokenizer, files=files) == 0
+    task = CausalLMTask(LanguageModelDataArguments(train_file=[str(texts / file) for file in files], block_size=16))
+    rows = load_splits(task, task.args, tmp_path, seed=0)
+    held = Dataset.from_parquet(str(texts / "held" / "validation.parquet"))
+    assert held.to_list() == rows["validation"].to_list()
+    manifest = read_manifest(texts / "held")
+    assert manifest.held_out == {"validation": len(held)} and len(held) > 50
+    assert manifest.text_bytes == sum(len(text.encode()) for text in rows["train"]["text"])
 
 
 @pytest.mark.parametrize(("most", "amount"), [(5, 5), (5, 3), (50, 4), (0, 0)])
-@pytest.mark.parametrize("are_documents", [True, False])
-def test_hold_out(most, amount, are_documents):
-    rows = [{"text": str(n), "origin": str(n), "document": str(n) if are_documents else "one"} for n in range(30)]
+def test_hold_out(most, amount):
+    rows = [{"text": str(number)} for number in range(30)]
     held: deque = deque()
-    kept = list(hold_out(iter(rows), held, most, lambda number, which: amount, seed=0))
-    assert len(held) == amount and sorted(int(row["text"]) for row in [*kept, *held]) == list(range(30))
-    if not are_documents:
-        assert kept + list(held) == rows
+    kept = list(hold_out(iter(rows), held, most, lambda number: amount))
+    assert len(held) == amount and kept + list(held) == rows
 
 
-def test_every_row_is_equally_likely_to_be_held_out():
-    rows = [{"text": str(n), "origin": str(n), "document": str(n)} for n in range(20)]
-    counts = np.zeros(20)
-    for seed in range(2_000):
-        held: deque = deque()
-        list(hold_out(iter(rows), held, 8, lambda number, which: 4, seed))
-        counts[[int(row["text"]) for row in held]] += 1
-    assert abs(counts / 2_000 - 0.2).max() < 0.04  # four standard deviations
+def test_a_new_process_prepares(texts, tokenizer):
+    """One that has imported nothing yet: a circle of imports shows in no other."""
+    options = ["--train_file", texts / "rows.jsonl", "--tokenizer", tokenizer, "--num_proc", 1]
+    options += ["--shard_size", 1, "--output_dir", texts / "by-itself"]
+    command = [sys.executable, "-m", "hf_roformer_lite.cli", "prepare", "mlm", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "and 1 shard, in" in done.stdout and read_manifest(texts / "by-itself").blocks > 0
+
+
+def test_blank_text_is_refused(tmp_path, capsys):
+    (tmp_path / "blank.txt").write_text(" \n\n", "utf-8")
+    assert prepared(tmp_path, "causal", "none", "--vocab_size", 300, tokenizer=None, files=("blank.txt",)) == 2
+    assert "blank.txt: there is no row with text" in capsys.readouterr().err
+
+
+def test_a_process_that_ends_is_reported(texts, tokenizer, monkeypatch):
+    monkeypatch.setattr("hf_roformer_lite.training.corpus.tokenising._load", os._exit)  # its folder is no number
+    rows = [{"text": "a river", "document": "one"}]
+    with pytest.raises(InputError, match="one of the 2 processes that tokenise has ended.*a smaller --num_proc"):
+        list(tokenised(rows, pretrained_tokenizer(str(tokenizer)), tokenizer, 2))
+
+
+def test_a_model_notes_how_its_text_was_read(texts, tokenizer, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        (texts / "rows.jsonl").read_text("utf-8").replace('"text"', '"body"'), "utf-8"
+    )
+    assert prepared(tmp_path, "mlm", "data", "--text_column", "body", tokenizer=tokenizer) == 0
+    data, other = str(tmp_path / "data"), str(tokenizer.parent)
+    small = "--config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --max_steps 1"
+    options = [*small.split(), "--size", "tiny", "--use_cpu", "true", "--output_dir", str(tmp_path / "model")]
+    assert main(["train", "mlm", "--prepared", data, *options]) == 0
+    assert json.loads((tmp_path / "model" / "results.json").read_text("utf-8"))["settings"]["text_column"] == "body"
+    assert MaskedLMDataArguments(prepared=[other, data], text_column="body").text_column == "body"
+    measured = MaskedLMDataArguments(prepared=[data], test_file=[str(texts / "rows.jsonl")])
+    assert measured.text_column == "text"
+    with pytest.raises(InputError, match="--text_column title has no effect beside --prepared"):
+        MaskedLMDataArguments(prepared=[data], text_column="title")
+
+
+def test_blocks_of_two_lengths_are_learnt_together(texts, tokenizer, tmp_path):
+    folders = [str(tokenizer.parent), str(tmp_path / "longer")]
+    options = ["--train_file", texts / "rows.jsonl", "--tokenizer", tokenizer, "--num_proc", 1, "--block_size", 48]
+    assert main(["prepare", "mlm", *map(str, options), "--output_dir", folders[1]]) == 0
+    task = MaskedLMTask(MaskedLMDataArguments(prepared=folders))
+    assert task.args.block_size == 48
+    rows = load_splits(task, task.args, tmp_path / "cache", seed=0)
+    prepared_tokenizer(task, rows["train"], None)
+    manifests = [read_manifest(folder) for folder in folders]
+    assert len(rows["train"]) == sum(manifest.blocks for manifest in manifests)
+    assert len(set(rows["validation"]["document"])) == sum(manifest.held_out["validation"] for manifest in manifests)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: os.truncate(path, path.stat().st_size - 10), "is damaged"),
+        (lambda path: Dataset.from_dict({"text": ["a"], "document": ["a"]}).to_parquet(path), "is not the file of 39"),
+    ],
+)
+def test_held_out_rows_that_are_not_whole_are_refused(tokenizer, tmp_path, damage, message):
+    folder = shutil.copytree(tokenizer.parent, tmp_path / "copy")
+    damage(folder / "validation.parquet")
+    task = MaskedLMTask(MaskedLMDataArguments(prepared=[str(folder)]))
+    with pytest.raises(InputError, match=f"validation.parquet {message}.*; copy it again or prepare the data again"):
+        load_splits(task, task.args, tmp_path / "cache", seed=0)
+
+
+def test_a_change_in_the_middle_of_a_stream_is_noticed(tmp_path):
+    def digest() -> str:
+        return TextStream(None, Source("text", None), 0, LanguageModelDataArguments(train_file=[str(path)])).digest
+
+    path = tmp_path / "text.txt"
+    content = bytearray(b"a river\n" * 2**18)
+    path.write_bytes(content)
+    before = digest()
+    content[2**20 + 2**19 : 2**20 + 2**19 + 2**16] = b"b" * 2**16
+    path.write_bytes(content)
+    assert digest() != before
 
 
 def cut(folder: Path) -> str:
@@ -140,14 +215,38 @@ def with_unknown_field(folder: Path) -> str:
     return "prepared.json is damaged; it should have task, block_size"
 
 
+def with_text_for_a_count(folder: Path) -> str:
+    change(folder, tokens="many")
+    return "prepared.json is damaged: tokens has a wrong value"
+
+
+def with_a_count_below_one(folder: Path) -> str:
+    change(folder, block_size=0)
+    return "prepared.json is damaged: block_size has a wrong value"
+
+
+def without_any_shard(folder: Path) -> str:
+    change(folder, shards=[])
+    return "prepared.json is damaged: shards has a wrong value"
+
+
+def with_a_shard_elsewhere(folder: Path) -> str:
+    (folder / "train-00000.parquet").rename(folder.parent / "train-00000.parquet")
+    shard = json.loads((folder / "prepared.json").read_text("utf-8"))["shards"][0]
+    change(folder, shards=[{**shard, "name": "../train-00000.parquet"}])
+    return "prepared.json is damaged: name has a wrong value"
+
+
+DAMAGES = [cut, without_shard, of_another_version, without_manifest, not_json, with_unknown_field]
+DAMAGES += [with_text_for_a_count, with_a_count_below_one, without_any_shard, with_a_shard_elsewhere]
+
+
 def change(folder: Path, **fields: object) -> None:
     content = json.loads((folder / "prepared.json").read_text("utf-8"))
     (folder / "prepared.json").write_text(json.dumps({**content, **fields}), "utf-8")
 
 
-@pytest.mark.parametrize(
-    "damage", [cut, without_shard, of_another_version, without_manifest, not_json, with_unknown_field]
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_not_whole_is_refused(tokenizer, tmp_path, damage):
     folder = shutil.copytree(tokenizer.parent, tmp_path / "copy")
     message = damage(folder)
@@ -163,6 +262,16 @@ def test_a_changed_page_is_noticed(tokenizer, tmp_path):
     shard.write_bytes(content)
     corpus = Corpus.prepared([str(folder)])
     with pytest.raises(InputError, match="train-00000.parquet is damaged"):
+        corpus.block(0)
+
+
+def test_an_error_of_the_system_keeps_its_words(tokenizer, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Failed to open local file")
+
+    corpus = Corpus.prepared([str(tokenizer.parent)])
+    monkeypatch.setattr("hf_roformer_lite.training.corpus.shards.pq.ParquetFile", fail)
+    with pytest.raises(InputError, match="train-00000.parquet cannot be read: Too many open files"):
         corpus.block(0)
 
 
@@ -218,6 +327,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(texts, tokenizer):
         ({"mixture": [0.0]}, "--mixture=0.0 must be above 0"),
         ({"block_size": 64}, "--block_size 64 has no effect beside --prepared"),
         ({"validation_fraction": 0.1}, "--validation_fraction 0.1 has no effect beside --prepared"),
+        ({"line_by_line": True}, "--line_by_line True has no effect beside --prepared"),
         ({"packing": 12}, "--packing 12 is below the length of the blocks, 16"),
         ({"streaming": True}, "--streaming has no effect beside --prepared"),
         ({"train_file": ["x.txt"]}, "give either --train_file or --dataset_name or --prepared"),
@@ -226,6 +336,11 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(texts, tokenizer):
 def test_options_beside_prepared(tokenizer, options, message):
     with pytest.raises(InputError, match=message):
         MaskedLMDataArguments(prepared=[str(tokenizer.parent)], **options)
+
+
+def test_a_block_of_no_tokens_is_refused(texts):
+    with pytest.raises(InputError, match="--block_size=0 must be at least 8"):
+        LanguageModelDataArguments(train_file=[str(texts / "book.txt")], packing=64, block_size=0)
 
 
 def test_the_other_task_is_refused(tokenizer):

@@ -1,5 +1,6 @@
 """Blocks of tokens from one source or several, read a batch at a time in the order of a sampler."""
 
+import copy
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -140,12 +141,13 @@ class BatchCollator:
     batches are made ahead, and is the same when a training continues.
 
     Args:
-        collator: Of transformers, for `{"input_ids", "attention_mask"}`; its `generator` is set.
+        collator: Of transformers, for `{"input_ids", "attention_mask"}`; a copy of it draws, since evaluation has
+            the same one.
         seed, rank: Of the training, and the number of this process.
     """
 
     def __init__(self, collator: Any, seed: int, rank: int):
-        self.collator, self.seed, self.rank = collator, seed, rank
+        self.collator, self.seed, self.rank = copy.copy(collator), seed, rank
 
     def __call__(self, batch: Batch) -> dict[str, torch.Tensor]:
         state = np.random.SeedSequence([self.seed, batch.step, self.rank]).generate_state(1, np.uint64)

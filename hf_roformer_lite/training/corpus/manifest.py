@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 from ...errors import InputError
 
 MANIFEST_FILE = "prepared.json"  # a directory without it is not prepared data
 TOKENIZER_FOLDER = "tokenizer"
 _FORMAT = 1
+_SHARD_NAME = re.compile(r"train-[0-9]+\.parquet")
 
 
 def held_out_file(split: str) -> str:
@@ -73,9 +76,30 @@ def read_manifest(folder: str | Path) -> Manifest:
     except (TypeError, KeyError, AttributeError) as error:
         known = ", ".join(field.name for field in fields(Manifest))
         raise InputError(f"{given}: {path} is damaged; it should have {known}. Prepare the data again") from error
+    wrong = [*_wrong_fields(manifest), *(name for shard in shards for name in _wrong_fields(shard))]
+    if not wrong and any(not _SHARD_NAME.fullmatch(shard.name) for shard in shards):  # nor one elsewhere
+        wrong = ["name"]
+    if wrong:
+        raise InputError(f"{given}: {path} is damaged: {wrong[0]} has a wrong value; prepare the data again")
     for shard in manifest.shards:
         _check_shard(Path(folder) / shard.name, shard, given)
     return manifest
+
+
+def _wrong_fields(made: Manifest | Shard) -> list[str]:
+    return [field.name for field in fields(made) if not _fits(getattr(made, field.name), field.type)]
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value read from JSON is of a kind such as `dict[str, int]`. A number counts something, at least one; a
+    list is not empty."""
+    kind, inner = get_origin(kind) or kind, get_args(kind)
+    if type(value) is not kind:  # a bool is no int
+        return False
+    if kind is int:
+        return value > 0
+    parts = value.values() if kind is dict else value
+    return not inner or ((kind is dict or len(value) > 0) and all(_fits(part, inner[-1]) for part in parts))
 
 
 def _check_shard(path: Path, shard: Shard, given: str) -> None:

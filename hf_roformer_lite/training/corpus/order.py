@@ -6,7 +6,8 @@ therefore draws the order again, without the text, and goes on at the same token
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from functools import cached_property
+from itertools import chain, count, islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -92,13 +93,6 @@ class StepSize(NamedTuple):
         left = [place for item in bins[whole:] for place in item]
         return Steps(steps, items[sorted(left)])
 
-    def nominal_steps(self, tokens: int, blocks: float, ranks: int) -> int:
-        """About how many steps show so many tokens in so many blocks."""
-        if self.max_tokens or self.packing:
-            each = self.max_tokens or self.rows * self.packing
-            return max(1, -(-tokens // (each * ranks)))
-        return max(1, int(np.ceil(blocks / (self.rows * ranks))))
-
 
 class Steps(NamedTuple):
     items: list[list[list[Item]]]  # by step and rank
@@ -153,22 +147,31 @@ class CorpusBatchSampler(Sampler[Batch]):
         self.epoch = epoch
 
     def __len__(self) -> int:
+        return self._steps_of_a_pass
+
+    @cached_property
+    def _steps_of_a_pass(self) -> int:
         tokens, blocks = sum(source.tokens for source in self.sources), float(self._first_blocks[-1])
+        if self.size.max_tokens or self.size.packing:  # how full rows are shows only when they have been filled
+            steps, learnt = next((steps, learnt) for steps, learnt in self._steps_by_window() if steps)
+            return -(-tokens * len(steps) // learnt)
         if self.weights is not None:
             lengths = np.array([source.tokens / source.rows.sum() for source in self.sources])
             blocks = float((self.weights * tokens / lengths).sum())
-        return self.size.nominal_steps(tokens, blocks, self.ranks)
+        return max(1, int(np.ceil(blocks / (self.size.rows * self.ranks))))
 
     def __iter__(self) -> Iterator[Batch]:
         start = self.epoch * len(self)
         if self._position != start:
-            self._steps, self._position = islice(self._all_steps(), start, None), start
+            everything = chain.from_iterable(steps for steps, _ in self._steps_by_window())
+            self._steps, self._position = islice(everything, start, None), start
         for _ in range(len(self)):
             step = next(self._steps)
             self._position += 1
             yield Batch(self._position - 1, step[self.rank])
 
-    def _all_steps(self) -> Iterator[list[list[Item]]]:
+    def _steps_by_window(self) -> Iterator[tuple[list[list[list[Item]]], int]]:
+        """The steps of each window, and how many tokens they have."""
         left, left_lengths = np.array([], dtype=np.int64), np.array([], dtype=np.int64)
         for number, chunks in enumerate(self._windows()):
             random = np.random.default_rng([self.seed, 1, number])
@@ -181,7 +184,7 @@ class CorpusBatchSampler(Sampler[Batch]):
             steps, left = self.size.steps(items, lengths, self.ranks, random)
             kept = dict(zip(items.tolist(), lengths.tolist(), strict=True))
             left_lengths = np.array([kept[item] for item in left.tolist()], dtype=np.int64)
-            yield from steps
+            yield steps, int(lengths.sum() - left_lengths.sum())
 
     def _lengths(self, chunk: int) -> np.ndarray:
         source = int(np.searchsorted(self._first_chunks, chunk, side="right")) - 1

@@ -20,7 +20,7 @@ from ..fingerprint import tokenizer_fingerprint
 from ..model_and_tokenizer import set_up_tokenizer, train_tokenizer
 from ..pretrained import pretrained_tokenizer
 from ..source import Source
-from ..splits import MOST_HELD_OUT, collect_rows, open_splits, rows_to_hold_out
+from ..splits import MOST_HELD_OUT, NO_TEXT, collect_rows, open_splits, rows_to_hold_out
 from ..tasks.blocks import BlockCutter
 from ..tasks.language_model import LanguageModelTask
 from ..tokenizer_arguments import TokenizerArguments
@@ -50,13 +50,15 @@ def prepare(task: LanguageModelTask, asked: TokenizerArguments, options: Prepare
     disable_progress_bars()
     started = time.monotonic()
     sources = open_splits(task, task.args)
+    if not any(row["text"].strip() for row in sources["train"].rows()):  # reads on to the first
+        raise InputError(f"{sources['train'].name}: {NO_TEXT}")
     with complete_directory(Path(options.output_dir), "the prepared data") as folder:
         tokenizer = _tokenizer(task, asked, folder / TOKENIZER_FOLDER)
         fingerprint = tokenizer_fingerprint(tokenizer)
         train, held = _Counted(task, sources["train"].name), deque[Row]()
         rows = train.without_empty(sources["train"].rows())
         if "validation" not in sources:
-            rows = _hold_out(task, rows, sources["train"], held, options.seed)
+            rows = _hold_out(task, rows, sources["train"], held)
         writer = ShardWriter(folder, round(options.shard_size * 1e6))
         pieces = tokenised(train.counted(rows), tokenizer, folder / TOKENIZER_FOLDER, options.processes)
         blocks = BlockCutter.of(tokenizer, task.args.block_size, task.is_causal).blocks(pieces)
@@ -125,18 +127,16 @@ class _Counted:
             yield row
 
     def report(self) -> None:
-        """Say how many rows were left out, and refuse data of none others."""
+        """Say how many rows were left out."""
         if self.empty:
             logger.warning("%d rows without text are left out", self.empty)
 
 
-def _hold_out(
-    task: LanguageModelTask, rows: Iterator[Row], source: Source, held: deque[Row], seed: int
-) -> Iterator[Row]:
+def _hold_out(task: LanguageModelTask, rows: Iterator[Row], source: Source, held: deque[Row]) -> Iterator[Row]:
     fraction, most = task.args.validation_fraction, MOST_HELD_OUT
     if fraction is not None:  # how many rows that is shows only when they have been counted
         most = rows_to_hold_out(sum(not task.is_empty(row) for row in source.rows()), fraction, "")
-    return hold_out(rows, held, most, lambda number, which: rows_to_hold_out(number, fraction, which), seed)
+    return hold_out(rows, held, most, lambda number: rows_to_hold_out(number, fraction, "the last ones"))
 
 
 def _with_words(blocks: Iterable[np.ndarray], special: Sequence[int], name: str) -> Iterator[np.ndarray]:
@@ -164,8 +164,13 @@ def _save_rows(task: LanguageModelTask, source: Source, split: str, folder: Path
 
 def _print_summary(manifest: Manifest, folder: str, seconds: float) -> None:
     print(
-        f"{manifest.documents:,} documents, {manifest.text_bytes / 1e6:,.1f} MB of text: {manifest.tokens:,} tokens "
-        f"in {manifest.blocks:,} blocks and {len(manifest.shards)} shards, in {seconds:.1f} seconds "
+        f"{_counted(manifest.documents, 'document')}, {manifest.text_bytes / 1e6:,.1f} MB of text: "
+        f"{_counted(manifest.tokens, 'token')} in {_counted(manifest.blocks, 'block')} and "
+        f"{_counted(len(manifest.shards), 'shard')}, in {seconds:.1f} seconds "
         f"({manifest.text_bytes / 1e6 / seconds:.1f} MB/s): {folder}"
     )
     print(f"Train with it: roformer-lite train {manifest.task} --prepared {folder} --output_dir …")
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' * (number != 1)}"

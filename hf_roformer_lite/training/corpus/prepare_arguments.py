@@ -20,7 +20,6 @@ class PrepareArguments:
         default=None, metadata={"help": "Processes that tokenise. Default: one for each processor core."}
     )
     shard_size: float = field(default=100.0, metadata={"help": "Tokens in a shard, in millions."})
-    seed: int = field(default=42, metadata={"help": "Determines which rows are held out for validation."})
 
     def __post_init__(self):
         if not self.output_dir:
@@ -30,7 +29,6 @@ class PrepareArguments:
             raise InputError(f"--output_dir {self.output_dir} exists; remove it, or choose a new directory")
         check_number("num_proc", self.num_proc, at_least=1, at_most=1024)
         check_number("shard_size", self.shard_size, above=0)
-        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
 
     @property
     def processes(self) -> int:

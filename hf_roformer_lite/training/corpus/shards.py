@@ -5,6 +5,7 @@ mapped into memory, because mapped pages count as memory of the process.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,9 @@ class PreparedBlocks:
             group = chunk - int(self._first_chunks[number])
             return self._files[number].read_row_group(group, columns=[column], use_threads=False).column(0)
         except (OSError, pa.ArrowException, IndexError) as error:
+            code = getattr(error, "errno", None)
+            if code:  # of the system, such as too many open files; what pyarrow finds wrong in a file has none
+                raise InputError(f"the shard {path} cannot be read: {os.strerror(code)}") from error
             raise InputError(f"the shard {path} is damaged ({error}); copy it again or prepare it again") from error
 
 

@@ -22,7 +22,7 @@ from .order import Batch, StepSize
 from .tokenising import first_texts, tokenised
 
 _WINDOW_TOKENS = 2**20  # within which blocks are shuffled
-_DIGESTED_BYTES = 2**20  # of each file
+_BEGINNING, _SAMPLE, _SAMPLES = 2**20, 2**16, 64  # bytes of a file that are digested, and how often
 
 
 class TextStream:
@@ -41,11 +41,16 @@ class TextStream:
 
     @property
     def digest(self) -> str:
-        """A hash of the length and the beginning of every file, or of the name of a dataset on the Hub."""
+        """A hash of the length of every file, its beginning and samples from all over it, or of the name of a dataset
+        on the Hub."""
         digest = hashlib.blake2b(repr((self.source.name, self.skipped)).encode(), digest_size=16)
         for path in self.args.train_file or ():
+            size = os.path.getsize(path)
             with open(path, "rb") as stream:
-                digest.update(str(os.path.getsize(path)).encode() + stream.read(_DIGESTED_BYTES))
+                digest.update(str(size).encode() + stream.read(_BEGINNING))
+                for number in range(_SAMPLES if size > _BEGINNING else 0):
+                    stream.seek((size - _SAMPLE) * number // (_SAMPLES - 1))
+                    digest.update(stream.read(_SAMPLE))
         return digest.hexdigest()
 
     def loading(self, rows: int, max_tokens: int | None, seed: int, rank: int, ranks: int) -> dict[str, Any]:

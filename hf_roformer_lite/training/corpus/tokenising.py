@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -13,6 +14,7 @@ from threading import Thread
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ...errors import InputError
 from ..data_files import Row
 from ..tasks.blocks import token_ids
 
@@ -61,10 +63,19 @@ def first_texts(texts: Iterable[str], share: float = 1.0) -> Iterator[str]:
 @contextmanager
 def _pool(folder: Path, processes: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that are started anew, since a copy of one that has threads may wait for ever; what was not begun is
-    dropped when the `with` is left by an error."""
+    dropped when the `with` is left by an error.
+
+    Raises:
+        InputError: when one of them is ended from outside, as the system does when memory is short.
+    """
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _load, (str(folder),))
     try:
         yield pool
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"one of the {processes} processes that tokenise has ended, perhaps for lack of memory; give a smaller "
+            "--num_proc"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
