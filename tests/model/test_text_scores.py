@@ -299,6 +299,7 @@ def test_weights_make_the_loss_least():
     assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(exporters, "ExportedModel"), reason="transformers before 5.23 saves no graphs")
 @pytest.mark.parametrize("head", [RoFormerLiteForSequenceClassification, RoFormerLiteForTokenClassification])
 def test_exported_graphs_add_the_scores_too(head, tmp_path):

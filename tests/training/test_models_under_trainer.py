@@ -63,6 +63,7 @@ for kind in ("seq2seq", "mlm", "single"):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TWO_PROCESSES)
