@@ -3,11 +3,11 @@
 import socket
 from dataclasses import dataclass, field
 
-from ..engines import ENGINES, check_engine
+from ..engines import ENGINES, check_engine, check_engine_name
 from ..errors import InputError, check_file, check_number
 from ..model_name import check_model_name
 from .command_parser import CommandParser
-from .train import require_packages
+from .required_packages import require_packages
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _OF_THE_SERVER = ("host", "port", "device", "dtype")  # options that a Space decides itself
@@ -46,8 +46,7 @@ class AppArguments:
         check_number("port", self.port, at_least=1, at_most=65535)
         if self.dtype not in (None, *_DTYPES):
             raise InputError(f"--dtype {self.dtype} is unknown; choose one of {', '.join(_DTYPES)}")
-        if self.engine not in ENGINES:
-            raise InputError(f"--engine {self.engine} is unknown; choose one of {', '.join(ENGINES)}")
+        check_engine_name(self.engine)
         if self.engine != "torch" and self.dtype is not None:
             raise InputError(f"--dtype {self.dtype} is for --engine torch; {self.engine} computes as it was exported")
         if self.texts is not None:

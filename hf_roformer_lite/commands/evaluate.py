@@ -13,8 +13,8 @@ from ..output_place import check_place
 from ..training.task_arguments import TASK_ARGUMENTS
 from ..version import __version__
 from .command_parser import CommandParser
+from .required_packages import TRAINING_PACKAGES, require_packages
 from .tables import TableWriter
-from .train import TRAINING_PACKAGES, require_packages
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
-from ..engines import ENGINES, check_engine
+from ..engines import ENGINES, check_engine, check_engine_name
 from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_number
 from ..model_name import check_model_name
 from ..output_file import complete_file
@@ -70,8 +70,7 @@ class ReadingArguments:
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
-        if self.engine not in ENGINES:
-            raise InputError(f"--engine {self.engine} is unknown; choose one of {', '.join(ENGINES)}")
+        check_engine_name(self.engine)
         if self.input_file is not None:
             check_file("input_file", self.input_file)
         if self.text_column is None:

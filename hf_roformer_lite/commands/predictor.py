@@ -22,7 +22,7 @@ from ..saved_model import (
 from ..training.tasks import TASKS
 from ..training.tasks.answers import Answer, Input, SavedModel
 from ..training.tasks.base import Task
-from .train import require_packages
+from .required_packages import require_packages
 
 _FOUND_IN_TRAINING = {"pairs": bool, "unit": str}  # settings that are no options of `train`, or not only
 

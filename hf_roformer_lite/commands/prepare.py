@@ -8,7 +8,7 @@ from ..training.language_model_arguments import TextArguments
 from ..training.task_arguments import TASK_ARGUMENTS
 from ..training.tokenizer_arguments import TokenizerArguments
 from .command_parser import CommandParser
-from .train import TRAINING_PACKAGES, require_packages
+from .required_packages import TRAINING_PACKAGES, require_packages
 
 _TASKS = ("mlm", "causal")
 

@@ -1,9 +1,8 @@
 """`roformer-lite train TASK`: train a model on a person's own data."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -13,15 +12,10 @@ from ..training.shown_command import shown_command
 from ..training.stock_arguments import stock_arguments
 from ..training.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser
+from .required_packages import TRAINING_PACKAGES, require_packages
 
 if TYPE_CHECKING:
     from ..training.options import TrainOptions
-
-# Those of the extra `train`, some of which are needed only when the training is over.
-TRAINING_PACKAGES = dict.fromkeys(
-    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(),
-    "train",
-)
 
 
 def main(argv: list[str]) -> None:
@@ -42,24 +36,6 @@ def main(argv: list[str]) -> None:
     from ..training.train import train
 
     train(parse_options(task, argv[1:]))
-
-
-def require_packages(doing: str, packages: Mapping[str, str]) -> None:
-    """Refuse to begin what needs packages that are not installed.
-
-    Args:
-        doing: What needs them, for the message.
-        packages: Their names, and the extra that has each.
-
-    Raises:
-        InputError: naming the packages that are missing.
-    """
-    missing = {name: extra for name, extra in packages.items() if find_spec(name) is None}
-    if missing:
-        extras = ",".join(dict.fromkeys(missing.values()))
-        raise InputError(
-            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[{extras}]"'
-        )
 
 
 def check_options(task: str, argv: list[str]) -> None:

@@ -13,6 +13,16 @@ ENGINES = ("torch", *EXPORTED_ENGINES)
 _WEIGHTS = ("*.safetensors", "*.bin")
 
 
+def check_engine_name(engine: str) -> None:
+    """Refuse an engine that there is not.
+
+    Raises:
+        InputError: naming the option and those there are.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"--engine {engine} is unknown; choose one of {', '.join(ENGINES)}")
+
+
 def check_engine(engine: str, directory: str, device: str | None = None) -> None:
     """Refuse an engine that cannot read `directory` here, before anything is loaded.
 

@@ -18,7 +18,7 @@ from torch import nn
 from .attention_rows import AttentionFunction, RowsPlan, Span, plan_rows, window_blocks
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .fast_linear import autocast_dtype
-from .host_side import move_together
+from .host_side import Movable
 from .torch_internals import varlen_attention
 
 VARLEN = "varlen"  # the backend that takes the place of sdpa where its kernel runs
@@ -57,7 +57,7 @@ def _has_kernel(device: torch.device) -> bool:
 
 
 @dataclass
-class VarlenPlan:
+class VarlenPlan(Movable):
     """All tokens in one call of `torch.nn.attention.varlen.varlen_attn`, which knows where documents begin."""
 
     query_borders: torch.Tensor  # (documents + 1,) int32
@@ -65,10 +65,6 @@ class VarlenPlan:
     longest_query: int
     longest_key: int
     reach: tuple[int, int]  # how far a query sees to the left and to the right; -1 sees all
-
-    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> VarlenPlan:
-        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        return move_together(self, device)
 
     def attend(
         self,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,14 +24,12 @@ from transformers.utils import is_torch_flex_attn_available
 
 from .attention_documents import VarlenPlan, plan_documents
 from .attention_rows import AttentionFunction, RowsPlan, nothing_attended, within_window
-from .host_side import move_together
+from .host_side import Movable
 from .operators import OperatorPlan
 from .ragged import RaggedBatch
 
 if is_torch_flex_attn_available():
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-
-PlanT = TypeVar("PlanT", bound="_MaskedPlan")
 
 
 def eager_attention_forward(
@@ -90,7 +88,7 @@ class FlexMask:
 
 
 @dataclass
-class _MaskedPlan:
+class _MaskedPlan(Movable):
     """A mask and options of the backend, on the device of the layers."""
 
     mask: Any = None
@@ -100,10 +98,6 @@ class _MaskedPlan:
     def mask_on(self, device: torch.device) -> Any:
         """What the backend gets as its mask."""
         return self.mask.on(device) if isinstance(self.mask, FlexMask) else self.mask
-
-    def to(self: PlanT, device: torch.device | str | int, non_blocking: bool = False) -> PlanT:
-        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        return move_together(self, device)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .host_side import move_together
+from .host_side import Movable
 from .torch_internals import is_transformed
 
 ArrayT = TypeVar("ArrayT", np.ndarray, torch.Tensor)
@@ -113,17 +113,13 @@ def _row_side(groups: list[list[tuple[int, int]]], tokens: int, is_repeated: boo
 
 
 @dataclass
-class RowsPlan:
+class RowsPlan(Movable):
     """Spans grouped by length, each group one call. Made by `plan_rows`."""
 
     queries: RowSide | None = None  # None: no query has a key
     keys: RowSide | None = None
     masks: list[torch.Tensor | None] = field(default_factory=list)  # of each group
     is_causal: bool = False
-
-    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> RowsPlan:
-        """The same on `device`, for layers on another one (accelerate's hooks call this); itself if it is there."""
-        return move_together(self, device)
 
     def attend(
         self,

@@ -59,6 +59,14 @@ def move_together(value: T, device: torch.device | str | int) -> T:
     return _replaced(value, lambda tensor: sent[id(tensor)] if id(tensor) in sent else tensor.to(device), {})
 
 
+class Movable:
+    """A dataclass with tensors, for layers that may lie on another device."""
+
+    def to(self: T, device: torch.device | str | int, non_blocking: bool = False) -> T:
+        """The same on `device` (accelerate's hooks call this); itself if it is there."""
+        return move_together(self, device)
+
+
 def _send(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Tensors of the host as views of one buffer on `device`."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
@@ -99,4 +107,4 @@ def _differs(new: Any, old: Any) -> bool:
     return new is not old
 
 
-__all__ = ["move_together", "numbers", "on_host"]
+__all__ = ["Movable", "move_together", "numbers", "on_host"]

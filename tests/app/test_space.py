@@ -23,7 +23,7 @@ from tiny_models import TEXTS, save_model  # noqa: E402
 from hf_roformer_lite.app.space import write_space  # noqa: E402
 from hf_roformer_lite.cli import main  # noqa: E402
 from hf_roformer_lite.commands.predictor import Predictor  # noqa: E402
-from hf_roformer_lite.commands.train import TRAINING_PACKAGES  # noqa: E402
+from hf_roformer_lite.commands.required_packages import TRAINING_PACKAGES  # noqa: E402
 
 # A Space has what its requirements name and Gradio brings along, and no more.
 NOT_THERE = sorted({*TRAINING_PACKAGES, "sentence_transformers", "peft", "onnxruntime"} - {"jinja2", "rich"})
@@ -204,7 +204,7 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             error = capsys.readouterr().err
             assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error
     assert not (tmp_path / "space").exists()
-    monkeypatch.setattr("hf_roformer_lite.commands.train.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_roformer_lite.commands.required_packages.find_spec", lambda name: None)
     assert main(["app", str(model)]) == 2
     assert 'a page needs gradio; install them with pip install "hf_roformer_lite[app]"' in capsys.readouterr().err
     assert json.loads((model / "results.json").read_text())["task"] == "classify"

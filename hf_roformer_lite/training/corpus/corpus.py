@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from .manifest import TOKENIZER_FOLDER, read_manifest
-from .order import WINDOW_CHUNKS, Batch, Blocks, CorpusBatchSampler, StepSize
+from .order import WINDOW_CHUNKS, Batch, Blocks, CorpusBatchSampler, StepSize, first_blocks
 from .shards import PreparedBlocks
 
 SAMPLE_BLOCKS, _SAMPLE_CHUNKS = 5_000, 20  # from which simple means learn
@@ -47,7 +47,7 @@ class Corpus(torch.utils.data.Dataset):
         self.weights, self.packing = weights, packing
         self.sources, self.digest, self.longest = sources, digest, longest
         self.tokenizer_folder, self.tokenizer_fingerprint = tokenizer_folder, tokenizer_fingerprint
-        self._first_blocks = np.cumsum([0, *(rows for source in sources for rows in source.rows)])
+        self._first_blocks = first_blocks(sources)
         self._places = [(source, chunk) for source in sources for chunk in range(len(source.rows))]
         self._chunks: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
 

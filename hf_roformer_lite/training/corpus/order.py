@@ -31,6 +31,11 @@ class Blocks(Protocol):
     def read(self, chunk: int) -> tuple[np.ndarray, np.ndarray]: ...
 
 
+def first_blocks(sources: Sequence[Blocks]) -> np.ndarray:
+    """The number of the first block of every chunk, `(chunks + 1,)`; the last is the number of all blocks."""
+    return np.cumsum([0, *(rows for source in sources for rows in source.rows)])
+
+
 class Batch(NamedTuple):
     """What one rank learns in a step, with the number of the step since the training began."""
 
@@ -137,7 +142,7 @@ class CorpusBatchSampler(Sampler[Batch]):
         self.sources, self.size, self.seed, self.rank, self.ranks = sources, size, seed, rank, ranks
         self.weights = None if weights is None else np.array(weights) / sum(weights)
         self.epoch = 0
-        self._first_blocks = np.cumsum([0, *(rows for source in sources for rows in source.rows)])
+        self._first_blocks = first_blocks(sources)
         self._first_chunks = np.cumsum([0, *(len(source.rows) for source in sources)])
         self._steps: Iterator[list[list[Item]]] = iter(())
         self._position = -1
