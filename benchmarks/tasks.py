@@ -208,11 +208,21 @@ def roformer_weights(work: Workload) -> Comparison:
 
 def compiled(work: Workload) -> Comparison:
     """Forward and backward of masked language modelling: our model as it is, and by `torch.compile`."""
+    return compare_ways(work, {OURS: {"compile": False}, "ours, compiled": {"compile": True}})
+
+
+def number_types(work: Workload) -> Comparison:
+    """The same in float32, and in bfloat16 by autocast."""
+    return compare_ways(work, {"ours, float32": {"dtype": "float32"}, "ours, bfloat16": {"dtype": "bfloat16"}})
+
+
+def compare_ways(work: Workload, ways: dict[str, dict[str, object]]) -> Comparison:
+    """Steps of our masked language model with some options of the workload changed."""
     batches = make_batches(work)
     inputs = [{**given, "labels": batch.masked_lm_labels()} for batch, given in with_inputs(batches)]
     contenders = []
-    for name in chosen([OURS, "ours, compiled"], work):
-        own = dataclasses.replace(work, compile=name != OURS)
+    for name in chosen(list(ways), work):
+        own = dataclasses.replace(work, **ways[name])
         model = prepared(MAKERS["mlm"][OURS](own, "mlm"), own, train=True)
         contenders.append(Contender(name, steps(model, inputs, own)))
     return Comparison(sum(batch.tokens for batch in batches), contenders)
@@ -268,6 +278,7 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "local-layers": local_layers,
     "roformer-weights": roformer_weights,
     "compiled": compiled,
+    "number-types": number_types,
     "system-a": system_a,
     "system-a-step": system_a_step,
 }

@@ -1,8 +1,10 @@
 """A saved model that answers texts, whatever its task."""
 
+import copy
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -24,6 +26,7 @@ from ..training.tasks.answers import Answer, Input, SavedModel
 from ..training.tasks.base import Task
 from .required_packages import require_packages
 
+_TRIED_BATCHES, _MIN_GAIN = 4, 1.1  # a smaller gain could be chance
 _FOUND_IN_TRAINING = {"pairs": bool, "unit": str}  # settings that are no options of `train`, or not only
 
 
@@ -90,6 +93,37 @@ class Predictor:
                     f"{directory}: config.json, generation_config.json and the tokenizer do not fit together: "
                     f"{reason(error)}"
                 ) from error
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the model computes in bfloat16."""
+        return next(self.saved.model.parameters()).dtype == torch.bfloat16
+
+    def take_bfloat16(self) -> None:
+        """Compute in bfloat16 from now on."""
+        self.saved.model.to(torch.bfloat16)
+
+    def take_faster_type(self, inputs: Sequence[Input], batch_size: int, options: dict[str, Any]) -> float:
+        """Answer a few batches in float32 and in bfloat16, and take bfloat16 where it is faster by a tenth or more.
+
+        Returns:
+            How many times as fast bfloat16 is.
+        """
+        by_length = sorted(inputs, key=_size)
+        sample = by_length[:: max(1, len(by_length) // (_TRIED_BATCHES * batch_size))]
+        half = Predictor(self.task, replace(self.saved, model=copy.deepcopy(self.saved.model)))
+        half.take_bfloat16()
+        seconds = {}
+        for _ in range(2):  # the first round compiles the shapes
+            for predictor in (self, half):
+                started = time.perf_counter()
+                with torch.random.fork_rng([]):
+                    predictor.answer(sample, batch_size, options)
+                seconds[predictor is half] = time.perf_counter() - started
+        gain = seconds[False] / seconds[True]
+        if gain >= _MIN_GAIN:
+            self.saved = half.saved
+        return gain
 
     @torch.inference_mode()
     def answer(

@@ -7,6 +7,7 @@ the cost is linear in its length.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +24,9 @@ AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 # A row shorter than this share of the longest row in its group begins a new group. Padding adds to the cost of
 # attention by the square of the length; a group adds the launch of a few kernels.
 GROUP_SHORTEST = 0.7
+
+# On a CPU the gradient of sdpa in bfloat16 takes twice as long as in float32 at 128 keys, and less from this many on.
+MIN_HALF_PRECISION_KEYS = 512
 
 
 class Span(NamedTuple):
@@ -134,14 +138,26 @@ class RowsPlan(Movable):
         leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
         if self.queries is None:
             return nothing_attended(query, key, value), None
-        query, key, value = (states.reshape(-1, *states.shape[-2:]) for states in (query, key, value))  # (N, heads, d)
+        given = query.dtype
+        in_float32 = self._learns_faster_in_float32(query)
+        query, key, value = (
+            (states.float() if in_float32 else states).reshape(-1, *states.shape[-2:])
+            for states in (query, key, value)
+        )  # (N, heads, head_dim)
         keys, values = self.keys.to_rows(key), self.keys.to_rows(value)
         rows = zip(self.queries.to_rows(query), keys, values, self.masks, strict=True)
-        outputs = [
-            function(module, *states, mask, is_causal=self.is_causal, **kwargs)[0].reshape(-1, width)
-            for *states, mask in rows
-        ]  # each (b * lq, heads * head_dim)
-        return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width), None
+        with torch.autocast("cpu", enabled=False) if in_float32 else nullcontext():
+            outputs = [
+                function(module, *states, mask, is_causal=self.is_causal, **kwargs)[0].reshape(-1, width)
+                for *states, mask in rows
+            ]  # each (b * lq, heads * head_dim)
+        tokens = self.queries.to_tokens(torch.cat(outputs)).to(given)  # (N, heads * head_dim)
+        return tokens.reshape(*leading, width), None
+
+    def _learns_faster_in_float32(self, query: torch.Tensor) -> bool:
+        is_half = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
+        has_grad = query.requires_grad and torch.is_grad_enabled()
+        return is_half and has_grad and max(length for _, length in self.keys.shapes) < MIN_HALF_PRECISION_KEYS
 
 
 def plan_rows(spans: list[Span], query_tokens: int, key_tokens: int, is_causal: bool, window: int | None) -> RowsPlan:

@@ -75,6 +75,8 @@ class TrainOptions:
         training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
         if args.epochs_follow_data:
             training["num_train_epochs"] = None
+        if args.may_choose_type:
+            training["bf16"] = None
         options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
         return {name: _plain(value) for name, value in options.items() if name not in free}
 

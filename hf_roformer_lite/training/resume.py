@@ -102,6 +102,17 @@ def run_id(directory: Path) -> str:
     return _read_run(directory / RUN_FILE)["id"]
 
 
+def note(directory: Path, name: str, value: Any) -> None:
+    """Keep with an unfinished training what it has found out and must not find out again; see `noted`."""
+    _write_run(directory, {**_read_run(directory / RUN_FILE), name: value})
+
+
+def noted(directory: Path, name: str) -> Any:
+    """What `note` kept in `directory`; None where there is nothing."""
+    path = directory / RUN_FILE
+    return _read_run(path).get(name) if path.is_file() else None
+
+
 def clear_finished_training(directory: Path, output_dir: Path, overwrite: bool) -> None:
     """Remove the checkpoints of the very training that made the model in `output_dir`.
 

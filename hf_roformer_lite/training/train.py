@@ -29,6 +29,7 @@ from .hub_upload import create_repository
 from .lock import training_lock
 from .measuring import measure
 from .model_and_tokenizer import make_model, make_tokenizer
+from .number_type import make_trainer_of_faster_type
 from .options import TrainOptions
 from .results import Evaluation, Run
 from .resume import (
@@ -77,7 +78,12 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     encoded = encode(task, rows, tokenizer)
     baselines = _measure_baselines(options, rows, encoded, tokenizer)
     generation_config = _set_generation(task, model, args)
-    trainer = make_trainer(options, model, tokenizer, rows, encoded, resume_from, started)
+    trainer = make_trainer_of_faster_type(
+        lambda: make_trainer(options, model, tokenizer, rows, encoded, resume_from, started),
+        args,
+        state_dir,
+        resume_from,
+    )
     if resume_from and trainer.is_world_process_zero():
         step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
         print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
@@ -85,6 +91,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
         task.prepare_head(trainer, encoded["train"])
     trainer.train(resume_from_checkpoint=resume_from)
     trainer.compute_metrics = None
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # what is saved computes in float32
     parts = task.complete_model(options, trainer, encoded, tokenizer)
     evaluations = [
         evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)

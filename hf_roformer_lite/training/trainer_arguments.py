@@ -41,6 +41,8 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
+        if self.bf16 and not torch.accelerator.is_available():
+            self.use_cpu = True  # which transformers wants to be told
         optim, known = self.optim, [MUON, *(name.value for name in OptimizerNames)]
         if optim not in known:
             raise InputError(f"--optim {optim} must be one of {', '.join(known)}")
@@ -49,6 +51,12 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
         super(OwnTrainingArguments, self).__post_init__()  # of transformers, or of what extends it
         if optim == MUON:
             self.optim = optim
+        is_given = self.bf16 is not None or self.mixed_precision != "no" or self.bf16_full_eval
+        self.may_choose_type = not (is_given or self.torch_compile or self.fsdp or self.deepspeed)
+
+    def take_type(self, bf16: bool) -> None:
+        """Train in bfloat16, or in float32, where the user has left it open (`may_choose_type`)."""
+        self.bf16, self.mixed_precision = bf16, "bf16" if bf16 else "no"
 
     def follow_data(self, examples: int) -> None:
         """Take as many epochs as show 300,000 training examples, from 3 to 20, where no number was given.

@@ -12,6 +12,7 @@ from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands import predictor
 from hf_roformer_lite.commands.tables import AnswerTable, table_stream
 from hf_roformer_lite.training.data_files import columns_of, read_table
 
@@ -133,6 +134,21 @@ def test_below_the_threshold_there_is_no_label(models, place):
     assert half == lines_of(models / "several")
 
 
+@pytest.mark.parametrize("least_gain, taken", [(0, "bfloat16"), (1e9, "float32")])
+def test_auto_takes_one_of_both_types(models, place, monkeypatch, caplog, least_gain, taken):
+    monkeypatch.setattr(predictor, "_MIN_GAIN", least_gain)
+    (place / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
+    answers = {}
+    for kind in ("classify", "causal"):
+        for dtype in ("auto", "float32", "bfloat16"):
+            command = ["predict", str(models / kind), "--input_file", "texts.txt", "--output_file", "answers.txt"]
+            assert main([*command, "--dtype", dtype]) == 0
+            answers[kind, dtype] = (place / "answers.txt").read_text()
+        assert answers[kind, "auto"] == answers[kind, taken]
+    assert answers["classify", "float32"] != answers["classify", "bfloat16"]
+    assert f"times as fast as float32 on the first texts: taking {taken}" in caplog.text
+
+
 def test_pairs_and_numbers(models, place):
     Path("pairs.jsonl").write_text(
         json.dumps({"a": "one", "b": "two"}) + "\n" + json.dumps({"a": "one", "b": ""}) + "\n"
@@ -212,6 +228,8 @@ def test_options_that_a_model_does_not_use(models, place, capsys, kind, options,
         ("--greedy --top_p 0.5", "--top_p has no effect beside --greedy"),
         ("--beams 2 --seed 0", "--seed has no effect beside --beams"),
         ("--temperature 0", "--temperature=0.0 must be at least 0.001"),
+        ("--dtype int8", "--dtype int8 is unknown; choose one of float32, bfloat16, auto"),
+        ("--dtype auto --engine onnx", "--dtype auto is for --engine torch"),
         ("--threshold 2", "--threshold=2.0 must be at least 0 and at most 1"),
     ],
 )

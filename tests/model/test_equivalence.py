@@ -1,10 +1,13 @@
 """One model, many ways to feed it: padded, unpadded, packed, ragged, dense, on every backend: the same numbers."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_roformer_lite import (
     RoFormerLiteForConditionalGeneration,
@@ -13,6 +16,7 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
 )
 from hf_roformer_lite.model import input_layout
+from hf_roformer_lite.model.attention_rows import Span, plan_rows
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
@@ -257,6 +261,33 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 loss.backward()
                 assert loss.isfinite() and loss > 0
                 assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "longest, has_grad, wanted",
+    [(511, True, torch.float32), (512, True, torch.bfloat16), (511, False, torch.bfloat16)],
+)
+def test_rows_in_half_precision_learn_in_float32_where_short(longest, has_grad, wanted):
+    """A gradient of sdpa in bfloat16 is the slower one there; what is attended is that of the same numbers."""
+    spans = [Span(0, longest, 0, longest), Span(longest, 400, longest, 400)]
+    plan, seen = plan_rows(spans, longest + 400, longest + 400, is_causal=False, window=None), []
+    given = torch.randn(3, longest + 400, 2, 8, dtype=torch.bfloat16, requires_grad=has_grad)
+    module = SimpleNamespace(num_key_value_groups=1)
+
+    def attend(module, query, key, value, mask, **kwargs):
+        seen.append((query.dtype, torch.is_autocast_enabled("cpu")))
+        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        output, _ = plan.attend(attend, module, *given, dropout=0.0, scaling=0.35)
+    assert set(seen) == {(wanted, wanted == torch.bfloat16)} and output.dtype == torch.bfloat16
+    exact = given.detach().double().requires_grad_()
+    expected, _ = plan.attend(sdpa_attention_forward, module, *exact, dropout=0.0, scaling=0.35)
+    assert (output - expected).norm() < 0.01 * expected.norm()
+    if has_grad:
+        output.float().square().sum().backward()
+        expected.square().sum().backward()
+        assert (given.grad - exact.grad).norm() < 0.02 * exact.grad.norm()
 
 
 @pytest.mark.usefixtures("spare_rows")

@@ -1,0 +1,99 @@
+"""Whether a training is faster in bfloat16 on this processor, found out by trying a few of its batches.
+
+Processors differ: some multiply bfloat16 at four times the rate of float32, others more slowly. Weights, optimizer and
+LM head stay in float32 either way; autocast multiplies matrices in the type that is chosen.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from transformers import Trainer
+
+from ..model.torch_internals import has_onednn_bfloat16
+from .resume import note, noted
+from .trainer_arguments import RoFormerLiteTrainingArguments
+
+MIN_GAIN = 1.1  # a smaller gain could be chance
+MIN_STEPS = 200  # of a training that is worth a trial
+_BATCHES, _ROUNDS = 3, 2  # each batch in both types; the first round compiles its shapes
+_NOTE = "bf16"
+
+
+def make_trainer_of_faster_type(
+    make: Callable[[], Trainer], args: RoFormerLiteTrainingArguments, state_dir: Path, resume_from: str | None
+) -> Trainer:
+    """The trainer that `make` makes of `args`, after `args.bf16` is decided where the user has left it open.
+
+    A continued training keeps what it began with. The trial is left out, and float32 taken, on other devices than
+    CPUs, on a processor without bfloat16, with another way to mixed precision or `torch_compile`, and for trainings
+    shorter than 200 steps.
+    """
+    if not args.may_choose_type:
+        return make()
+    begun = noted(Path(resume_from).parent, _NOTE) if resume_from else None
+    if begun is not None:
+        args.take_type(begun)
+        return make()
+    trainer = make()
+    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and _steps(trainer) >= MIN_STEPS
+    gain = gain_of_bfloat16(trainer) if is_possible else 0.0
+    if args.should_save:
+        note(state_dir, _NOTE, gain >= MIN_GAIN)
+        if is_possible:
+            print(_sentence(gain), file=sys.stderr)
+    if gain < MIN_GAIN:
+        return trainer
+    args.take_type(True)
+    AcceleratorState._reset_state()  # as transformers does where it makes another accelerator
+    return make()
+
+
+def gain_of_bfloat16(trainer: Trainer) -> float:
+    """How many times as fast as in float32 a few training batches are in bfloat16, forwards and backwards.
+
+    Nothing is changed: neither weights nor the state of random numbers.
+    """
+    model, was_training = trainer.model, trainer.model.training
+    best = {False: 0.0, True: 0.0}  # seconds of all batches, each in its fastest round
+    with torch.random.fork_rng([]):
+        model.train()
+        for batch in islice(iter(trainer.get_train_dataloader()), _BATCHES):
+            rounds = [{half: _seconds(trainer, batch, half) for half in best} for _ in range(_ROUNDS)]
+            for half in best:
+                best[half] += min(seconds[half] for seconds in rounds)
+        model.train(was_training)
+    trainer.model.zero_grad()
+    if trainer.args.world_size > 1:  # all processes must come to the same decision
+        best = dict(zip(best, trainer.accelerator.reduce(torch.tensor([*best.values()])).tolist(), strict=True))
+    return best[False] / best[True]
+
+
+def _seconds(trainer: Trainer, batch: dict[str, Any], half: bool) -> float:
+    started = time.perf_counter()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        loss = trainer.compute_loss(trainer.model, dict(batch))
+    loss.backward()
+    return time.perf_counter() - started
+
+
+def _steps(trainer: Trainer) -> float:
+    """About how many steps the training takes."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    batches = len(trainer.get_train_dataloader())
+    return math.ceil(batches / args.gradient_accumulation_steps * args.num_train_epochs)
+
+
+def _sentence(gain: float) -> str:
+    tried = f"Tried on {_BATCHES} batches, bfloat16 is {gain:.2f} times as fast as float32 on this processor"
+    if gain < MIN_GAIN:
+        return f"{tried}: training in float32 (--bf16 true takes bfloat16)"
+    return f"{tried}: training in bfloat16 (--bf16 false takes float32)"
