@@ -21,6 +21,7 @@ from .corpus.stream import TextStream
 from .divergence import DivergenceGuard
 from .early_stopping import EarlyStopping
 from .muon import MUON, make_muon
+from .seeded_collator import SeededCollator
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
@@ -74,9 +75,11 @@ class RoFormerLiteTrainerMixin:
                 sampler = TokenBudgetBatchSampler(self.lengths, max_tokens, seed, *place)
             except ValueError as error:
                 raise InputError(f"--max_tokens_per_batch: {error}") from error
-            collator, data = self.data_collator, {"dataset": self.train_dataset, "batch_sampler": sampler}
+            collator = self._seeded_collator(seed)
+            data = {"dataset": self.train_dataset, "batch_sampler": sampler}
         else:
-            return super().get_train_dataloader()
+            with self._collating_by(self._seeded_collator(seed)):
+                return super().get_train_dataloader()
         loader = DataLoader(
             **data,
             collate_fn=collator,
@@ -94,6 +97,21 @@ class RoFormerLiteTrainerMixin:
             put_on_device=True,
             dispatch_batches=False,
         )
+
+    def _seeded_collator(self, seed: int) -> Any:
+        if not hasattr(self.data_collator, "generator"):
+            return self.data_collator
+        collator = SeededCollator(self.data_collator, seed)
+        self.add_callback(collator)
+        return collator
+
+    @contextmanager
+    def _collating_by(self, collator: Any) -> Iterator[None]:
+        given, self.data_collator = self.data_collator, collator
+        try:
+            yield
+        finally:
+            self.data_collator = given
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         with self._rows_in_order():
@@ -140,6 +158,10 @@ class RoFormerLiteTrainerMixin:
         special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
         dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.args.word_dropout
         return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # what is written next says that the checkpoint is whole
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
