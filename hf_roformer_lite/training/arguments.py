@@ -207,6 +207,13 @@ class OwnTrainingArguments:
             "AdamW for the rest; arguments of Muon, such as lr=0.02, go to --optim_args."
         },
     )
+    shard_weights: bool = field(
+        default=False,
+        metadata={
+            "help": "Divide weights, gradients and optimizer states among the processes (FSDP2); for mlm, causal and "
+            "seq2seq."
+        },
+    )
     ema_decay: float | None = field(
         default=None,
         metadata={

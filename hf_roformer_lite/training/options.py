@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import CardArguments, DataArguments, HubArguments, ModelArguments
+from .devices import DEVICES, devices_of
 from .fine_tuning import FineTuning
 from .resume import training_directory
 from .tasks.base import Task
@@ -75,6 +76,7 @@ class TrainOptions:
         training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
         if args.epochs_follow_data:
             training["num_train_epochs"] = None
+        training[DEVICES] = devices_of(args)
         options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
         return {name: _plain(value) for name, value in options.items() if name not in free}
 
