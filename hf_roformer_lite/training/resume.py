@@ -212,6 +212,9 @@ def _check_parts(parts: Path, processes: int) -> None:
 
 def _check_deepspeed(checkpoint: Path, processes: int) -> None:
     """The states of all processes in the directory that the file `latest` names."""
+    before = processes_of(checkpoint)
+    if before not in (None, processes):
+        raise InputError(f"{checkpoint} is of {before} processes: with DeepSpeed as many must continue it")
     latest = checkpoint / "latest"
     folder = checkpoint / latest.read_text("utf-8").strip() if latest.is_file() else None
     if folder is None or not folder.is_dir():
