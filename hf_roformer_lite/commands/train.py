@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..model_name import check_model_name
-from ..training.arguments import CardArguments, HubArguments, OwnTrainingArguments
+from ..training.arguments import OwnTrainingArguments
+from ..training.publishing_arguments import CardArguments, HubArguments
 from ..training.shown_command import shown_command
 from ..training.stock_arguments import stock_arguments
 from ..training.task_arguments import TASK_ARGUMENTS

@@ -21,7 +21,7 @@ from .configuration_checks import (
 from .configuration_fields import check_field_names
 from .configuration_presets import preset_fields
 from .rope_parameters import LAYER_TYPES, check_rope_numbers, check_rope_parameters, in_short_form, is_by_layer_type
-from .sharding import ComputedPlan, fsdp_plan, tensor_parallel_plan
+from .sharding import ComputedPlan, fsdp_plan, pipeline_plan, tensor_parallel_plan
 
 MAX_LAYERS = 10_000  # lists of as many are made before anything else could refuse a slip of the keyboard
 
@@ -195,6 +195,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
 
     base_model_tp_plan = ComputedPlan(tensor_parallel_plan)
     base_model_fsdp_plan = ComputedPlan(fsdp_plan)
+    base_model_pp_plan = ComputedPlan(pipeline_plan)
 
     @staticmethod
     def auto_classes() -> dict[str, type]:

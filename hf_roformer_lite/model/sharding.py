@@ -16,7 +16,7 @@ class ComputedPlan:
     """A sharding plan that is computed when it is read, and may be assigned over, as older versions of transformers
     do."""
 
-    def __init__(self, compute: Callable[[Any], dict[str, str]]):
+    def __init__(self, compute: Callable[[Any], dict[str, Any]]):
         self.compute = compute
 
     def __get__(self, config: Any, owner: type | None = None) -> Any:
@@ -41,6 +41,19 @@ def fsdp_plan(config: RoFormerLiteConfig) -> dict[str, str]:
     return plan | ({"final_norm": "keep_full_weight"} if config.final_norm else {})
 
 
+def pipeline_plan(config: RoFormerLiteConfig) -> dict[str, tuple[list[str], list[str]]]:
+    """The parts of a stack in their order, with what each takes and returns.
+
+    `layout` is not sent from stage to stage: each makes it by `lay_out` from ids or mask. Between stages go the hidden
+    states of the real tokens `(N, hidden)`, or `(B, L, hidden)` by `layout.tokens.restore` and `gather`.
+    """
+    plan = {
+        "embeddings": (["tokens", "input_ids"], ["hidden_states"]),
+        "layers": (["hidden_states", "layout"], ["hidden_states"]),
+    }
+    return plan | ({"final_norm": (["hidden_states"], ["hidden_states"])} if config.final_norm else {})
+
+
 class ShardedLoadingMixin:
     """Keeps tied weights one weight under FSDP2, and lets `generate` gather what it needs."""
 
@@ -54,7 +67,15 @@ class ShardedLoadingMixin:
         tied only afterwards, or that lie in two groups, then have two such copies, of which one is never updated.
         Hence they are tied before and stay in the root's group. `generate` of an encoder–decoder calls the encoder
         directly, so it has to gather the root's group itself.
+
+        Raises:
+            ValueError: for `pp_size`, as transformers cuts models whose parts have the names of Llama.
         """
+        if distributed_config is not None and distributed_config.pp_size not in (None, 1):
+            raise ValueError(
+                f"DistributedConfig(pp_size={distributed_config.pp_size}): transformers cannot cut these models; use "
+                "torch.distributed.pipelining with the parts that base_model_pp_plan names"
+            )
         if distributed_config is None or distributed_config.fsdp_size in (None, 1):
             return super().maybe_distribute_model(model, distributed_config, mesh)
         if distributed_config.tp_size in (None, 1):  # tensor parallelism wants to cut tied weights one by one
@@ -69,4 +90,4 @@ class ShardedLoadingMixin:
         return model
 
 
-__all__ = ["ComputedPlan", "ShardedLoadingMixin", "fsdp_plan", "tensor_parallel_plan"]
+__all__ = ["ComputedPlan", "ShardedLoadingMixin", "fsdp_plan", "pipeline_plan", "tensor_parallel_plan"]

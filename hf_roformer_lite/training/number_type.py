@@ -32,8 +32,8 @@ def make_trainer_of_faster_type(
     """The trainer that `make` makes of `args`, after `args.bf16` is decided where the user has left it open.
 
     A continued training keeps what it began with. The trial is left out, and float32 taken, on other devices than
-    CPUs, on a processor without bfloat16, with another way to mixed precision or `torch_compile`, and for trainings
-    shorter than 200 steps.
+    CPUs, on a processor without bfloat16, with `torch_compile`, for models in shards, and for trainings shorter than
+    200 steps.
     """
     if not args.may_choose_type:
         return make()
@@ -42,15 +42,14 @@ def make_trainer_of_faster_type(
         args.take_type(begun)
         return make()
     trainer = make()
-    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and _steps(trainer) >= MIN_STEPS
+    in_parts = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and not in_parts and _steps(trainer) >= MIN_STEPS
     gain = gain_of_bfloat16(trainer) if is_possible else 0.0
+    args.take_type(gain >= MIN_GAIN)
     if args.should_save:
-        note(state_dir, _NOTE, gain >= MIN_GAIN)
+        note(state_dir, _NOTE, args.bf16)
         if is_possible:
             print(_sentence(gain), file=sys.stderr)
-    if gain < MIN_GAIN:
-        return trainer
-    args.take_type(True)
     AcceleratorState._reset_state()  # as transformers does where it makes another accelerator
     return make()
 

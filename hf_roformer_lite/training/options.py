@@ -5,8 +5,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from .arguments import CardArguments, DataArguments, HubArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments
+from .devices import DEVICES, devices_of
 from .fine_tuning import FineTuning
+from .publishing_arguments import CardArguments, HubArguments
 from .resume import training_directory
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -77,6 +79,7 @@ class TrainOptions:
             training["num_train_epochs"] = None
         if args.may_choose_type:
             training["bf16"] = None
+        training[DEVICES] = devices_of(args)
         options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
         return {name: _plain(value) for name, value in options.items() if name not in free}
 

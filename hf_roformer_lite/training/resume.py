@@ -15,7 +15,9 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..output_directory import RESULTS_FILE, write_whole_file
+from .devices import DEVICES, processes_of, same_steps, without_step
 from .lock import LOCK_FILE
+from .shards import OPTIMIZER_SHARDS
 from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
@@ -172,16 +174,21 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
     if args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         _check_deepspeed(checkpoint, args.world_size)
         return
-    random = [f"rng_state_{index}.pth" for index in range(args.world_size)] if args.world_size > 1 else []
+    processes = processes_of(checkpoint) or args.world_size
+    random = [f"rng_state_{index}.pth" for index in range(processes)] if processes > 1 else []
     scaler = ["scaler.pt"] if args.fp16 and torch.cuda.is_available() else []
     others = ["scheduler.pt", *(random or ["rng_state.pth"]), *scaler]
     if args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
         for name in ("pytorch_model_fsdp", "optimizer"):
-            _check_fsdp(checkpoint, name, args.world_size)
+            _check_fsdp(checkpoint, name, processes)
         for name in others:
             _check_torch_file(checkpoint / name)
         return
-    for name in ["optimizer.pt", *others]:
+    if (checkpoint / OPTIMIZER_SHARDS).is_dir():
+        _check_parts(checkpoint / OPTIMIZER_SHARDS, processes)
+    else:
+        others.insert(0, "optimizer.pt")
+    for name in others:
         _check_torch_file(checkpoint / name, " because of --save_only_model" if args.save_only_model else "")
     weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob(AVERAGED_WEIGHTS)]
     if not any(path.name != AVERAGED_WEIGHTS for path in weights):
@@ -200,6 +207,11 @@ def _check_fsdp(checkpoint: Path, name: str, processes: int) -> None:
     if not parts.is_dir():
         _check_torch_file(checkpoint / f"{name}.bin")
         return
+    _check_parts(parts, processes)
+
+
+def _check_parts(parts: Path, processes: int) -> None:
+    """A directory of torch.distributed.checkpoint, to which each process has written."""
     index = parts / ".metadata"
     if not index.is_file() or not index.read_bytes().endswith(b"."):  # how every pickle ends; it is not opened here
         raise _cannot_continue(f"{index} is {'damaged' if index.exists() else 'missing'}")
@@ -211,6 +223,9 @@ def _check_fsdp(checkpoint: Path, name: str, processes: int) -> None:
 
 def _check_deepspeed(checkpoint: Path, processes: int) -> None:
     """The states of all processes in the directory that the file `latest` names."""
+    before = processes_of(checkpoint)
+    if before not in (None, processes):
+        raise InputError(f"{checkpoint} is of {before} processes: with DeepSpeed as many must continue it")
     latest = checkpoint / "latest"
     folder = checkpoint / latest.read_text("utf-8").strip() if latest.is_file() else None
     if folder is None or not folder.is_dir():
@@ -244,8 +259,11 @@ def _cannot_continue(what: str) -> InputError:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    if same_steps(before, now):
+        before, now = without_step(before), without_step(now)
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    details = ", ".join(f"--{name} was {before.get(name)} and is {now.get(name)}" for name in changed)
+    words = {name: "the number of devices" if name == DEVICES else f"--{name}" for name in changed}
+    details = ", ".join(f"{words[name]} was {before.get(name)} and is {now.get(name)}" for name in changed)
     return f"with other options ({details})" if changed else ""
 
 

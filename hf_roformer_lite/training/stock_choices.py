@@ -1,5 +1,6 @@
 """The words among transformers' `TrainingArguments` that it looks at only when the training has been prepared."""
 
+import os
 from pathlib import Path
 
 from accelerate.utils import DynamoBackend
@@ -10,6 +11,7 @@ from ..saved_files import reason
 from .muon import MUON, muon_arguments
 from .resume import require_checkpoint
 
+_DIVIDING = {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"}  # set by `accelerate launch`
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}  # others are named as the tracker
 
 
@@ -20,6 +22,8 @@ def check_stock_choices(args: TrainingArguments) -> None:
         InputError: naming option, value and what would be right.
     """
     _check_trackers(args.report_to)
+    if args.shard_weights and (args.fsdp or args.deepspeed or not _DIVIDING.isdisjoint(os.environ)):
+        raise InputError("--shard_weights divides the model already; leave out the configuration of FSDP or DeepSpeed")
     if args.save_strategy == "best" and not args.metric_for_best_model:
         raise InputError("--save_strategy best needs --metric_for_best_model, such as loss")
     if args.optim_args and not all(part.count("=") == 1 for part in args.optim_args.replace(" ", "").split(",")):

@@ -22,6 +22,7 @@ from ..errors import InputError
 from ..output_directory import check_output_dir, is_disk_full
 from .baselines import Baselines
 from .corpus.stream import TextStream
+from .devices import processes_of
 from .divergence import check_figures
 from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerprint
 from .finished_model import save_finished_model
@@ -40,6 +41,7 @@ from .resume import (
     last_complete_checkpoint,
     open_training_directory,
 )
+from .shards import in_shards
 from .splits import load_splits
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
@@ -68,13 +70,15 @@ def train(options: TrainOptions) -> Run:
 def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: float) -> Run:
     task, args = options.task, options.training
     rows = load_splits(task, options.data, data_dir, args.seed)
-    _check_unchanged(options, state_dir, _data_fingerprints(rows, args), forget=("checkpoint-*", "tokenizer*"))
+    _check_unchanged(options, state_dir, _data_fingerprints(rows), forget=("checkpoint-*", "tokenizer*"))
     task.inspect_training_data(rows["train"])
     tokenizer = make_tokenizer(options, rows["train"], state_dir)
     model = make_model(options, tokenizer)
     fingerprints = {"the tokenizer": tokenizer_fingerprint(tokenizer), "the configuration": config_fingerprint(model)}
     _check_unchanged(options, state_dir, fingerprints, forget=("checkpoint-*",))
     resume_from = _checkpoint(options, state_dir)
+    if args.shard_weights:
+        model = in_shards(model, args.world_size)
     encoded = encode(task, rows, tokenizer)
     baselines = _measure_baselines(options, rows, encoded, tokenizer)
     generation_config = _set_generation(task, model, args)
@@ -87,9 +91,18 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     if resume_from and trainer.is_world_process_zero():
         step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
         print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)
+        written_by = processes_of(resume_from)
+        if written_by not in (None, args.world_size):
+            print(
+                f"It was written by {written_by} processes, and {args.world_size} continue it: with the same rows in "
+                "each step, but other random numbers and sums in another order",
+                file=sys.stderr,
+            )
     if not resume_from:
         task.prepare_head(trainer, encoded["train"])
     trainer.train(resume_from_checkpoint=resume_from)
+    if args.shard_weights:
+        model = trainer.gather_weights()
     trainer.compute_metrics = None
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # what is saved computes in float32
     parts = task.complete_model(options, trainer, encoded, tokenizer)
@@ -131,10 +144,9 @@ def _prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack
             )
 
 
-def _data_fingerprints(rows: DatasetDict, args: RoFormerLiteTrainingArguments) -> dict[str, Any]:
+def _data_fingerprints(rows: DatasetDict) -> dict[str, Any]:
     """What a continued training must share with the one before, apart from its options. The test data only measure."""
-    data = {f"the {split} data": rows_fingerprint(rows[split]) for split in ("train", "validation") if split in rows}
-    return {**data, "the number of devices": args.world_size * max(1, args.n_gpu)}
+    return {f"the {split} data": rows_fingerprint(rows[split]) for split in ("train", "validation") if split in rows}
 
 
 def _check_unchanged(

@@ -12,20 +12,23 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import Seq2SeqTrainer, Trainer, set_seed
 
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
 from .corpus.corpus import BatchCollator, Corpus
 from .corpus.stream import TextStream
+from .devices import ProcessCount, processes_of
 from .divergence import DivergenceGuard
 from .early_stopping import EarlyStopping
 from .muon import MUON, make_muon
+from .seeded_collator import SeededCollator
+from .shards import ShardedCheckpoints
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
 
-class RoFormerLiteTrainerMixin:
+class RoFormerLiteTrainerMixin(ShardedCheckpoints):
     """What the package adds to `Trainer` and `Seq2SeqTrainer`; `args` must be `RoFormerLiteTrainingArguments`.
 
     Args:
@@ -45,10 +48,12 @@ class RoFormerLiteTrainerMixin:
         super().__init__(*args, **kwargs)
         self.lengths = lengths
         self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.saves_shards:
             for option, is_given in (("ema_decay", self.averaging), ("optim muon", self.args.optim == MUON)):
                 if is_given:
-                    raise InputError(f"--{option} needs whole weights in every process: not with FSDP or DeepSpeed")
+                    raise InputError(
+                        f"--{option} needs whole weights in every process: not with --shard_weights, FSDP or DeepSpeed"
+                    )
         if self.averaging is not None:
             self.add_callback(self.averaging)
         # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
@@ -60,6 +65,7 @@ class RoFormerLiteTrainerMixin:
         self.add_callback(self.clock)
         if self.args.load_best_model_at_end and self.args.early_stopping_patience:
             self.add_callback(EarlyStopping(self.args.early_stopping_patience))
+        self.add_callback(ProcessCount(self.args))
         self.guard = DivergenceGuard()
         self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
 
@@ -74,9 +80,11 @@ class RoFormerLiteTrainerMixin:
                 sampler = TokenBudgetBatchSampler(self.lengths, max_tokens, seed, *place)
             except ValueError as error:
                 raise InputError(f"--max_tokens_per_batch: {error}") from error
-            collator, data = self.data_collator, {"dataset": self.train_dataset, "batch_sampler": sampler}
+            collator = self._seeded_collator(seed)
+            data = {"dataset": self.train_dataset, "batch_sampler": sampler}
         else:
-            return super().get_train_dataloader()
+            with self._collating_by(self._seeded_collator(seed)):
+                return super().get_train_dataloader()
         loader = DataLoader(
             **data,
             collate_fn=collator,
@@ -94,6 +102,21 @@ class RoFormerLiteTrainerMixin:
             put_on_device=True,
             dispatch_batches=False,
         )
+
+    def _seeded_collator(self, seed: int) -> Any:
+        if not hasattr(self.data_collator, "generator"):
+            return self.data_collator
+        collator = SeededCollator(self.data_collator, seed)
+        self.add_callback(collator)
+        return collator
+
+    @contextmanager
+    def _collating_by(self, collator: Any) -> Iterator[None]:
+        given, self.data_collator = self.data_collator, collator
+        try:
+            yield
+        finally:
+            self.data_collator = given
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         with self._rows_in_order():
@@ -140,6 +163,16 @@ class RoFormerLiteTrainerMixin:
         special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
         dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.args.word_dropout
         return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # what is written next says that the checkpoint is whole
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is None or processes_of(checkpoint) in (None, self.args.world_size):
+            super()._load_rng_state(checkpoint)
+        else:  # each random state there is of a process that learnt other rows
+            set_seed(self.args.seed + self.state.global_step)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)

@@ -7,9 +7,10 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..errors import InputError
-from .arguments import HubArguments, OwnTrainingArguments
+from .arguments import OwnTrainingArguments
 from .metrics import LOWER_IS_BETTER
 from .muon import MUON
+from .publishing_arguments import HubArguments
 from .stock_limits import check_stock_values
 
 _FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
@@ -52,7 +53,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
         if optim == MUON:
             self.optim = optim
         is_given = self.bf16 is not None or self.mixed_precision != "no" or self.bf16_full_eval
-        self.may_choose_type = not (is_given or self.torch_compile or self.fsdp or self.deepspeed)
+        self.may_choose_type = not (is_given or self.torch_compile or self.shard_weights)
 
     def take_type(self, bf16: bool) -> None:
         """Train in bfloat16, or in float32, where the user has left it open (`may_choose_type`)."""

@@ -25,6 +25,7 @@ from transformers.distributed.checkpoint import load_optimizer_distributed, save
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.training.muon import make_muon
+from hf_roformer_lite.training.shards import ShardedCheckpoints
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20
@@ -36,9 +37,15 @@ def batch_of(kind: str, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
 
 
 def with_trainer(
-    kind: str, model: PreTrainedModel, out: Path, rows=None, resume: bool = False, **options
+    kind: str,
+    model: PreTrainedModel,
+    out: Path,
+    rows=None,
+    resume: bool = False,
+    trainer_class: type[Trainer] = Trainer,
+    **options,
 ) -> list[float]:
-    """Train with the stock Trainer; returns the loss of every step."""
+    """Train with the stock Trainer, or with another; returns the loss of every step."""
     AcceleratorState._reset_state()
     arguments = TrainingArguments(
         out,
@@ -54,10 +61,15 @@ def with_trainer(
             **options,
         },
     )
-    trainer = Trainer(model, arguments, train_dataset=make_rows(kind) if rows is None else rows)
+    rows = make_rows(kind) if rows is None else rows
+    trainer = trainer_class(model, arguments, train_dataset=rows, eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+class TrainerOfShards(ShardedCheckpoints, Trainer):
+    """The stock Trainer with what it lacks to continue a model in shards."""
 
 
 def streamed_rows(kind: str) -> IterableDataset:
@@ -206,6 +218,12 @@ def main(out: Path) -> None:
     with_trainer("mlm", make_model("mlm"), out / "resumed", **saving)
     results["resumed/mlm"] = with_trainer(
         "mlm", make_model("mlm"), out / "resumed", resume=str(out / "resumed" / "checkpoint-10"), **saving
+    )
+    saving |= {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 10}
+    saving["trainer_class"] = TrainerOfShards
+    with_trainer("mlm", load("mlm", out, fsdp_size=2), out / "shards", **saving)
+    results["shards/mlm"] = with_trainer(
+        "mlm", load("mlm", out, fsdp_size=2), out / "shards", resume=str(out / "shards" / "checkpoint-10"), **saving
     )
     for way in SHARDED:
         sharded(out, results, way)

@@ -74,6 +74,8 @@ class Task(ABC):
             )
         if training.word_dropout and self.name == "mlm":
             raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; use --mlm_probability")
+        if training.shard_weights and self.name not in ("mlm", "causal", "seq2seq"):
+            raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.name}")
         best, known = training.metric_for_best_model, ("loss", *self.metric_names)
         if best is not None and best.removeprefix("eval_") not in known:
             raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")

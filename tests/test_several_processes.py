@@ -1,0 +1,39 @@
+"""The benchmark of several processes: what it counts is what the formulas say, and the page shows what it computes."""
+
+import os
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.several_processes import Step, measure_here, on_paper, paper_table  # noqa: E402
+
+
+def test_page_has_the_arithmetic():
+    page = (ROOT / "docs" / "several_machines.md").read_text("utf-8")
+    assert "\n".join(paper_table()) in page
+
+
+def test_paper_adds_up():
+    rows = on_paper()
+    for row in rows:
+        sent = 2 * (row["gpus"] - 1) / row["gpus"] * 4 * row["weights"]
+        assert row["sent_gb"] * 1e9 == pytest.approx(sent)
+        assert row["compute_ms"] <= row["step_ms"] <= row["compute_ms"] + row["sending_ms"]
+    alone = [row for row in rows if row["gpus"] == 1]
+    assert all(row["efficiency"] == pytest.approx(1) for row in alone)
+
+
+@pytest.mark.slow
+def test_counted_bytes_are_those_of_the_formula(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+    alone, copies, shards = measure_here(Step(size="tiny", vocab_size=300, batch=2, seq=16, rounds=2))
+    weights = 4 * alone["weights"]
+    assert alone["sent_bytes"] == 0
+    assert copies["sent_bytes"] == weights, "2 (n - 1) / n of the gradients"
+    # Gradients are scattered once. Weights are gathered for the forward pass and again for the backward pass, but for
+    # those of the root, which are kept in between.
+    assert weights / 2 * 2 <= shards["sent_bytes"] <= weights / 2 * 3 + 4096
