@@ -176,7 +176,7 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
     noted = training.get("arguments", {}) if isinstance(training, dict) else None
     if not isinstance(noted, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: training.arguments must be an object")
-    arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE, "bf16": False}
+    arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE}
     for name, default in arguments.items():
         value = noted.get(name, default)
         if type(value) is not type(default):

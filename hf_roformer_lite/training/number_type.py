@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState
+from torch import nn
 from transformers import Trainer
 
 from ..model.torch_internals import has_onednn_bfloat16
@@ -72,6 +73,15 @@ def gain_of_bfloat16(trainer: Trainer) -> float:
     if trainer.args.world_size > 1:  # all processes must come to the same decision
         best = dict(zip(best, trainer.accelerator.reduce(torch.tensor([*best.values()])).tolist(), strict=True))
     return best[False] / best[True]
+
+
+def without_autocast(model: nn.Module) -> None:
+    """Take away what accelerate has put before `forward`: what is measured at the end is the model as it is saved.
+
+    `Accelerator.unwrap_model` goes through all decorators of a `forward`, also those that belong to it.
+    """
+    if vars(model).pop("_original_forward", None) is not None:
+        del model.forward
 
 
 def _seconds(trainer: Trainer, batch: dict[str, Any], half: bool) -> float:

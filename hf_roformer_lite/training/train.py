@@ -30,7 +30,7 @@ from .hub_upload import create_repository
 from .lock import training_lock
 from .measuring import measure
 from .model_and_tokenizer import make_model, make_tokenizer
-from .number_type import make_trainer_of_faster_type
+from .number_type import make_trainer_of_faster_type, without_autocast
 from .options import TrainOptions
 from .results import Evaluation, Run
 from .resume import (
@@ -104,7 +104,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     if args.shard_weights:
         model = trainer.gather_weights()
     trainer.compute_metrics = None
-    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # what is saved computes in float32
+    without_autocast(trainer.model)
     parts = task.complete_model(options, trainer, encoded, tokenizer)
     evaluations = [
         evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)

@@ -63,6 +63,16 @@ def test_the_trial_changes_nothing_but_the_type(way, monkeypatch, capsys):
 
 
 @HALF
+def test_the_figures_are_those_of_the_saved_model(capsys):
+    files = ["--validation_file", "rows.tsv", "--generation_num_beams", "2", "--eval_strategy", "epoch"]
+    assert train("by-tokens", "model", "--bf16", "true", *files) == 0
+    noted = json.loads(Path("model/results.json").read_text("utf-8"))["metrics"]["validation"]
+    assert main(["evaluate", "model", "--test_file", "rows.tsv", "--output_dir", "measured"]) == 0
+    measured = json.loads(Path("measured/results.json").read_text("utf-8"))["metrics"]["test"]
+    assert noted == pytest.approx(measured, rel=1e-6)
+
+
+@HALF
 def test_a_continued_training_keeps_its_type(monkeypatch, capsys):
     def interrupt(clock, args, state, control, **kwargs) -> None:
         if state.global_step == 4:
