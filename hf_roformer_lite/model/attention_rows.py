@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from .fast_linear import is_traced_or_transformed
 from .host_side import Movable
 from .torch_internals import is_transformed
 
@@ -131,9 +134,24 @@ class RowsPlan(Movable):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
-        leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
         if self.queries is None:
             return nothing_attended(query, key, value), None
+        attend = partial(self._attend, function, module, **kwargs)
+        if self.keys.is_repeated and torch.is_grad_enabled() and not is_traced_or_transformed(query):
+            # A key of a sliding window stands in up to three rows: they are made again rather than kept.
+            attend = partial(checkpoint, attend, use_reentrant=False)
+        return attend(query, key, value), None
+
+    def _attend(
+        self,
+        function: AttentionFunction,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
         query, key, value = (states.reshape(-1, *states.shape[-2:]) for states in (query, key, value))  # (N, heads, d)
         keys, values = self.keys.to_rows(key), self.keys.to_rows(value)
         rows = zip(self.queries.to_rows(query), keys, values, self.masks, strict=True)
@@ -141,7 +159,7 @@ class RowsPlan(Movable):
             function(module, *states, mask, is_causal=self.is_causal, **kwargs)[0].reshape(-1, width)
             for *states, mask in rows
         ]  # each (b * lq, heads * head_dim)
-        return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width), None
+        return self.queries.to_tokens(torch.cat(outputs)).reshape(*leading, width)
 
 
 def plan_rows(spans: list[Span], query_tokens: int, key_tokens: int, is_causal: bool, window: int | None) -> RowsPlan:
