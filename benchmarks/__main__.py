@@ -2,11 +2,11 @@
 
 TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
 `rates` (of products by library, in billions of operations a second, `rates.py`), `inference` (every engine of
-`predict` in a process of its own, `inference.py`), `tokenizer`, `import`, `data` (text that outgrows
-memory, prepared and read, `large_data.py`), `processes` (what several of them cost,
-`several_processes.py`), `memory-of-TASK` (peak memory of each
-contender in a process of its own), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
-and `plot` read the directory of results `--out`.
+`predict` in a process of its own, `inference.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared
+and read, `large_data.py`), `long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`),
+`processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a
+process of its own), `training-memory` (that of training by size and length, `training_memory.py`), `trainer-mlm` or
+`trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
-from . import inference, large_data, several_processes
+from . import inference, large_data, long_texts, several_processes, training_memory
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
@@ -32,6 +32,14 @@ from .text import TextOptions, compare_tokenizers
 from .timing import measure_alternating
 from .training import PEERS, trainings
 from .workload import Workload
+
+PROGRAMS = {  # with options of their own
+    "inference": inference.main,
+    "data": large_data.main,
+    "long-texts": long_texts.main,
+    "processes": several_processes.main,
+    "training-memory": training_memory.main,
+}
 
 
 @dataclass
@@ -70,13 +78,12 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["kernels", "rates", "tokenizer", "import", "inference", "data", "processes", "suite", "table", "plot"]
+    known += ["kernels", "rates", "tokenizer", "import", *PROGRAMS, "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments
-    with_own_options = {"inference": inference, "data": large_data, "processes": several_processes}
-    if task in with_own_options:
-        with_own_options[task].main(options)
+    if task in PROGRAMS:
+        PROGRAMS[task](options)
         return
     parser = HfArgumentParser((Workload, TextOptions, Output), prog=f"python -m benchmarks {task}", allow_abbrev=False)
     work, text, output = parser.parse_args_into_dataclasses(options)

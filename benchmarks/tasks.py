@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, RoFormerModel
+from transformers import GenerationConfig, PreTrainedModel, RoFormerModel
 
 from hf_roformer_lite.conversion import convert
 from hf_roformer_lite.conversion.reference_systems import DeepLotxEncoder
@@ -41,6 +41,10 @@ def with_floor(contenders: list[Contender], base: Contender, work: Workload) -> 
 
 def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
     model = model.to(work.device).train(train)
+    if work.checkpointing:
+        if not isinstance(model, PreTrainedModel):
+            raise SystemExit(f"checkpointing=True is not possible: {type(model).__name__} has none; leave it out.")
+        model.activation_checkpointing_enable()
     return torch.compile(model) if work.compile else model
 
 

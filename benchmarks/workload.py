@@ -31,6 +31,7 @@ class Workload:
     dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 is autocast"})
     device: Device = "cpu"
     compile: bool = field(default=False, metadata={"help": "torch.compile all models"})
+    checkpointing: bool = field(default=False, metadata={"help": "keep only what goes into a layer in training"})
     rounds: int = field(default=7, metadata={"help": "measurements of each contender, all of them alternating"})
     seed: int = 0
     only: list[str] = field(

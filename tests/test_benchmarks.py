@@ -9,14 +9,16 @@ import torch
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import inference, kernels, rates, stacks  # noqa: E402
+from benchmarks import inference, kernels, long_texts, rates, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.suites import suite  # noqa: E402
-from benchmarks.tasks import TASKS  # noqa: E402
+from benchmarks.tasks import TASKS, prepared  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
 
 WORK = Workload(size="tiny", batch=4, seq=16, lengths="full", vocab_size=100)
@@ -130,6 +132,38 @@ def test_command_writes_results(tmp_path):
     assert (tmp_path / "times.png").stat().st_size > 1000
     done = subprocess.run([*command, "encoder", "--only", "gpt"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "only='gpt'" in done.stderr and "eurobert" in done.stderr
+
+
+def test_checkpointing_is_for_models_that_have_it():
+    work = Workload(size="tiny", batch=2, seq=8, vocab_size=50, batches=1, checkpointing=True)
+    for name in ("ours", "bert", "modernbert"):
+        assert prepared(stacks.MAKERS["mlm"][name](work, "mlm"), work, train=True).is_gradient_checkpointing
+    with pytest.raises(SystemExit, match="checkpointing=True is not possible: TorchStack has none"):
+        prepared(stacks.TorchStack(work, "mlm"), work, train=True)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_losses_by_position(is_decoder, tmp_path):
+    """Within the trained length windows and pieces change nothing; beyond it pieces start again, and parts add up."""
+    model_class = RoFormerLiteForCausalLM if is_decoder else RoFormerLiteForMaskedLM
+    torch.manual_seed(0)
+    model = model_class(
+        RoFormerLiteConfig.from_preset("tiny", vocab_size=60, is_decoder=is_decoder, initializer_range=0.2)
+    ).eval()
+    blocks = torch.randint(5, 60, (3, 32))
+    inputs, labels = (blocks, blocks) if is_decoder else long_texts.masked(blocks, 1)
+    whole = long_texts.losses(model, inputs, labels, 32)
+    pieces = long_texts.losses(model, inputs, labels, 8)
+    first = long_texts.losses(model, inputs[:, :8].contiguous(), labels[:, :8].contiguous(), 8)
+    torch.testing.assert_close(pieces[:, :8], first, equal_nan=True)
+    if is_decoder:
+        torch.testing.assert_close(whole[:, :7], first[:, :7])
+        assert whole[:, -1].isnan().all() and whole[:, :-1].isfinite().all()
+    expected = model(inputs, labels=labels).loss
+    torch.testing.assert_close(whole.nanmean(), expected.detach(), rtol=1e-4, atol=1e-5)
+    for fields in long_texts.scalings(model.config, 8, 4).values():
+        found = long_texts.losses(long_texts.with_fields(model, fields), inputs, labels, 32)
+        assert found[~whole.isnan()].isfinite().all() and (not fields or not torch.equal(found, whole))
 
 
 @pytest.mark.slow

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from .fast_linear import is_traced_or_transformed
 from .host_side import Movable
 from .torch_internals import is_transformed
 
@@ -135,11 +138,25 @@ class RowsPlan(Movable):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         """`(..., heads, head_dim)`, any leading shape, to `(..., heads * head_dim)`."""
-        leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
         if self.queries is None:
             return nothing_attended(query, key, value), None
-        given = query.dtype
-        in_float32 = self._learns_faster_in_float32(query)
+        attend = partial(self._attend, function, module, **kwargs)
+        if self.keys.is_repeated and torch.is_grad_enabled() and not is_traced_or_transformed(query):
+            # A key of a sliding window stands in up to three rows: they are made again rather than kept.
+            attend = partial(checkpoint, attend, use_reentrant=False)
+        return attend(query, key, value), None
+
+    def _attend(
+        self,
+        function: AttentionFunction,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        leading, width = query.shape[:-2], query.shape[-2] * query.shape[-1]
+        given, in_float32 = query.dtype, self._learns_faster_in_float32(query)
         query, key, value = (
             (states.float() if in_float32 else states).reshape(-1, *states.shape[-2:])
             for states in (query, key, value)
@@ -151,8 +168,7 @@ class RowsPlan(Movable):
                 function(module, *states, mask, is_causal=self.is_causal, **kwargs)[0].reshape(-1, width)
                 for *states, mask in rows
             ]  # each (b * lq, heads * head_dim)
-        tokens = self.queries.to_tokens(torch.cat(outputs)).to(given)  # (N, heads * head_dim)
-        return tokens.reshape(*leading, width), None
+        return self.queries.to_tokens(torch.cat(outputs)).to(given).reshape(*leading, width)
 
     def _learns_faster_in_float32(self, query: torch.Tensor) -> bool:
         is_half = query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)

@@ -68,6 +68,7 @@ def check_layer_style(config: RoFormerLiteConfig) -> None:
     fixed: dict[str, Any] = {}
     if config.layer_style != "standard":
         fixed |= {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False, "mlp_dropout": 0.0}
+        fixed |= {"chunk_size_feed_forward": 0}
     if config.layer_style != "standard" or config.norm_placement != "pre":
         fixed |= {"first_attention_norm": True}
     if config.layer_style != "parallel_heads":

@@ -118,6 +118,9 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
         tie_word_embeddings (`bool`, defaults to `True`): One matrix for token embedding and LM head.
         sparse_prediction (`bool`, defaults to `True`): In training, only labelled positions go through the LM head;
             `logits` are computed when they are first read (in compiled models they are None).
+        chunk_size_feed_forward (`int`, defaults to 0): Tokens that go through the feed-forward at a time, to bound the
+            memory of its inner states; in training the backward pass computes these again. 0 decides by their size
+            (`RoFormerLiteMLP`). Only in standard layers.
         initializer_range (`float`, defaults to 0.02): Standard deviation of the initial weights. In the comparison
             named under `scale_embeddings`, 0.05 gave BLEU 25.7.
         use_cache (`bool`, defaults to `True`): Whether decoders return their keys and values.
@@ -309,6 +312,7 @@ class RoFormerLiteConfig(RemoteCodeConfig, PreTrainedConfig):
             "initializer_range",
             "norm_eps",
             "classifier_text_features",
+            "chunk_size_feed_forward",
         ):
             self.require(0 <= getattr(self, field) < math.inf, field, "zero or more")
         if self.embedding_norm_eps is not None:

@@ -23,9 +23,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .attention import RoFormerLiteAttention
 from .attention_plan import DensePlan
 from .fast_linear import PackedProduct, autocast_dtype, is_traced_or_transformed, is_unmodified
+from .feed_forward import RoFormerLiteMLP
 from .growing_cache import GrowingBuffer
 from .input_layout import InputLayout
-from .layers import RoFormerLiteLayer, RoFormerLiteMLP
+from .layers import RoFormerLiteLayer
 from .rope import rotate
 from .torch_internals import has_hooks
 

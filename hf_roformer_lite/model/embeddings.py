@@ -5,8 +5,9 @@ from torch import nn
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .dropout import RoFormerLiteDropout
 from .fast_linear import RoFormerLiteLinear
-from .layers import RoFormerLiteDropout, make_norm
+from .layers import make_norm
 from .ragged import RaggedBatch
 from .rope import sinusoidal_positions
 from .torch_internals import has_forward_hooks

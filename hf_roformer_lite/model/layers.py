@@ -1,16 +1,15 @@
-"""Norms, feed-forward, one Transformer layer, which serves encoders and decoders, and BERT's pooler."""
-
-from functools import partial
+"""Norms, one Transformer layer, which serves encoders and decoders, and BERT's pooler."""
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .fast_linear import RoFormerLiteLinear, activated_linear, is_traced_or_transformed
+from .dropout import RoFormerLiteDropout
+from .fast_linear import RoFormerLiteLinear
+from .feed_forward import RoFormerLiteMLP
 from .input_layout import InputLayout
 from .ragged import RaggedBatch
 
@@ -21,48 +20,6 @@ def make_norm(config: RoFormerLiteConfig, width: int | None = None, eps: float |
     if config.norm_type == "rmsnorm":
         return nn.RMSNorm(width, eps=eps)
     return nn.LayerNorm(width, eps=eps, bias=config.norm_bias)
-
-
-class RoFormerLiteDropout(nn.Dropout):
-    """Dropout that draws 16 random bits for each number on a CPU, four numbers at a time.
-
-    `nn.Dropout` draws them one at a time there, which in small models takes as long as a matrix product. The
-    probability is exact to 1 / 65536.
-    """
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.p == 0:
-            return states
-        if states.device.type != "cpu" or self.p == 1 or is_traced_or_transformed(states):
-            return super().forward(states)
-        count = states.numel()
-        words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
-        kept = words.view(torch.int16)[:count].view(states.shape) >= round(self.p * 2**16) - 2**15
-        return states * kept.to(states.dtype).mul_(1 / (1 - self.p))
-
-
-class RoFormerLiteMLP(nn.Module):
-    """Feed-forward: `down(drop(act(up(x))))`, or gated `down(drop(act(gate(x)) * up(x)))`.
-
-    `(..., hidden)` to `(..., hidden)`.
-    """
-
-    def __init__(self, config: RoFormerLiteConfig):
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
-        has_bias = partial(config.has_bias, "mlp_bias")
-        self.gate_proj = RoFormerLiteLinear(hidden, inner, bias=has_bias("gate")) if config.gated_mlp else None
-        self.up_proj = RoFormerLiteLinear(hidden, inner, bias=has_bias("up"))
-        self.down_proj = RoFormerLiteLinear(inner, hidden, bias=has_bias("down"))
-        self.act_fn = ACT2FN[config.hidden_act]
-        self.dropout = RoFormerLiteDropout(config.mlp_dropout)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        if self.gate_proj is None:
-            inner = activated_linear(self.up_proj, self.act_fn, hidden_states)  # (..., intermediate)
-        else:
-            inner = activated_linear(self.gate_proj, self.act_fn, hidden_states) * self.up_proj(hidden_states)
-        return self.down_proj(self.dropout(inner))
 
 
 class RoFormerLiteBaseLayer(GradientCheckpointingLayer):

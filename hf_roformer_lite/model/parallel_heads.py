@@ -14,9 +14,10 @@ from transformers.cache_utils import Cache
 
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .dropout import RoFormerLiteDropout
 from .fast_linear import RoFormerLiteLinear, fast_linear, is_traced_or_transformed, is_unmodified
 from .input_layout import InputLayout
-from .layers import RoFormerLiteBaseLayer, RoFormerLiteDropout, make_norm
+from .layers import RoFormerLiteBaseLayer, make_norm
 
 SLOPE = 5e-3  # of negative inputs, at the start
 

@@ -6,9 +6,10 @@ from transformers.cache_utils import Cache
 
 from .attention import RoFormerLiteAttention
 from .configuration_roformer_lite import RoFormerLiteConfig
+from .dropout import RoFormerLiteDropout
 from .fast_linear import RoFormerLiteLinear
 from .input_layout import InputLayout
-from .layers import RoFormerLiteBaseLayer, RoFormerLiteDropout, make_norm
+from .layers import RoFormerLiteBaseLayer, make_norm
 
 
 class RoFormerLiteWalkthroughLayer(RoFormerLiteBaseLayer):

@@ -12,9 +12,9 @@ from transformers.activations import ACT2FN
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel
 from hf_roformer_lite.model import fast_linear as linear_module
 from hf_roformer_lite.model import parallel_heads
+from hf_roformer_lite.model.dropout import RoFormerLiteDropout
 from hf_roformer_lite.model.fast_linear import RoFormerLiteLinear, activated_linear, choose_num_rows
 from hf_roformer_lite.model.fused_cross_entropy import linear_cross_entropy
-from hf_roformer_lite.model.layers import RoFormerLiteDropout
 
 
 @pytest.mark.parametrize(

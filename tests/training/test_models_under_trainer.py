@@ -11,7 +11,7 @@ from toy_training import HEADS, make_model, make_rows
 from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.layers import RoFormerLiteDropout
+from hf_roformer_lite.model.dropout import RoFormerLiteDropout
 
 
 @pytest.mark.parametrize("kind", HEADS)

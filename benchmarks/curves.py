@@ -1,0 +1,41 @@
+"""Curves of several contenders, one panel beside the other, as SVG."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Panel:
+    """Curves of one quantity: `curves` has the points `(x, y)` of each contender."""
+
+    title: str
+    x_label: str
+    curves: dict[str, list[tuple[float, float]]]
+    is_logarithmic: bool = False
+
+
+def draw(panels: list[Panel], path: Path) -> None:
+    """Draw `panels`, which have one legend; the same panels give the same file."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    settings = {"svg.fonttype": "path", "svg.hashsalt": "hf_roformer_lite", "font.size": 8}
+    with matplotlib.rc_context(settings):
+        figure, axes = pyplot.subplots(
+            1, len(panels), figsize=(4.4 * len(panels), 3.6), squeeze=False, layout="constrained"
+        )
+        for axis, panel in zip(axes[0], panels, strict=True):
+            for name, points in panel.curves.items():
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
+            axis.set_title(panel.title, fontsize=9)
+            axis.set_xlabel(panel.x_label)
+            if panel.is_logarithmic:
+                axis.set_xscale("log", base=2)
+                axis.set_yscale("log")
+            axis.grid(alpha=0.3)
+        handles, names = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), frameon=False)
+        figure.savefig(path, metadata={"Date": None}, facecolor="white")
+        pyplot.close(figure)

@@ -1,0 +1,154 @@
+"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: a language model on texts longer than it was trained on.
+
+The files are cut into blocks of `--times` the trained length. The perplexity is given by the part of a block, for each
+RoPE scaling of transformers, for windows, and for the block cut into pieces of the trained length. A causal model is
+measured at every position, a masked one at tokens that are masked alike for all. Nothing is trained.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch.nn import functional as F
+from transformers import HfArgumentParser, PreTrainedTokenizerBase
+
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+from hf_roformer_lite.saved_model import load_model, load_tokenizer
+
+from .curves import Panel, draw
+from .report import machine, save, show
+from .workload import IGNORED, MASKED_SHARE
+
+LanguageModel = RoFormerLiteForCausalLM | RoFormerLiteForMaskedLM
+PIECES = "pieces of the trained length"
+
+
+@dataclass
+class Options:
+    files: list[Path] = field(metadata={"help": "UTF-8 text that the model was not trained on"})
+    trained_length: int = field(default=256, metadata={"help": "the --block_size that it was trained with"})
+    times: int = field(default=4, metadata={"help": "how many times as long the blocks are"})
+    blocks: int = field(default=64, metadata={"help": "blocks at most, spread over the files"})
+    parts: int = field(default=8, metadata={"help": "parts of a block, each with its own perplexity"})
+    out: Path | None = field(default=None, metadata={"help": "directory of the results, as JSON and SVG"})
+
+    def __post_init__(self) -> None:
+        for name in ("trained_length", "times", "blocks", "parts"):
+            if getattr(self, name) < 1:
+                raise SystemExit(f"{name}={getattr(self, name)} is not possible: it must be at least 1.")
+
+
+def scalings(config: RoFormerLiteConfig, trained_length: int, times: int) -> dict[str, dict[str, Any]]:
+    """Fields of the configuration, by the name of what they do with `times` the trained length."""
+    base = {"rope_theta": config.rope_parameters["rope_theta"]}
+    whole = {**base, "factor": float(times), "original_max_position_embeddings": trained_length}
+    width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    # The slowest pair then turns as far over the whole length as it did over the trained one.
+    larger = base["rope_theta"] * times ** (width / (width - 2))
+    reach = trained_length if config.is_decoder else trained_length // 2
+    return {
+        "as trained": {},
+        "linear": {"rope_parameters": {**base, "rope_type": "linear", "factor": float(times)}},
+        # Its factor counts from the length of the text that it is given.
+        "dynamic": {
+            "rope_parameters": {**base, "rope_type": "dynamic", "factor": 1.0},
+            "max_position_embeddings": trained_length,
+        },
+        "yarn": {"rope_parameters": {**whole, "rope_type": "yarn"}},
+        "llama3": {
+            "rope_parameters": {**whole, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        },
+        "larger rope_theta": {"rope_parameters": {"rope_type": "default", "rope_theta": larger}},
+        "windows": {"sliding_window": reach, "layer_types": ["sliding_attention"] * config.num_hidden_layers},
+    }
+
+
+def with_fields(model: LanguageModel, fields: dict[str, Any]) -> LanguageModel:
+    """A model of the same weights whose configuration has other `fields`."""
+    config = type(model.config)(**{**copy.deepcopy(model.config).to_dict(), **fields})
+    other = type(model)(config).eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def read_blocks(tokenizer: PreTrainedTokenizerBase, options: Options) -> torch.Tensor:
+    """Blocks of all files, `(blocks, times * trained_length)`; the rest of a file that fills none is left out."""
+    length, found = options.trained_length * options.times, []
+    for path in options.files:
+        ids = tokenizer(path.read_text("utf-8"), verbose=False, return_tensors="pt").input_ids[0]
+        found.append(ids[: len(ids) // length * length].view(-1, length))
+    blocks = torch.cat(found)
+    if not len(blocks):
+        raise SystemExit(f"files: none has {length} tokens, which a block needs.")
+    return blocks[:: -(-len(blocks) // options.blocks)].contiguous()
+
+
+def masked(blocks: torch.Tensor, mask_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels of masked language modelling, the same at every call."""
+    is_masked = torch.rand(blocks.shape, generator=torch.Generator().manual_seed(0)) < MASKED_SHARE
+    return blocks.masked_fill(is_masked, mask_id), blocks.where(is_masked, IGNORED)
+
+
+@torch.inference_mode()
+def losses(model: LanguageModel, inputs: torch.Tensor, labels: torch.Tensor, length: int) -> torch.Tensor:
+    """The loss at each position, `(blocks, L)`, NaN where nothing is predicted; `length` tokens at a time."""
+    found = []
+    pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
+    for ids, targets in track(list(pairs), "measuring", transient=True):
+        logits = model(ids).logits[0].float()  # (length, vocab)
+        if model.config.is_decoder:  # the token behind each position; the last of a piece predicts none
+            targets = F.pad(targets[1:], (0, 1), value=IGNORED)
+        loss = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+        found.append(loss.masked_fill(targets == IGNORED, torch.nan))
+    return torch.stack(found).view(inputs.shape)
+
+
+def measure(model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: Options) -> dict[str, Any]:
+    """Perplexity by the part of a block, for each way to read it."""
+    blocks = read_blocks(tokenizer, options)
+    is_causal = isinstance(model, RoFormerLiteForCausalLM)
+    inputs, labels = (blocks, blocks) if is_causal else masked(blocks, tokenizer.mask_token_id)
+    length = blocks.shape[1]
+    ways = {
+        name: (fields, length)
+        for name, fields in scalings(model.config, options.trained_length, options.times).items()
+    }
+    ways[PIECES] = {}, options.trained_length
+    rows = {}
+    for name, (fields, at_a_time) in ways.items():
+        found = losses(with_fields(model, fields), inputs, labels, at_a_time)
+        parts = found.tensor_split(options.parts, dim=1)
+        edges = torch.arange(length).tensor_split(options.parts)
+        names = [f"{int(edge[0])}-{int(edge[-1])}" for edge in edges]
+        rows[name] = {part: float(loss.nanmean().exp()) for part, loss in zip(names, parts, strict=True)}
+        rows[name]["all"] = float(found.nanmean().exp())
+    kind = "causal" if is_causal else "mlm"
+    facts = {"trained_length": options.trained_length, "times": options.times, "blocks": len(blocks)}
+    return {"task": f"long-texts-{kind}", **facts, "contenders": rows, "machine": machine("cpu")}
+
+
+def panel(result: dict[str, Any]) -> Panel:
+    """Perplexity against the position, each part at its middle."""
+    curves = {}
+    for name, row in result["contenders"].items():
+        edges = {part: tuple(map(int, part.split("-"))) for part in row if part != "all"}
+        curves[name] = [(sum(edge) / 2, row[part]) for part, edge in edges.items()]
+    return Panel(f"perplexity, trained on {result['trained_length']} tokens", "position", curves)
+
+
+def main(arguments: list[str]) -> None:
+    parser = HfArgumentParser(Options, prog="python -m benchmarks long-texts", allow_abbrev=False)
+    parser.add_argument("directory", help="a causal or masked language model of `roformer-lite train`")
+    options, given = parser.parse_args_into_dataclasses(arguments)
+    model = load_model(given.directory)
+    if not isinstance(model, LanguageModel) or model.config.position_embedding_type != "rope":
+        raise SystemExit(f"{given.directory} is not possible: it must be a language model with rotary positions.")
+    result = measure(model.eval(), load_tokenizer(given.directory), options)
+    show(result, Console(width=160))
+    if options.out:
+        save(result, options.out)
+        draw([panel(result)], options.out / f"{result['task']}.svg")
