@@ -32,7 +32,7 @@ class LanguageModelDataArguments(TextArguments):
     """The same, and data that outgrow memory."""
 
     task = "causal"
-    training_defaults = {"per_device_train_batch_size": 8}
+    training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
     summary = "causal language model: a decoder learns to continue text"
     measuring_options = ("text_column", "block_size", "line_by_line")
 
