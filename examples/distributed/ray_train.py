@@ -16,9 +16,11 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
+from hf_roformer_lite.commands.train import check_options
+
 
 def train(command: dict[str, list[str]]) -> None:
-    """What each worker runs. A mistake in the options ends the training with its sentence."""
+    """What each worker runs."""
     from hf_roformer_lite.cli import main
 
     status = main(["train", *command["options"]])
@@ -32,10 +34,12 @@ def main() -> None:
     parser.add_argument("--use_gpu", action="store_true", help="give each worker a GPU")
     parser.add_argument("--restarts", type=int, default=3, help="how often workers may die")
     parser.add_argument("--results", default=None, help="a directory that all machines see, for Ray's own notes")
+    parser.add_argument("task", help="mlm, causal, seq2seq …")
     arguments, options = parser.parse_known_args()
+    check_options(arguments.task, options)  # before anything is started
     TorchTrainer(
         train,
-        train_loop_config={"options": options},
+        train_loop_config={"options": [arguments.task, *options]},
         scaling_config=ScalingConfig(num_workers=arguments.workers, use_gpu=arguments.use_gpu),
         run_config=RunConfig(
             storage_path=arguments.results, failure_config=FailureConfig(max_failures=arguments.restarts)

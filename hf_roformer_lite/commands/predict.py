@@ -66,8 +66,8 @@ class ReadingArguments:
     dtype: str = field(
         default="float32",
         metadata={
-            "help": f"{', '.join(DTYPES)}. auto tries both on the first texts and takes bfloat16 where it is faster; "
-            "probabilities then change in the third decimal."
+            "help": f"{', '.join(DTYPES)}. auto tries both on the first texts, if they fill a batch, and takes "
+            "bfloat16 where it is faster; probabilities then change in the third decimal."
         },
     )
     engine: str = field(
@@ -241,7 +241,7 @@ def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict
 def _choose_dtype(
     predictor: "Predictor", inputs: list["Input"], files: ReadingArguments, options: dict[str, Any]
 ) -> None:
-    if files.dtype != "auto":
+    if files.dtype != "auto" or len(inputs) < files.batch_size:  # a line typed at a terminal tells nothing
         return
     gain = predictor.take_faster_type(inputs, files.batch_size, options)
     taken = "bfloat16" if predictor.is_half else "float32"

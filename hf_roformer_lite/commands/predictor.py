@@ -113,11 +113,11 @@ class Predictor:
         sample = by_length[:: max(1, len(by_length) // (_TRIED_BATCHES * batch_size))]
         half = Predictor(self.task, replace(self.saved, model=copy.deepcopy(self.saved.model)))
         half.take_bfloat16()
-        seconds = {}
+        seconds, device = {}, self.saved.model.device
         for _ in range(2):  # the first round compiles the shapes
             for predictor in (self, half):
                 started = time.perf_counter()
-                with torch.random.fork_rng([]):
+                with torch.random.fork_rng([device] if device.type == "cuda" else []):
                     predictor.answer(sample, batch_size, options)
                 seconds[predictor is half] = time.perf_counter() - started
         gain = seconds[False] / seconds[True]

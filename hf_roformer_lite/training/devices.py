@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 DEVICES = "number_of_devices"  # among the options that a training is known by
-_OF_A_STEP = (DEVICES, "per_device_train_batch_size", "gradient_accumulation_steps")
+_ROWS = "per_device_train_batch_size"
+_TASKS = ("mlm", "causal", "seq2seq", "classify", "tag")  # whose loss is a sum over the rows of a step, however shared
+# Batches of these are made for a number of devices.
+_FOR_A_NUMBER = ("packing", "max_tokens_per_batch", "streaming", "prepared")
 
 
 def devices_of(args: TrainingArguments) -> int:
@@ -19,7 +22,12 @@ def devices_of(args: TrainingArguments) -> int:
 class ProcessCount(TrainerCallback, ExportableState):
     """Notes in every checkpoint how many processes wrote it."""
 
-    def __init__(self, args: TrainingArguments):
+    def __init__(self):
+        self.processes = 1
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.processes = args.world_size
 
     def state(self) -> dict[str, Any]:
@@ -37,25 +45,19 @@ def processes_of(checkpoint: str | Path) -> int | None:
 def same_steps(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether trainings with these options learn the same rows in each step, though on other numbers of devices.
 
-    That is so where a step takes the next rows of one order: 16 rows on each of 2 devices, or 32 on one. Batches that
-    are filled up to a number of tokens, and streams, are made for a number of devices.
+    That is so where a step takes the next rows of one order: 16 rows on each of 2 devices, or 32 on one.
     """
     for options in (before, now):
-        of_their_own = any(options.get(name) for name in ("packing", "max_tokens_per_batch", "streaming"))
-        if of_their_own or options.get("train_sampling_strategy", "random") != "random":
+        is_of_rows = options.get("task") in _TASKS and options.get("train_sampling_strategy") == "random"
+        if not is_of_rows or any(options.get(name) for name in _FOR_A_NUMBER):
             return False
-    return _rows_of_a_step(before) == _rows_of_a_step(now) is not None
+    if before.get(DEVICES) == now.get(DEVICES) or not all(
+        isinstance(options.get(name), int) for options in (before, now) for name in (DEVICES, _ROWS)
+    ):
+        return False
+    return before[DEVICES] * before[_ROWS] == now[DEVICES] * now[_ROWS]
 
 
-def without_step(options: dict[str, Any]) -> dict[str, Any]:
-    """`options` without those that make up the rows of a step."""
-    return {name: value for name, value in options.items() if name not in _OF_A_STEP}
-
-
-def _rows_of_a_step(options: dict[str, Any]) -> int | None:
-    product = 1
-    for name in _OF_A_STEP:
-        if not isinstance(options.get(name), int):
-            return None
-        product *= options[name]
-    return product
+def without_devices(options: dict[str, Any]) -> dict[str, Any]:
+    """`options` without the number of devices and the rows that each has."""
+    return {name: value for name, value in options.items() if name not in (DEVICES, _ROWS)}

@@ -40,19 +40,38 @@ def make_trainer_of_faster_type(
         return make()
     begun = noted(Path(resume_from).parent, _NOTE) if resume_from else None
     if begun is not None:
-        args.take_type(begun)
+        _take(begun, args, state_dir)
         return make()
     trainer = make()
-    in_parts = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and not in_parts and _steps(trainer) >= MIN_STEPS
-    gain = gain_of_bfloat16(trainer) if is_possible else 0.0
-    args.take_type(gain >= MIN_GAIN)
-    if args.should_save:
-        note(state_dir, _NOTE, args.bf16)
-        if is_possible:
-            print(_sentence(gain), file=sys.stderr)
+    gain = gain_of_bfloat16(trainer) if _is_possible(trainer) else None
+    _take(gain is not None and gain >= MIN_GAIN, args, state_dir)
+    if gain is not None and args.should_save:
+        print(_sentence(gain), file=sys.stderr)
+    if not args.bf16:
+        return trainer
     AcceleratorState._reset_state()  # as transformers does where it makes another accelerator
     return make()
+
+
+def _take(bf16: bool, args: RoFormerLiteTrainingArguments, state_dir: Path) -> None:
+    args.take_type(bf16)
+    if args.should_save:
+        note(state_dir, _NOTE, bf16)
+
+
+def _is_possible(trainer: Trainer) -> bool:
+    """Whether a trial can help, in all processes."""
+    args, in_parts = trainer.args, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and not in_parts and _steps(trainer) >= MIN_STEPS
+    return bool(_sum_of_processes(trainer, [not is_possible])[0] == 0)
+
+
+def _sum_of_processes(trainer: Trainer, numbers: list[float]) -> list[float]:
+    """Sums over all processes, which come to the same decision by them."""
+    if trainer.args.world_size == 1:
+        return numbers
+    device = trainer.args.device
+    return trainer.accelerator.reduce(torch.tensor(numbers, dtype=torch.float32, device=device)).tolist()
 
 
 def gain_of_bfloat16(trainer: Trainer) -> float:
@@ -70,9 +89,8 @@ def gain_of_bfloat16(trainer: Trainer) -> float:
                 best[half] += min(seconds[half] for seconds in rounds)
         model.train(was_training)
     trainer.model.zero_grad()
-    if trainer.args.world_size > 1:  # all processes must come to the same decision
-        best = dict(zip(best, trainer.accelerator.reduce(torch.tensor([*best.values()])).tolist(), strict=True))
-    return best[False] / best[True]
+    in_float32, in_bfloat16 = _sum_of_processes(trainer, [best[False], best[True]])
+    return in_float32 / in_bfloat16
 
 
 def without_autocast(model: nn.Module) -> None:

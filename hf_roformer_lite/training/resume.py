@@ -15,13 +15,14 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..output_directory import RESULTS_FILE, write_whole_file
-from .devices import DEVICES, processes_of, same_steps, without_step
+from .devices import DEVICES, processes_of, same_steps, without_devices
 from .lock import LOCK_FILE
+from .sharded_files import check_nothing_but_data
 from .shards import OPTIMIZER_SHARDS
 from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
-_FORMAT = 2  # that of version 0.1.0 was the options alone, and not all of them
+_FORMAT = 3  # earlier ones noted fewer options
 _START_AGAIN = "give the same command to continue it, or --overwrite_output_dir to start again"
 
 
@@ -213,8 +214,12 @@ def _check_fsdp(checkpoint: Path, name: str, processes: int) -> None:
 def _check_parts(parts: Path, processes: int) -> None:
     """A directory of torch.distributed.checkpoint, to which each process has written."""
     index = parts / ".metadata"
-    if not index.is_file() or not index.read_bytes().endswith(b"."):  # how every pickle ends; it is not opened here
-        raise _cannot_continue(f"{index} is {'damaged' if index.exists() else 'missing'}")
+    if not index.is_file():
+        raise _cannot_continue(f"{index} is missing")
+    try:
+        check_nothing_but_data(parts)
+    except ValueError as error:
+        raise _cannot_continue(f"{parts} is damaged, or not what torch saves ({error})") from error
     for rank in range(processes):
         found = sorted(parts.glob(f"__{rank}_*.distcp"))
         for path in found or [parts / f"__{rank}_0.distcp"]:
@@ -260,7 +265,7 @@ def _cannot_continue(what: str) -> InputError:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     if same_steps(before, now):
-        before, now = without_step(before), without_step(now)
+        before, now = without_devices(before), without_devices(now)
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     words = {name: "the number of devices" if name == DEVICES else f"--{name}" for name in changed}
     details = ", ".join(f"{words[name]} was {before.get(name)} and is {now.get(name)}" for name in changed)

@@ -19,6 +19,7 @@ from transformers.trainer import SCHEDULER_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..errors import InputError
+from .sharded_files import check_nothing_but_data
 
 OPTIMIZER_SHARDS = "optimizer_shards"
 
@@ -78,17 +79,21 @@ class ShardedCheckpoints:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         folder = None if checkpoint is None else Path(checkpoint) / OPTIMIZER_SHARDS
-        if folder is None or not folder.is_dir():
+        if not self.saves_shards or folder is None or not folder.is_dir():
             super()._load_optimizer_and_scheduler(checkpoint)
             return
+        try:
+            check_nothing_but_data(folder)
+        except ValueError as error:
+            raise InputError(f"{folder} is damaged, or not what torch saves ({error})") from error
         load_optimizer_distributed(self.model, _bare(self.optimizer), str(folder))
         self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
         if self.is_distributed_loading_by_transformers:
             _load_whole_weights(self.model, Path(resume_from_checkpoint))
-        else:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:  # the trainers of sentence-transformers take no model
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def gather_weights(self) -> PreTrainedModel:
         """Put the whole model in the place of its shards, to measure and save it as any other; returns it."""
@@ -114,4 +119,7 @@ def _load_whole_weights(model: PreTrainedModel, checkpoint: Path) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read ({error})") from error
-    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    found = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
+    missing = [name for name in found.missing_keys if name not in model.all_tied_weights_keys]
+    if missing:
+        raise InputError(f"{path} lacks {len(missing)} weights of the model, such as {missing[0]}")

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,8 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     encoded = encode(task, rows, tokenizer)
     baselines = _measure_baselines(options, rows, encoded, tokenizer)
     generation_config = _set_generation(task, model, args)
-    trainer = make_trainer_of_faster_type(
-        lambda: make_trainer(options, model, tokenizer, rows, encoded, resume_from, started),
-        args,
-        state_dir,
-        resume_from,
-    )
+    make = partial(make_trainer, options, model, tokenizer, rows, encoded, resume_from, started)
+    trainer = make() if task.makes_modules else make_trainer_of_faster_type(make, args, state_dir, resume_from)
     if resume_from and trainer.is_world_process_zero():
         step = TrainerState.load_from_json(f"{resume_from}/trainer_state.json").global_step
         print(f"Resuming from step {step}: {resume_from}", file=sys.stderr)

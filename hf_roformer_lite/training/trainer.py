@@ -65,7 +65,7 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         self.add_callback(self.clock)
         if self.args.load_best_model_at_end and self.args.early_stopping_patience:
             self.add_callback(EarlyStopping(self.args.early_stopping_patience))
-        self.add_callback(ProcessCount(self.args))
+        self.add_callback(ProcessCount())
         self.guard = DivergenceGuard()
         self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
 

@@ -142,7 +142,7 @@ def test_auto_takes_one_of_both_types(models, place, monkeypatch, caplog, least_
     for kind in ("classify", "causal"):
         for dtype in ("auto", "float32", "bfloat16"):
             command = ["predict", str(models / kind), "--input_file", "texts.txt", "--output_file", "answers.txt"]
-            assert main([*command, "--dtype", dtype]) == 0
+            assert main([*command, "--dtype", dtype, "--batch_size", "2"]) == 0
             answers[kind, dtype] = (place / "answers.txt").read_text()
         assert answers[kind, "auto"] == answers[kind, taken]
     assert answers["classify", "float32"] != answers["classify", "bfloat16"]

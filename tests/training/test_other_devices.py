@@ -89,11 +89,13 @@ def test_copies_of_two_processes_are_continued_by_one(folder, capsys):
 def test_steps_are_the_same_where_their_rows_are():
     def options(devices: int, rows: int, batches: int = 1, **others) -> dict:
         step = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": batches}
-        return {DEVICES: devices, **step, "train_sampling_strategy": "random", **others}
+        return {"task": "mlm", DEVICES: devices, **step, "train_sampling_strategy": "random", **others}
 
-    assert same_steps(options(2, 16), options(1, 32)) and same_steps(options(2, 16), options(1, 8, 4))
+    assert same_steps(options(2, 16), options(1, 32)) and not same_steps(options(1, 16, 2), options(1, 32))
+    negatives_in_the_batch = {"task": "embed"}
+    assert not same_steps(options(2, 16, **negatives_in_the_batch), options(1, 32, **negatives_in_the_batch))
     assert not same_steps(options(2, 16), options(1, 16)) and not same_steps({}, {})
-    for made_for_a_number in ("packing", "max_tokens_per_batch", "streaming"):
+    for made_for_a_number in ("packing", "max_tokens_per_batch", "streaming", "prepared"):
         others = {made_for_a_number: 512}
         assert not same_steps(options(2, 16, **others), options(1, 32, **others))
 

@@ -1,5 +1,6 @@
 """An unfinished training is continued by the same command only, from its last complete checkpoint."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hf_roformer_lite.training.resume import (
     open_training_directory,
     training_directory,
 )
+from hf_roformer_lite.training.sharded_files import check_nothing_but_data
 
 
 def test_an_unfinished_training_belongs_to_its_options(tmp_path):
@@ -46,6 +48,34 @@ def test_half_written_checkpoints_do_not_count(tmp_path):
     assert last_complete_checkpoint(tmp_path, averaged=True) == str(tmp_path / "checkpoint-9")
     open_training_directory(tmp_path / "other", {}, overwrite=False)
     assert last_complete_checkpoint(tmp_path / "other", averaged=False) is None
+
+
+class Hostile:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("place", ["description", "value"])
+def test_what_a_checkpoint_hides_is_not_unpickled(place, tmp_path):
+    folder, mark = tmp_path / "optimizer_shards", tmp_path / "it ran"
+    sharded.save(
+        {"weight": torch.ones(5), "rate": Hostile(mark) if place == "value" else 0.1},
+        checkpoint_id=folder,
+        no_dist=True,
+    )
+    if place == "description":
+        (folder / ".metadata").write_bytes(pickle.dumps(Hostile(mark)))
+    with pytest.raises(ValueError, match="touch|Hostile|posix|WeightsUnpickler|Unsupported"):
+        check_nothing_but_data(folder)
+    assert not mark.exists()
+    harmless = tmp_path / "harmless"
+    sharded.save({"weight": torch.ones(5), "rates": (0.1, None, [True])}, checkpoint_id=harmless, no_dist=True)
+    check_nothing_but_data(harmless)
 
 
 def fsdp_in_parts(checkpoint: Path) -> None:

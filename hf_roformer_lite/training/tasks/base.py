@@ -53,6 +53,7 @@ class Task(ABC):
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
+    makes_modules: ClassVar[bool] = False  # whether `trainer_parts` makes some, which it must do only once
     prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
     engines: ClassVar[tuple[str, ...]] = tuple(ENGINES)  # of `predict`
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss

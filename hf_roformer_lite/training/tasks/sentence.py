@@ -48,6 +48,7 @@ class SentenceTask(Task):
     library = "sentence-transformers"
     package = '"hf_roformer_lite[embed]"'
     arguments: ClassVar[type[SentenceDataArguments]]
+    makes_modules = True
     engines = ("torch",)
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     measured_kind = ""  # of the validation and test data
