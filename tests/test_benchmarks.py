@@ -120,6 +120,7 @@ def test_kernels_are_measured(monkeypatch):
     assert all(row["milliseconds"] > 0 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_command_writes_results(tmp_path):
     command = [sys.executable, "-m", "benchmarks"]
     options = ["--size", "tiny", "--batch", "2", "--seq", "8", "--rounds", "1", "--only", "ours", "bert", "floor"]

@@ -28,7 +28,8 @@ SESSION = Path(__file__).with_name("session_without_package.py")
 TEXTS = ["a house", "今天天气非常好 and the dog"]
 STACK = set(
     "attention attention_documents attention_plan attention_rows configuration_checks configuration_fields "
-    "configuration_presets configuration_roformer_lite decoding embeddings fast_linear fused_cross_entropy "
+    "configuration_presets configuration_roformer_lite decoding dropout embeddings fast_linear feed_forward "
+    "fused_cross_entropy "
     "growing_cache host_side input_checks input_layout layers lazy_logits lm_heads losses modeling_roformer_lite "
     "operators parallel_heads ragged remote_code rope rope_parameters sharding tag_chain task_heads text_of_tokens "
     "text_scores torch_internals walkthrough_layer".split()
