@@ -216,14 +216,14 @@ def _check_parts(parts: Path, processes: int) -> None:
     index = parts / ".metadata"
     if not index.is_file():
         raise _cannot_continue(f"{index} is missing")
-    try:
-        check_nothing_but_data(parts)
-    except ValueError as error:
-        raise _cannot_continue(f"{parts} is damaged, or not what torch saves ({error})") from error
     for rank in range(processes):
         found = sorted(parts.glob(f"__{rank}_*.distcp"))
         for path in found or [parts / f"__{rank}_0.distcp"]:
             _check_torch_file(path)
+    try:
+        check_nothing_but_data(parts)
+    except ValueError as error:
+        raise _cannot_continue(f"{index} is damaged, or what it tells of is not what torch saves ({error})") from error
 
 
 def _check_deepspeed(checkpoint: Path, processes: int) -> None:
