@@ -77,7 +77,8 @@ def write_examples(folder: Path) -> None:
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
     """What a command prints."""
-    environment = {**os.environ, "MPLBACKEND": "agg", **(environment or {})}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # torchrun is beside the tested Python
+    environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -150,6 +150,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
     """The same, with the masking."""
 
     task = "mlm"
+    training_defaults = {"per_device_train_batch_size": 8}
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
