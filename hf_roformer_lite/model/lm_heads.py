@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
@@ -83,6 +83,13 @@ class LMHeadMixin:
             last = is_real.int().argsort(dim=1, stable=True)[:, -logits_to_keep:]  # (B, kept)
             return hidden_states.gather(1, last.unsqueeze(-1).expand(-1, -1, hidden_states.shape[-1]))
         return hidden_states[:, -logits_to_keep:]
+
+    def _valid_auto_compile_criteria(self, model_kwargs: dict[str, Any], generation_config: GenerationConfig) -> bool:
+        """Called by `generate`: whether its steps are compiled. transformers compiles for GPUs; with a static cache
+        and a `compile_config` a CPU compiles too, as it is asked to."""
+        if generation_config.compile_config is not None:
+            generation_config.compile_config._compile_all_devices = True
+        return super()._valid_auto_compile_criteria(model_kwargs, generation_config)
 
     @staticmethod
     def ask_for_last_real_token(inputs: dict[str, Any]) -> None:

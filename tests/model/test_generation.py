@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.model import input_layout
@@ -96,6 +96,25 @@ def test_other_caches(implementation, name, ragged_input):
     for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
         expected = model.generate(**inputs, **options, use_cache=False)
         assert torch.equal(model.generate(**inputs, **options, cache_implementation=implementation), expected)
+
+
+def test_compiled_steps(ragged_input):
+    """A `compile_config` is followed on a CPU too: a step is one graph for all steps, and the tokens are the same."""
+    seq2seq = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    causal = build(RoFormerLiteForCausalLM, stack_config())
+    left_padded = {key: value[[0, 2]] for key, value in ragged_input.items()}
+    options = {"do_sample": False, "min_new_tokens": 8, "max_new_tokens": 8}
+    for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
+        graphs, runs = [], []
+
+        def backend(graph, _, graphs=graphs, runs=runs):
+            graphs.append(graph)
+            return lambda *args: (runs.append(None), graph(*args))[1]
+
+        compiled = CompileConfig(backend=backend, mode=None, fullgraph=True)
+        tokens = model.generate(**inputs, **options, cache_implementation="static", compile_config=compiled)
+        assert torch.equal(tokens, model.generate(**inputs, **options))
+        assert (len(graphs), len(runs)) == (1, 7)
 
 
 def test_sampling_is_seeded_and_encoder_outputs_are_used(ragged_input):
