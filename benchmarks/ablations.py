@@ -71,6 +71,9 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     training = parse_options(options.task, given)
     if training.model.pretrained:
         raise InputError(f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch")
+    data = training.data
+    if not (data.validation_file or data.validation_fraction or data.dataset_name):
+        raise InputError("give --validation_file or --validation_fraction, the data that variants are compared on")
     changes = planned(training, options.variants)
     return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
 

@@ -40,7 +40,7 @@ def text(tmp_path):
 
 def plan(text, task, words=(), **fields):
     options = ablations.Options(text.parent / "out", task, **fields)
-    return ablations.plan_runs(options, ["--train_file", str(text), *words])
+    return ablations.plan_runs(options, ["--train_file", str(text), "--validation_fraction", "0.1", *words])
 
 
 def make_models(text, task, words, **fields) -> dict[str, nn.Module]:
@@ -120,6 +120,7 @@ def test_what_the_default_has_is_turned_around(text):
         ([], {"config": ["hidden_size=31"]}, "hidden_size=31 is not possible"),
         (["--seed=3"], {}, "--seed is not possible here: give --seeds"),
         (["--time-limit-minutes", "1"], {}, "--time_limit_minutes is not possible here: a clock"),
+        (["--validation_fraction", "0"], {}, "give --validation_file or --validation_fraction"),
         (["--max_steps", "0"], {}, "--max_steps=0 must be at least 1"),
     ],
 )
@@ -151,7 +152,18 @@ def test_differences_are_paired_by_seed():
 def test_what_was_measured_is_not_trained_again(text, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     words = ["--task", "mlm", "--out", str(out), "--train_file", str(text), "--test_file", str(text), *SIZE]
-    words += ["--vocab_size", "200", "--block_size", "32", "--line_by_line", "--variants", "rope", "none"]
+    words += [
+        "--validation_fraction",
+        "0.1",
+        "--vocab_size",
+        "300",
+        "--block_size",
+        "32",
+        "--line_by_line",
+        "--variants",
+        "rope",
+        "none",
+    ]
     words += ["--max_steps", "2", "--seeds"]
     ablations.main([*words, "0", "1"])
     first = json.loads((out / "ablations-mlm.json").read_text("utf-8"))
