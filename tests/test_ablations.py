@@ -179,6 +179,6 @@ def test_what_was_measured_is_not_trained_again(text, tmp_path, monkeypatch, cap
     monkeypatch.setattr(ablations, "train", lambda command: pytest.fail("trained again"))
     ablations.main([*words, "0", "1"])
     assert json.loads((out / "ablations-mlm.json").read_text("utf-8")) == first
-    assert "validation perplexity" in capsys.readouterr().out
+    assert f"{rows['none']['validation_loss']['difference']:+.4f} ± " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="default-0.json is of another training, .*--max_steps 2.*give another --out"):
         ablations.main([*words, "0", "1", "--learning_rate", "1"])
