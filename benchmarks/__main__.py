@@ -1,12 +1,13 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
 TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
-`rates` (of products by library, in billions of operations a second, `rates.py`), `inference` (every engine of
-`predict` in a process of its own, `inference.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared
-and read, `large_data.py`), `long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`),
-`processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a
-process of its own), `training-memory` (that of training by size and length, `training_memory.py`), `trainer-mlm` or
-`trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
+`ablations` (trainings that differ in positions, norms or gating, `ablations.py`), `rates` (of products by library, in
+billions of operations a second, `rates.py`), `inference` (every engine of `predict` in a process of its own,
+`inference.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared and read, `large_data.py`),
+`long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `processes` (what several of
+them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a process of its own),
+`training-memory` (that of training by size and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`.
+`suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -20,7 +21,7 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
-from . import inference, large_data, long_texts, several_processes, training_memory
+from . import ablations, inference, large_data, long_texts, several_processes, training_memory
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
@@ -34,6 +35,7 @@ from .training import PEERS, trainings
 from .workload import Workload
 
 PROGRAMS = {  # with options of their own
+    "ablations": ablations.main,
     "inference": inference.main,
     "data": large_data.main,
     "long-texts": long_texts.main,

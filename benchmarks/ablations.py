@@ -1,0 +1,216 @@
+"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms and gating, one changed at a time.
+
+Each training is a `roformer-lite train` of its own, and options that are not listed here are options of that command.
+Its figures stay in `DIR/runs` and are not measured again, so that the same command continues after an interruption.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from transformers import HfArgumentParser
+
+from hf_roformer_lite.commands.train import check_options, parse_options
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training.shown_command import shown_command
+from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
+
+from .report import machine, save
+from .variants import DEFAULT, VARIANTS, planned
+
+# No run may stop earlier than another or compute in another type, and the last weights are measured.
+_ALIKE = "--baselines false --bf16 false --eval_strategy no --save_strategy no --disable_tqdm true".split()
+_NOT_ALIKE = {
+    "--seed": "give --seeds",
+    "--output_dir": "give --out",
+    "--overwrite_output_dir": "models are not kept; remove a file of --out to measure its run again",
+    "--time_limit_minutes": "a clock would end the runs at different steps; give --max_steps",
+}
+_LOSS = "loss"
+
+
+@dataclass
+class Options:
+    """Options of the comparison itself."""
+
+    out: Path = field(metadata={"help": "directory of the figures of every run and of their summary"})
+    task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(metadata={"help": "what is trained"})
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"})
+    variants: list[str] = field(default_factory=lambda: list(VARIANTS), metadata={"help": "besides the default"})
+    config: list[str] = field(default_factory=list, metadata={"help": "fields of the default, as name=value"})
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"--seeds {' '.join(map(str, self.seeds))} must be different numbers, at least one")
+
+
+def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The options that all trainings have, and the values of `--config` of each variant.
+
+    Raises:
+        InputError: for options of which no training can be made.
+    """
+    for word in words:
+        name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+        if name in _NOT_ALIKE:
+            raise InputError(f"{name} is not possible here: {_NOT_ALIKE[name]}")
+    alike = list(_ALIKE)
+    if issubclass(TASK_ARGUMENTS[options.task], LabelArguments):
+        alike += ["--text_scores", "false"]  # n-grams beside the encoder would hide what it can do
+    typed = [*alike, *words]
+    given = [*typed, "--output_dir", str(options.out / "model"), *_config(options.config)]
+    check_options(options.task, given)
+    training = parse_options(options.task, given)
+    if training.model.pretrained:
+        raise InputError(f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch")
+    data = training.data
+    if not (data.validation_file or data.validation_fraction or data.dataset_name):
+        raise InputError("give --validation_file or --validation_fraction, the data that variants are compared on")
+    changes = planned(training, options.variants)
+    return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
+
+
+def _config(values: list[str]) -> list[str]:
+    return ["--config", *values] if values else []
+
+
+def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[str, Any]:
+    """The figures of a training, read from `path`, or else measured and written there.
+
+    Raises:
+        InputError: when those of another command are there.
+        SystemExit: when the training fails.
+    """
+    if path.exists():
+        found = json.loads(path.read_text("utf-8"))
+        if found["command"] != command:
+            raise InputError(
+                f"{path} is of another training, `roformer-lite {' '.join(found['command'])}`; give another --out, "
+                "or remove it"
+            )
+        return found
+    figures = {"variant": variant, "seed": seed, "command": command, **train(command)}
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    unfinished.replace(path)
+    return figures
+
+
+def train(command: list[str]) -> dict[str, Any]:
+    """Train in a process of its own; the model is deleted."""
+    before = _processor_seconds()
+    with TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "hf_roformer_lite.cli", *command, "--output_dir", f"{folder}/model"]
+        done = subprocess.run(program, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"roformer-lite {' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        results = json.loads((Path(folder) / "model" / "results.json").read_text("utf-8"))
+    kept = {name: results[name] for name in ("parameters", "main_metric", "metrics", "versions")}
+    return {**kept, "processor_minutes": (_processor_seconds() - before) / 60}
+
+
+def _processor_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Means and sample standard deviations of each variant's runs, which come in the same order of seeds.
+
+    Of each figure, such as `validation_loss`: `mean`, `deviation`, and `difference` and `difference_deviation` of what
+    is left when the default's with the same seed is subtracted. Deviations of one seed are None.
+    """
+    rows = {}
+    for variant, of_variant in runs.items():
+        first = of_variant[0]
+        row: dict[str, Any] = {"parameters": first["parameters"]}
+        for split in first["metrics"]:
+            for name in dict.fromkeys((_LOSS, first["main_metric"])):
+                ours, base = ([run["metrics"][split][name] for run in each] for each in (of_variant, runs[DEFAULT]))
+                differences = [own - default for own, default in zip(ours, base, strict=True)]
+                row[f"{split}_{name}"] = {
+                    "mean": statistics.mean(ours),
+                    "deviation": _deviation(ours),
+                    "difference": statistics.mean(differences),
+                    "difference_deviation": _deviation(differences),
+                }
+        row["processor_minutes"] = statistics.mean(run["processor_minutes"] for run in of_variant)
+        rows[variant] = row
+    return rows
+
+
+def _deviation(values: list[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def table(result: dict[str, Any]) -> Table:
+    """A row for each variant; every figure is followed by its difference to the default's, paired by seed.
+
+    Of the test data only the main figure is shown.
+    """
+    rows = result["contenders"]
+    figures = [name for name, value in rows[DEFAULT].items() if isinstance(value, dict) and name != "test_loss"]
+    title = f"{result['task']}: mean ± sample standard deviation of the seeds {', '.join(map(str, result['seeds']))}"
+    shown = Table("variant", title=title)
+    headings = [heading for name in figures for heading in (name.replace("_", " "), "difference")]
+    for heading in ("parameters", *headings, "processor minutes"):
+        shown.add_column(heading, justify="right")
+    for variant, row in rows.items():
+        cells = []
+        for name in figures:
+            value = row[name]
+            cells.append(_with_deviation(f"{value['mean']:.4f}", value["deviation"]))
+            change = _with_deviation(f"{value['difference']:+.4f}", value["difference_deviation"])
+            cells.append("" if variant == DEFAULT else change)
+        shown.add_row(variant, f"{row['parameters']:,}", *cells, f"{row['processor_minutes']:.2f}")
+    return shown
+
+
+def _with_deviation(value: str, deviation: float | None) -> str:
+    return value if deviation is None else f"{value} ± {deviation:.4f}"
+
+
+def compare(options: Options, words: list[str]) -> dict[str, Any]:
+    """Train what is not there yet, seed by seed, so that after an interruption whole comparisons are there."""
+    typed, configs = plan_runs(options, words)
+    folder = options.out / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in configs}
+    console = Console(stderr=True)
+    for seed in options.seeds:
+        for variant, config in configs.items():
+            command = ["train", options.task, *typed, *_config(config), "--seed", str(seed)]
+            figures = run_once(folder / f"{variant}-{seed}.json", variant, seed, command)
+            runs[variant].append(figures)
+            loss = figures["metrics"].get("validation", {}).get(_LOSS)
+            console.print(
+                f"{variant}, seed {seed}: validation loss {loss}, {figures['processor_minutes']:.2f} minutes"
+            )
+    return {
+        "task": f"ablations-{options.task}",
+        "command": shown_command(f"train {options.task}", typed),
+        "seeds": options.seeds,
+        "configs": configs,
+        "contenders": summarise(runs),
+        "machine": machine("cpu"),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m benchmarks ablations`."""
+    parser = HfArgumentParser(Options, prog="python -m benchmarks ablations", description=__doc__, allow_abbrev=False)
+    try:
+        options, words = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+        result = compare(options, words)
+    except InputError as error:
+        raise SystemExit(str(error)) from error
+    save(result, options.out)
+    Console(width=160).print(table(result))

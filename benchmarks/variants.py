@@ -1,0 +1,88 @@
+"""Variants of a configuration, each of which differs from it in one factor."""
+
+import json
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
+
+from hf_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training.model_and_tokenizer import parse_overrides
+from hf_roformer_lite.training.options import TrainOptions
+
+DEFAULT = "default"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "rope": {"position_embedding_type": "rope"},
+    "sinusoidal": {"position_embedding_type": "sinusoidal"},
+    "learned": {"position_embedding_type": "learned"},
+    "none": {"position_embedding_type": "none"},
+    "pre-norm": {"norm_placement": "pre"},
+    "post-norm": {"norm_placement": "post"},
+    "layernorm": {"norm_type": "layernorm"},
+    "rmsnorm": {"norm_type": "rmsnorm"},
+    "gated": {"gated_mlp": True},
+    "ungated": {"gated_mlp": False},
+}
+_MULTIPLE = 8  # of the inner width of a feed-forward
+
+
+def make_config(options: TrainOptions, assignments: list[str]) -> PreTrainedConfig:
+    """The configuration of a new model, but for its vocabulary and its labels, with `assignments` (`name=value`).
+
+    Raises:
+        InputError: when no model can be made of it.
+    """
+    task, model = options.task, options.model
+    fields = {} if model.has_size else task.new_model
+    given = parse_overrides([*model.config, *assignments], task.config_class)
+    try:
+        return task.config_class.from_preset(model.size, **{**fields, **task.config_fields(), **given})
+    except (StrictDataclassError, ValueError) as error:
+        raise InputError(f"--config {' '.join([*model.config, *assignments])}: {error}") from error
+
+
+def assignments(options: TrainOptions, variant: str) -> list[str]:
+    """What `--config` needs, after all that it was given, to change the default to `variant`; nothing where the
+    default is so already.
+
+    Both stacks of a pair change. A gated feed-forward has three matrices in place of two, so its inner width becomes
+    two thirds of what it was, or one and a half times when the gate goes. Learned positions get as many rows as texts
+    have tokens at most.
+    """
+    args, config = options.data, make_config(options, [])
+    stacks = {"": (config, options.task.max_length)}
+    if not isinstance(config, RoFormerLiteConfig):
+        stacks = {
+            "encoder.": (config.encoder, args.max_source_length),
+            "decoder.": (config.decoder, args.max_target_length),
+        }
+    found = []
+    for side, (stack, longest) in stacks.items():
+        fields = {name: value for name, value in VARIANTS[variant].items() if getattr(stack, name) != value}
+        if "gated_mlp" in fields:
+            factor = 2 / 3 if fields["gated_mlp"] else 3 / 2
+            fields["intermediate_size"] = max(1, round(stack.intermediate_size * factor / _MULTIPLE)) * _MULTIPLE
+        if fields.get("position_embedding_type") == "learned":
+            fields["max_position_embeddings"] = longest
+        found += [
+            f"{side}{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items()
+        ]
+    return found
+
+
+def planned(options: TrainOptions, chosen: list[str]) -> dict[str, list[str]]:
+    """The assignments of the default and of each of the `chosen` variants that is not the default itself.
+
+    Raises:
+        InputError: for a variant that there is not, and one of which no model can be made.
+    """
+    plan: dict[str, list[str]] = {DEFAULT: []}
+    for variant in chosen:
+        if variant not in VARIANTS and variant != DEFAULT:
+            raise InputError(f"--variants {variant} is not known; it must be one of {', '.join([DEFAULT, *VARIANTS])}")
+        changes = [] if variant == DEFAULT else assignments(options, variant)
+        if changes:
+            make_config(options, changes)
+            plan[variant] = changes
+    return plan
