@@ -35,13 +35,14 @@ def main(argv: list[str]) -> None:
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
     require_packages("training", TRAINING_PACKAGES | TASK_ARGUMENTS[task].packages)
-    from ..training.seeds import train_seeds
-    from ..training.train import train
-
     options = parse_options(task, argv[1:])
     if options.training.seeds:
+        from ..training.seeds import train_seeds
+
         train_seeds(options, again=partial(parse_options, task, argv[1:]))
     else:
+        from ..training.train import train
+
         train(options)
 
 
