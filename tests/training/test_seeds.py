@@ -2,6 +2,7 @@
 nothing."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hub_server import ENVIRONMENT, running_hub
 from huggingface_hub import ModelCard
 
 from hf_roformer_lite.cli import main
@@ -168,7 +170,6 @@ def test_other_data_are_refused_or_begin_again(interrupted, capsys, split):
     assert of_seeds(interrupted / "model") == of_seeds(interrupted / "new")
 
 
-@pytest.mark.slow
 def test_other_options_are_refused(interrupted, capsys):
     again = command(interrupted, "model", "--seeds", *SEEDS)
     for options, message in (
@@ -183,7 +184,6 @@ def test_other_options_are_refused(interrupted, capsys):
     assert (interrupted / "model.training" / "seed-3" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
 def test_checkpoints_that_are_to_be_kept(folder, capsys):
     kept = command(folder, "kept", "--seeds", *SEEDS, "--keep_checkpoints")
     assert main(kept) == 0
@@ -196,7 +196,6 @@ def test_checkpoints_that_are_to_be_kept(folder, capsys):
     assert "holds a finished model" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_kill_between_two_steps_of_the_directory(folder, monkeypatch, capsys):
     """Before the model of a beaten seed is removed, and after the model is complete."""
     again = command(folder, "between", "--seeds", *SEEDS)
@@ -278,3 +277,41 @@ def test_a_launcher_of_processes_is_refused(folder):
     done = subprocess.run([sys.executable, *launcher, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode and "--seeds 3 5 1 cannot be trained by a launcher of processes" in done.stderr
     assert not list(folder.glob("launched*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way", ["causal --streaming true --train_file {0}/rows.txt --max_steps 4", "mlm --prepared {0}/prepared"]
+)
+def test_data_that_outgrow_memory(tmp_path, way):
+    text = "".join(f"{' '.join(random.Random(n).choices(WORDS, k=8))}\n" for n in range(200))
+    (tmp_path / "rows.txt").write_text(text)
+    prepare = "--line_by_line --vocab_size 300 --block_size 16 --num_proc 1 --validation_fraction 0.1".split()
+    files = ["--train_file", str(tmp_path / "rows.txt"), "--output_dir", str(tmp_path / "prepared")]
+    assert main(["prepare", "mlm", *files, *prepare]) == 0
+    options = OPTIONS if "streaming" in way else [part for part in OPTIONS if part not in ("--vocab_size", "300")]
+    more = ["--line_by_line", "--block_size", "16"] if "streaming" in way else []
+    train_it = ["train", *way.format(tmp_path).split(), *options, *more]
+    assert main([*train_it, "--seeds", "1", "2", "--output_dir", str(tmp_path / "both")]) == 0
+    for seed in ("1", "2"):
+        assert main([*train_it, "--seed", seed, "--output_dir", str(tmp_path / seed)]) == 0
+    both = results_of(tmp_path / "both")
+    assert both["seeds"]["metrics"] == {seed: results_of(tmp_path / seed)["metrics"] for seed in ("1", "2")}
+    kept = min(("1", "2"), key=lambda seed: both["seeds"]["metrics"][seed]["validation"]["loss"])
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("both", kept)]
+    assert str(both["seeds"]["kept"]) == kept and weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_one_upload_of_the_model_that_is_kept(folder, tmp_path):
+    with running_hub() as hub:
+        environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
+        arguments = command(folder, "uploaded", "--seeds", *SEEDS, "--push_to_hub", "--license", "apache-2.0")
+        program = [sys.executable, "-m", "hf_roformer_lite.cli"]
+        done = subprocess.run([*program, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("Uploaded to me/uploaded") == 1
+        there = {name: file.content for name, file in hub.files("me/uploaded").items()}
+    here = {path.name: path.read_bytes() for path in (folder / "uploaded").iterdir()}
+    assert here.items() <= there.items() and of_seeds(folder / "uploaded") == of_seeds(folder / "whole")
+    assert b'from_pretrained("me/uploaded")' in here["README.md"] and b"### Over 3 seeds" in here["README.md"]
