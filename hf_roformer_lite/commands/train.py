@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -34,9 +35,15 @@ def main(argv: list[str]) -> None:
     task = parser.parse_args(argv[:1]).task
     check_options(task, argv[1:])
     require_packages("training", TRAINING_PACKAGES | TASK_ARGUMENTS[task].packages)
-    from ..training.train import train
+    options = parse_options(task, argv[1:])
+    if options.training.seeds:
+        from ..training.seeds import train_seeds
 
-    train(parse_options(task, argv[1:]))
+        train_seeds(options, again=partial(parse_options, task, argv[1:]))
+    else:
+        from ..training.train import train
+
+        train(options)
 
 
 def check_options(task: str, argv: list[str]) -> None:

@@ -11,6 +11,8 @@ from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output_place import check_place
 from .tokenizer_arguments import NEW_TOKENIZER, TokenizerArguments, refuse_beside
 
+_SEED, _LARGEST_SEED = 42, 2**32 - 1
+
 
 @dataclass
 class DataArguments:
@@ -250,7 +252,16 @@ class OwnTrainingArguments:
         default=True,
         metadata={"help": "Measure simple means, such as a linear model, on the same data as well; takes seconds."},
     )
-    seed: int = field(default=42, metadata={"help": "Seed of initialisation, shuffling and dropout."})
+    seed: int | None = field(
+        default=None, metadata={"help": f"Seed of initialisation, shuffling and dropout. Default: {_SEED}."}
+    )
+    seeds: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Train once with each of these seeds, keep the model that is best on the validation data, and "
+            "report mean and standard deviation of all figures. Rows are held out by the first one, for all of them."
+        },
+    )
     eval_strategy: Literal["no", "steps", "epoch"] = field(
         default="epoch", metadata={"help": "When to evaluate on the validation data."}
     )
@@ -289,7 +300,23 @@ class OwnTrainingArguments:
         )
         check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1, at_most=LARGEST_BATCH)
         check_number("save_total_limit", self.save_total_limit, at_least=1)
-        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
+        check_number("seed", self.seed, at_least=0, at_most=_LARGEST_SEED)
+        if self.seeds is not None:
+            self._check_seeds()
+        if self.seed is None:
+            self.seed = _SEED
+
+    def _check_seeds(self) -> None:
+        given = f"--seeds {' '.join(map(str, self.seeds))}"
+        if self.seed is not None:
+            raise InputError(f"--seed {self.seed} has no effect beside {given}; leave out one of the two")
+        for seed in self.seeds:
+            check_number("seeds", seed, at_least=0, at_most=_LARGEST_SEED)
+        twice = [seed for place, seed in enumerate(self.seeds) if seed in self.seeds[:place]]
+        if twice:
+            raise InputError(f"{given}: {twice[0]} is there twice; every training needs a seed of its own")
+        if len(self.seeds) < 2:
+            raise InputError(f"{given}: a mean needs at least two seeds; for one training give --seed {self.seeds[0]}")
 
 
 @dataclass
@@ -310,4 +337,9 @@ class TaskArguments(DataArguments):
         Raises:
             InputError: naming both.
         """
-        return None
+        if training.seeds and self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
+            raise InputError(
+                "--validation_fraction 0 leaves no validation data, which --seeds "
+                f"{' '.join(map(str, training.seeds))} choose the best model by; leave it out, or give "
+                "--validation_file"
+            )

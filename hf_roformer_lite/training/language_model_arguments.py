@@ -82,6 +82,7 @@ class LanguageModelDataArguments(TextArguments):
         return {**super().sources, "--prepared": self.prepared}
 
     def check_beside(self, model: ModelArguments, training: OwnTrainingArguments) -> None:
+        super().check_beside(model, training)
         if self.prepared is not None:
             model.refuse_new_tokenizer("--prepared", "which brings its own tokenizer")
         if self.packing and training.max_tokens_per_batch:

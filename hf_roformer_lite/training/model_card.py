@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Template
 
 from ..model_name import is_hub_name
 from .metrics import ByLabel
-from .results import Run, beside_table
+from .results import Run, beside_table, seeds_sentence
 
 if TYPE_CHECKING:
     from .options import TrainOptions
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
+SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
 _MOST_LABELS = 30  # of which the card shows the figures of every one
 _BEST_AND_WORST = 10
 
@@ -62,9 +64,20 @@ def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
         base=" and ".join(map(_shown_base, options.model.pretrained)),
         teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
         dataset_title=_dataset_title(options),
+        one_of_several=options.siblings is not None,
         limitations=options.card.limitations or _LIMITATIONS,
     )
     card.save(folder / "README.md")
+
+
+def add_seeds(results: dict[str, Any], folder: Path) -> None:
+    """Add to the card of one of several trainings, in `folder`, what `results` say of all of them."""
+    section = Template(SEEDS_TEMPLATE.read_text("utf-8"), keep_trailing_newline=True).render(
+        results=results, seeds=results["seeds"], sentence=seeds_sentence(results)
+    )
+    path = folder / "README.md"
+    before, heading, after = path.read_text("utf-8").partition("\n## How to use it\n")
+    path.write_text(f"{before}\n{section}{heading}{after}", "utf-8")
 
 
 def _shown_base(name: str) -> str:

@@ -10,6 +10,7 @@ from .devices import DEVICES, devices_of
 from .fine_tuning import FineTuning
 from .publishing_arguments import CardArguments, HubArguments
 from .resume import training_directory
+from .seed_directory import SeedDirectory
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
 
@@ -34,6 +35,8 @@ _WHEN_MEASURED = frozenset("eval_strategy eval_steps eval_delay eval_on_start sa
 _GENERATION = frozenset(
     "bleu_tokenizer predict_with_generate generation_max_length generation_num_beams generation_config".split()
 )
+# Figures of several seeds are compared, those on the test data too.
+_FIGURES = _GENERATION | {"test_file", "test_split", "bf16_full_eval", "fp16_full_eval"}
 
 
 @dataclass
@@ -42,6 +45,9 @@ class TrainOptions:
 
     `training.output_dir`, where the Trainer writes its checkpoints, is a directory beside `output_dir`, where the
     finished model is saved. The Trainer never uploads; `push_to_hub` says whether the finished model is uploaded.
+
+    One of the trainings of `--seeds` saves its model in `model_dir`, a directory of `siblings`, until all of them are
+    finished; otherwise `model_dir` is `output_dir`, and there are no `siblings`.
     """
 
     task: Task
@@ -52,12 +58,33 @@ class TrainOptions:
     command: str
     fine_tuning: FineTuning = field(default_factory=FineTuning)
     output_dir: Path = field(init=False)
+    model_dir: Path = field(init=False)
+    siblings: SeedDirectory | None = field(init=False, default=None)
     push_to_hub: bool = field(init=False)
 
     def __post_init__(self):
-        self.output_dir = Path(self.training.output_dir)
+        self.output_dir = self.model_dir = Path(self.training.output_dir)
         self.training.output_dir = str(training_directory(self.output_dir))
         self.push_to_hub, self.training.push_to_hub = self.training.push_to_hub, False
+
+    def take_seed(self, seed: int, siblings: SeedDirectory) -> None:
+        """Make these the options of the training with `seed`, one of `siblings`.
+
+        The first training decides on bfloat16, where that is open: the others must differ from it in the seed alone.
+        """
+        args = self.training
+        args.seed, self.siblings, self.model_dir = seed, siblings, siblings.model_dir(seed)
+        args.output_dir = str(training_directory(self.model_dir))
+        finished = siblings.finished()
+        if args.may_choose_type and finished:
+            first = next(iter(finished.values()))
+            args.take_type(first["training"]["arguments"].get("bf16", False))
+            args.may_choose_type = False
+
+    @property
+    def split_seed(self) -> int:
+        """What determines the rows that are held out: the first of several seeds, for all of them."""
+        return self.training.seeds[0] if self.training.seeds else self.training.seed
 
     def identity(self) -> dict[str, Any]:
         """The options that must be the same for a training to be continued: all that shape its result.
@@ -74,6 +101,8 @@ class TrainOptions:
         ):
             by_loss = (args.metric_for_best_model or "loss").endswith("loss")
             free = free - _WHEN_MEASURED - (frozenset() if by_loss else _GENERATION)
+        if args.seeds:
+            free -= _FIGURES
         training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
         if args.epochs_follow_data:
             training["num_train_epochs"] = None

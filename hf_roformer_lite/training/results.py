@@ -17,6 +17,7 @@ from .baselines import Baselines
 from .early_stopping import what_happened
 from .metrics import LOWER_IS_BETTER, ByLabel, Metrics
 from .options import TrainOptions
+from .seed_directory import chosen_by
 from .tasks.base import Task
 from .trainer_arguments import RoFormerLiteTrainingArguments
 
@@ -78,6 +79,8 @@ def summarise(run: Run, seconds: float) -> dict[str, Any]:
             "whole_command_minutes": round(seconds / 60, 2),
             "what_happened": _what_happened(run),
             "chosen_step": run.chosen_step,
+            "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
+            "greater_is_better": args.greater_is_better,
             "arguments": _chosen_arguments(args),
             **options.fine_tuning.summary(),
         },
@@ -112,6 +115,20 @@ def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
     rows = {"this model": results["metrics"], **others} if others else {}
     return {name: {split: figures[metric] for split, figures in by_split.items()} for name, by_split in rows.items()}
+
+
+def seeds_sentence(results: dict[str, Any]) -> str:
+    """Mean and standard deviation of the main figure over several seeds, and which seed was kept and why."""
+    seeds, metric = results["seeds"], results["main_metric"]
+    split = list(results["metrics"])[-1]
+    mean, deviation = (seeds[name][split][metric] for name in ("mean", "standard_deviation"))
+    by, figure = chosen_by(results)
+    others = [chosen_by({**results, "metrics": of})[1] for of in seeds["metrics"].values()]
+    return (
+        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is {mean:.4f} ± "
+        f"{deviation:.4f} (mean and standard deviation). The model of seed {seeds['kept']} is kept: its validation "
+        f"{by} is best, {figure:.4f} (from {min(others):.4f} to {max(others):.4f})."
+    )
 
 
 def _what_happened(run: Run) -> str:
@@ -166,7 +183,8 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
             table.add_row(name, *(f"{figures[split]:.4f}" for split in results["metrics"]))
         console.print(table)
     training = results["training"]
-    for sentence in filter(None, (results["verdict"], training["what_happened"])):
+    of_seeds = seeds_sentence(results) if "seeds" in results else ""
+    for sentence in filter(None, (results["verdict"], training["what_happened"], of_seeds)):
         console.print(sentence, soft_wrap=True)
     console.print(
         f"{training['steps']:,} steps, {training['epochs']:g} epochs in {training['minutes']:g} minutes "

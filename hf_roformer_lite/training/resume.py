@@ -6,6 +6,7 @@ import shutil
 import uuid
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .shards import OPTIMIZER_SHARDS
 from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
+FINISHED_SEEDS = "seed-*[0-9]"  # directories of models, each with one of several seeds
 _FORMAT = 3  # earlier ones noted fewer options
 _START_AGAIN = "give the same command to continue it, or --overwrite_output_dir to start again"
 
@@ -57,7 +59,7 @@ def open_training_directory(
             difference = _difference(before["options"], options)
         except InputError as error:
             before, difference = run, str(error)
-        if difference and not overwrite and _has_checkpoints(directory):
+        if difference and not overwrite and _has_progress(directory):
             raise InputError(f"{directory} holds an unfinished training {difference}; {_START_AGAIN}")
         if difference:
             clear_training_directory(directory)
@@ -89,7 +91,7 @@ def check_fingerprints(
     run = _read_run(directory / RUN_FILE)
     noted = run["fingerprints"]
     changed = [name for name, value in fingerprints.items() if name in noted and noted[name] != value]
-    if changed and not overwrite and _has_checkpoints(directory):
+    if changed and not overwrite and _has_progress(directory):
         raise InputError(
             f"{directory} holds an unfinished training with the same options, but since its last checkpoint this has "
             f"changed: {', '.join(changed)}; change it back to continue, or give --overwrite_output_dir to start again"
@@ -293,8 +295,11 @@ def _foreign_files(directory: Path) -> Iterable[Path]:
     return (path for path in directory.iterdir() if path.name.removesuffix(".unfinished") not in ours)
 
 
-def _has_checkpoints(directory: Path) -> bool:
-    return any(_is_complete(folder, ()) for folder in directory.glob("checkpoint-*"))
+def _has_progress(directory: Path) -> bool:
+    """Whether something would be lost without the directory: a checkpoint, or one of several seeds."""
+    checkpoints = chain(directory.glob("checkpoint-*"), directory.glob("seed-*.training/checkpoint-*"))
+    finished = directory.glob(f"{FINISHED_SEEDS}/{RESULTS_FILE}")
+    return any(finished) or any(_is_complete(folder, ()) for folder in checkpoints)
 
 
 def _step(folder: Path) -> int:

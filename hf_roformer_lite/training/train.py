@@ -26,7 +26,7 @@ from .corpus.stream import TextStream
 from .devices import processes_of
 from .divergence import check_figures
 from .fingerprint import config_fingerprint, rows_fingerprint, tokenizer_fingerprint
-from .finished_model import save_finished_model
+from .finished_model import publish, save_finished_model
 from .hub_upload import create_repository
 from .lock import training_lock
 from .measuring import measure
@@ -35,6 +35,7 @@ from .number_type import make_trainer_of_faster_type, without_autocast
 from .options import TrainOptions
 from .results import Evaluation, Run
 from .resume import (
+    FINISHED_SEEDS,
     check_checkpoint,
     check_fingerprints,
     check_resumed_options,
@@ -60,7 +61,7 @@ def train(options: TrainOptions) -> Run:
     started = time.monotonic()
     args, state_dir = options.training, Path(options.training.output_dir)
     with ExitStack() as held, _full_disk_explained(state_dir):
-        _prepare_directories(options, state_dir, held)
+        prepare_directories(options, state_dir, held)
         if not args.should_save:
             disable_progress_bars()  # every process prepares the data, but only one shows it
         set_seed(args.seed)
@@ -70,8 +71,13 @@ def train(options: TrainOptions) -> Run:
 
 def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: float) -> Run:
     task, args = options.task, options.training
-    rows = load_splits(task, options.data, data_dir, args.seed)
-    _check_unchanged(options, state_dir, _data_fingerprints(rows), forget=("checkpoint-*", "tokenizer*"))
+    rows = load_splits(task, options.data, data_dir, options.split_seed)
+    if args.seeds and "validation" not in rows:
+        raise InputError(
+            f"--seeds {' '.join(map(str, args.seeds))}: there are no validation data to choose the best model by; "
+            "give --validation_file or a --validation_fraction"
+        )
+    _check_unchanged(options, state_dir, _data_fingerprints(rows, options), forget=("checkpoint-*", "tokenizer*"))
     task.inspect_training_data(rows["train"])
     tokenizer = make_tokenizer(options, rows["train"], state_dir)
     model = make_model(options, tokenizer)
@@ -112,12 +118,14 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     run = _run(options, model, trainer, tokenizer, rows, evaluations)
     run.baselines, run.parts = baselines, parts
     if trainer.is_world_process_zero():
-        save_finished_model(run, started)
+        results = save_finished_model(run, started)
+        if options.siblings is None:
+            publish(results, options)
     _leave_process_group(trainer)
     return run
 
 
-def _prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack) -> None:
+def prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack) -> None:
     """Check where the model will be saved, open the directory of the checkpoints, and create the Hub repository.
 
     All of this happens in the main process, so that a mistake shows before the data are read. That process also keeps
@@ -127,12 +135,12 @@ def _prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack
     with args.main_process_first(local=False, desc="preparing the output directory"):
         if args.should_save:
             held.enter_context(training_lock(state_dir, options.output_dir))
-            clear_finished_training(state_dir, options.output_dir, args.overwrite_output_dir)
-            check_output_dir(options.output_dir, args.overwrite_output_dir)
+            clear_finished_training(state_dir, options.model_dir, args.overwrite_output_dir)
+            check_output_dir(options.model_dir, args.overwrite_output_dir)
             open_training_directory(
                 state_dir, options.identity(), args.overwrite_output_dir, keep_checkpoints=args.keep_checkpoints
             )
-            if options.push_to_hub:
+            if options.push_to_hub and options.siblings is None:
                 create_repository(args, options.output_dir.name)
         elif not state_dir.exists():
             raise InputError(
@@ -141,9 +149,11 @@ def _prepare_directories(options: TrainOptions, state_dir: Path, held: ExitStack
             )
 
 
-def _data_fingerprints(rows: DatasetDict) -> dict[str, Any]:
-    """What a continued training must share with the one before, apart from its options. The test data only measure."""
-    return {f"the {split} data": rows_fingerprint(rows[split]) for split in ("train", "validation") if split in rows}
+def _data_fingerprints(rows: DatasetDict, options: TrainOptions) -> dict[str, Any]:
+    """What a continued training must share with the one before, apart from its options. The test data only measure;
+    figures of several seeds are of the same ones."""
+    splits = ("train", "validation", *(["test"] if options.siblings else []))
+    return {f"the {split} data": rows_fingerprint(rows[split]) for split in splits if split in rows}
 
 
 def _check_unchanged(
@@ -153,6 +163,9 @@ def _check_unchanged(
     with args.main_process_first(local=False, desc="comparing with the interrupted training"):
         if args.should_save:
             check_fingerprints(state_dir, fingerprints, args.overwrite_output_dir, forget)
+            if options.siblings is not None:
+                path = options.siblings.path
+                check_fingerprints(path, fingerprints, args.overwrite_output_dir, forget=(FINISHED_SEEDS,))
 
 
 def _checkpoint(options: TrainOptions, state_dir: Path) -> str | None:
@@ -292,6 +305,8 @@ def _measure_baselines(
     args = options.training
     if not (args.baselines and args.should_save) or len(rows) < 2:
         return {}
+    if options.siblings is not None and (finished := options.siblings.finished()):
+        return next(iter(finished.values()))["baselines"]  # which no seed changes
     if not isinstance(encoded["train"], Dataset):
         sample = encoded["train"].sample(tokenizer)
         encoded = DatasetDict({**encoded, "train": sample})
