@@ -85,10 +85,13 @@ class RowSide:
     absent: torch.Tensor  # tokens that stand in no row
     shapes: list[tuple[int, int]]  # rows and length of each group
     is_repeated: bool  # whether a token may stand in several rows (keys of a sliding window)
+    is_in_order: bool  # whether the rows are the tokens, as those of a batch without padding are
 
     def to_rows(self, states: torch.Tensor) -> list[torch.Tensor]:
         """`(N, heads, head_dim)` to one `(b, heads, l, head_dim)` a group."""
-        if self.is_repeated:
+        if self.is_in_order:
+            rows = states
+        elif self.is_repeated:
             rows = states.index_select(0, self.token_of_row)
         else:
             no_row = self.padding[:0]
@@ -98,6 +101,8 @@ class RowSide:
 
     def to_tokens(self, rows: torch.Tensor) -> torch.Tensor:
         """`(M, width)` to `(N, width)`, zeros for absent tokens."""
+        if self.is_in_order:
+            return rows
         return _move_rows(rows, self.row_of_token, self.token_of_row, self.absent, self.padding)
 
 
@@ -116,7 +121,8 @@ def _row_side(groups: list[list[tuple[int, int]]], tokens: int, is_repeated: boo
     row_of_token[token_of_row[rows]] = rows
     padding, absent = np.flatnonzero(~is_real), np.flatnonzero(row_of_token < 0)
     arrays = token_of_row, row_of_token.clip(min=0), padding, absent
-    return RowSide(*map(torch.from_dlpack, arrays), shapes, is_repeated)
+    is_in_order = np.array_equal(token_of_row, np.arange(tokens))
+    return RowSide(*map(torch.from_dlpack, arrays), shapes, is_repeated, is_in_order)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .fast_linear import is_traced_or_transformed
+from .operators import NAMESPACE
 
 
 class RoFormerLiteDropout(nn.Dropout):
@@ -18,12 +19,32 @@ class RoFormerLiteDropout(nn.Dropout):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return states
-        if states.device.type != "cpu" or self.p == 1 or is_traced_or_transformed(states):
+        if states.device.type != "cpu" or self.p == 1:
             return super().forward(states)
-        count = states.numel()
-        words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
-        kept = words.view(torch.int16)[:count].view(states.shape) >= round(self.p * 2**16) - 2**15
-        return _Masked.apply(states, kept, 1 / (1 - self.p))
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            return states * draw_kept(states.detach(), self.p) * (1 / (1 - self.p))
+        if is_traced_or_transformed(states):
+            return super().forward(states)
+        return _Masked.apply(states, _draw_kept(states, self.p), 1 / (1 - self.p))
+
+
+def _draw_kept(states: torch.Tensor, p: float) -> torch.Tensor:
+    """Which of the numbers of `states` dropout keeps, in their shape."""
+    count = states.numel()
+    words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
+    return words.view(torch.int16)[:count].view(states.shape) >= round(p * 2**16) - 2**15
+
+
+# Compiled code would draw its numbers one at a time, and again for the backward pass. Calls on different states are
+# never taken for the same call, as draws of equal shapes alone would be.
+draw_kept = torch.library.custom_op(
+    f"{NAMESPACE}::draw_kept", _draw_kept, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+
+
+@draw_kept.register_fake
+def _(states: torch.Tensor, p: float) -> torch.Tensor:
+    return states.new_empty(states.shape, dtype=torch.bool)
 
 
 class _Masked(torch.autograd.Function):

@@ -88,6 +88,25 @@ def test_same_losses_logits_and_gradients(kind, backend):
     assert graphs() <= 4
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_dropout_drops_the_same(backend):
+    """A graph draws what the plain model draws, with the same seed, and other numbers in each layer and step."""
+    model = build(RoFormerLiteForMaskedLM, stack_config(hidden_dropout=0.3)).train()
+    compiled, batch, losses = torch.compile(model, backend=backend), random_batch("mlm", random.Random(4)), []
+    for seed in (0, 1):
+        found = []
+        for run in (compiled, model):
+            torch.manual_seed(seed)
+            model.zero_grad()
+            loss = run(**batch).loss
+            loss.backward()
+            found.append([loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+        losses.append(found[0][0].item())
+    assert losses[0] != losses[1]
+    assert graphs() == 1
+
+
 def test_training_after_evaluation_in_inference_mode():
     """On the same lengths, whose plan both share."""
     model, batch = MODELS["mlm"](), random_batch("mlm", random.Random(3))
