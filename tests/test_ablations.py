@@ -62,6 +62,7 @@ def differences(one: dict, other: dict) -> set[str]:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", LONGEST)
 def test_variants_are_what_their_names_say(task, text):
     models = make_models(text, task, [*SIZE, *LONGEST[task]])
@@ -84,6 +85,7 @@ def test_variants_are_what_their_names_say(task, text):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_only_without_positions_the_order_does_not_matter(text):
     """Words in the other order are words with the other order of outputs, for `none` alone."""
     ids = torch.randint(5, 500, (1, 12), generator=torch.Generator().manual_seed(1))

@@ -170,6 +170,7 @@ def test_other_data_are_refused_or_begin_again(interrupted, capsys, split):
     assert of_seeds(interrupted / "model") == of_seeds(interrupted / "new")
 
 
+@pytest.mark.slow
 def test_other_options_are_refused(interrupted, capsys):
     again = command(interrupted, "model", "--seeds", *SEEDS)
     for options, message in (
@@ -184,6 +185,7 @@ def test_other_options_are_refused(interrupted, capsys):
     assert (interrupted / "model.training" / "seed-3" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_to_be_kept(folder, capsys):
     kept = command(folder, "kept", "--seeds", *SEEDS, "--keep_checkpoints")
     assert main(kept) == 0
@@ -196,6 +198,7 @@ def test_checkpoints_that_are_to_be_kept(folder, capsys):
     assert "holds a finished model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_steps_of_the_directory(folder, monkeypatch, capsys):
     """Before the model of a beaten seed is removed, and after the model is complete."""
     again = command(folder, "between", "--seeds", *SEEDS)
@@ -209,6 +212,7 @@ def test_a_kill_between_two_steps_of_the_directory(folder, monkeypatch, capsys):
     assert "holds a finished model" in capsys.readouterr().err and not (folder / "between.training").exists()
 
 
+@pytest.mark.slow
 def test_all_seeds_see_the_rows_that_the_first_one_holds_out(folder, monkeypatch):
     seen, load = [], train.load_splits
 
