@@ -60,6 +60,8 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     """
     for word in words:
         name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+        if name in _ALIKE:
+            raise InputError(f"{name} is not possible here: it is {_ALIKE[_ALIKE.index(name) + 1]} in all runs")
         if name in _NOT_ALIKE:
             raise InputError(f"{name} is not possible here: {_NOT_ALIKE[name]}")
     alike = list(_ALIKE)

@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser = HfArgumentParser(InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False)
     (work,) = parser.parse_args_into_dataclasses(arguments)
-    known = [OURS_IN_BFLOAT16, OURS_COMPILED, STOCK, *ENGINES]
+    known = [OURS_IN_BFLOAT16, *([] if work.kind == "encoder" else [OURS_COMPILED]), STOCK, *ENGINES]
     if unknown := [engine for engine in work.engines if engine not in known]:
         raise SystemExit(f"engines={unknown[0]!r} is not known; it must be one of {', '.join(known)}.")
     with tempfile.TemporaryDirectory() as folder:

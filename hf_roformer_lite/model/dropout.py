@@ -1,5 +1,6 @@
 """Dropout that draws its random numbers, and keeps what the backward pass needs, at a quarter of the usual cost."""
 
+from itertools import count
 from typing import Any
 
 import torch
@@ -7,6 +8,8 @@ from torch import nn
 
 from .fast_linear import is_traced_or_transformed
 from .operators import NAMESPACE
+
+_calls = count()
 
 
 class RoFormerLiteDropout(nn.Dropout):
@@ -22,10 +25,16 @@ class RoFormerLiteDropout(nn.Dropout):
         if states.device.type != "cpu" or self.p == 1:
             return super().forward(states)
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            return states * draw_kept(states.detach(), self.p) * (1 / (1 - self.p))
+            return states * draw_kept(states.detach(), self.p, _next_call()) * (1 / (1 - self.p))
         if is_traced_or_transformed(states):
             return super().forward(states)
         return _Masked.apply(states, _draw_kept(states, self.p), 1 / (1 - self.p))
+
+
+@torch.compiler.assume_constant_result
+def _next_call() -> int:
+    """A number for each call of a graph, fixed when the graph is made."""
+    return next(_calls)
 
 
 def _draw_kept(states: torch.Tensor, p: float) -> torch.Tensor:
@@ -35,15 +44,15 @@ def _draw_kept(states: torch.Tensor, p: float) -> torch.Tensor:
     return words.view(torch.int16)[:count].view(states.shape) >= round(p * 2**16) - 2**15
 
 
-# Compiled code would draw its numbers one at a time, and again for the backward pass. Calls on different states are
-# never taken for the same call, as draws of equal shapes alone would be.
-draw_kept = torch.library.custom_op(
-    f"{NAMESPACE}::draw_kept", _draw_kept, mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
-)
+# Compiled code would draw its numbers one at a time, and again for the backward pass.
+@torch.library.custom_op(f"{NAMESPACE}::draw_kept", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def draw_kept(states: torch.Tensor, p: float, call: int) -> torch.Tensor:
+    """`_draw_kept`. Compilers take equal calls for one, so each has a number of its own."""
+    return _draw_kept(states, p)
 
 
 @draw_kept.register_fake
-def _(states: torch.Tensor, p: float) -> torch.Tensor:
+def _(states: torch.Tensor, p: float, call: int) -> torch.Tensor:
     return states.new_empty(states.shape, dtype=torch.bool)
 
 

@@ -87,8 +87,10 @@ class LMHeadMixin:
     def _valid_auto_compile_criteria(self, model_kwargs: dict[str, Any], generation_config: GenerationConfig) -> bool:
         """Called by `generate`: whether its steps are compiled. transformers compiles for GPUs; with a static cache
         and a `compile_config` a CPU compiles too, as it is asked to."""
-        if generation_config.compile_config is not None:
-            generation_config.compile_config._compile_all_devices = True
+        if generation_config.compile_config is not None and self.device.type == "cpu":
+            compiled = copy.copy(generation_config.compile_config)  # which is the caller's
+            compiled._compile_all_devices = True
+            generation_config.compile_config = compiled
         return super()._valid_auto_compile_criteria(model_kwargs, generation_config)
 
     @staticmethod

@@ -60,6 +60,7 @@ class TrainOptions:
     output_dir: Path = field(init=False)
     model_dir: Path = field(init=False)
     siblings: SeedDirectory | None = field(init=False, default=None)
+    overwrites_siblings: bool = field(init=False, default=False)
     push_to_hub: bool = field(init=False)
 
     def __post_init__(self):
@@ -67,14 +68,24 @@ class TrainOptions:
         self.training.output_dir = str(training_directory(self.output_dir))
         self.push_to_hub, self.training.push_to_hub = self.training.push_to_hub, False
 
-    def take_seed(self, seed: int, siblings: SeedDirectory) -> None:
+    @property
+    def tokenizer_dir(self) -> Path:
+        """Where a tokenizer that is trained is kept: one for all siblings, as training another need not give the
+        same."""
+        return self.siblings.path if self.siblings else Path(self.training.output_dir)
+
+    def take_seed(self, seed: int, siblings: SeedDirectory, is_first: bool) -> None:
         """Make these the options of the training with `seed`, one of `siblings`.
+
+        Args:
+            is_first: Whether it is the first one of this command, which may delete what an earlier command has left.
 
         The first training decides on bfloat16, where that is open: the others must differ from it in the seed alone.
         """
         args = self.training
         args.seed, self.siblings, self.model_dir = seed, siblings, siblings.model_dir(seed)
         args.output_dir = str(training_directory(self.model_dir))
+        self.overwrites_siblings = is_first and args.overwrite_output_dir
         finished = siblings.finished()
         if args.may_choose_type and finished:
             first = next(iter(finished.values()))

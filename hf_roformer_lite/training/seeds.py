@@ -37,10 +37,12 @@ def train_seeds(options: TrainOptions, again: Callable[[], TrainOptions]) -> Non
     seeds = SeedDirectory(directory, tuple(args.seeds))
     with ExitStack() as held:
         prepare_directories(options, directory, held)
+        is_first = True
         while (seed := seeds.next()) is not None:
             print(f"Seed {seed}, {args.seeds.index(seed) + 1} of {len(args.seeds)}", file=sys.stderr)
             own = again()
-            own.take_seed(seed, seeds)
+            own.take_seed(seed, seeds, is_first)
+            is_first = False
             own.training.hub_model_id = args.hub_model_id  # completed where the repository was made
             train(own)
             name, figure = chosen_by(seeds.finished()[seed])

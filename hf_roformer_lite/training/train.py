@@ -60,6 +60,8 @@ def train(options: TrainOptions) -> Run:
     """
     started = time.monotonic()
     args, state_dir = options.training, Path(options.training.output_dir)
+    if args.seeds and options.siblings is None:
+        raise InputError(f"--seeds {' '.join(map(str, args.seeds))} are several trainings: `train_seeds` makes them")
     with ExitStack() as held, _full_disk_explained(state_dir):
         prepare_directories(options, state_dir, held)
         if not args.should_save:
@@ -79,7 +81,7 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
         )
     _check_unchanged(options, state_dir, _data_fingerprints(rows, options), forget=("checkpoint-*", "tokenizer*"))
     task.inspect_training_data(rows["train"])
-    tokenizer = make_tokenizer(options, rows["train"], state_dir)
+    tokenizer = make_tokenizer(options, rows["train"], options.tokenizer_dir)
     model = make_model(options, tokenizer)
     fingerprints = {"the tokenizer": tokenizer_fingerprint(tokenizer), "the configuration": config_fingerprint(model)}
     _check_unchanged(options, state_dir, fingerprints, forget=("checkpoint-*",))
@@ -164,8 +166,8 @@ def _check_unchanged(
         if args.should_save:
             check_fingerprints(state_dir, fingerprints, args.overwrite_output_dir, forget)
             if options.siblings is not None:
-                path = options.siblings.path
-                check_fingerprints(path, fingerprints, args.overwrite_output_dir, forget=(FINISHED_SEEDS,))
+                path, forgotten = options.siblings.path, (FINISHED_SEEDS, *forget)
+                check_fingerprints(path, fingerprints, options.overwrites_siblings, forgotten)
 
 
 def _checkpoint(options: TrainOptions, state_dir: Path) -> str | None:

@@ -107,6 +107,15 @@ def test_dropout_drops_the_same(backend):
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_two_passes_over_one_batch_drop_different_numbers(backend):
+    """As R-Drop needs it."""
+    model = build(RoFormerLiteForMaskedLM, stack_config(hidden_dropout=0.3)).train()
+    batch = random_batch("mlm", random.Random(5))
+    losses = torch.compile(lambda: [model(**batch).loss for _ in range(2)], backend=backend)()
+    assert losses[0].item() != losses[1].item()
+
+
 def test_training_after_evaluation_in_inference_mode():
     """On the same lengths, whose plan both share."""
     model, batch = MODELS["mlm"](), random_batch("mlm", random.Random(3))

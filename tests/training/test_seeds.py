@@ -193,7 +193,8 @@ def test_checkpoints_that_are_to_be_kept(folder, capsys):
     assert {path.parent.name for path in (folder / "kept.training").rglob("trainer_state.json")} == {
         path.name for path in (folder / f"kept.training/seed-{seed}.training").glob("checkpoint-*")
     }
-    assert {path.name for path in (folder / "kept.training").iterdir()} == {"run.json", f"seed-{seed}.training"}
+    left = {path.name for path in (folder / "kept.training").iterdir()}
+    assert left == {"run.json", "tokenizer", f"seed-{seed}.training"}
     assert main(kept) == 2
     assert "holds a finished model" in capsys.readouterr().err
 
@@ -304,6 +305,32 @@ def test_data_that_outgrow_memory(tmp_path, way):
     kept = min(("1", "2"), key=lambda seed: both["seeds"]["metrics"][seed]["validation"]["loss"])
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("both", kept)]
     assert str(both["seeds"]["kept"]) == kept and weights[0] == weights[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--overwrite_output_dir"]])
+def test_one_tokenizer_for_all_seeds(folder, more):
+    """WordPiece, of which two trainings on the same text need not give the same."""
+    options = ["--tokenizer_algorithm", "wordpiece", "--seeds", "3", "5", *more]
+    assert main(command(folder, f"wordpiece{len(more)}", *options)) == 0
+    assert set(of_seeds(folder / f"wordpiece{len(more)}")["metrics"]) == {"3", "5"}
+
+
+@pytest.mark.slow
+def test_data_that_change_between_two_seeds_end_the_command(folder, tmp_path, monkeypatch, capsys):
+    """Also where an earlier training might be deleted: its seeds would otherwise delete each other."""
+    train_file, done = tmp_path / "train.csv", []
+    write_rows(train_file, 96, seed=0)
+
+    def train_and_change(options):
+        done.append(train.train(options))
+        write_rows(train_file, 96, seed=len(done))
+
+    monkeypatch.setattr(seeds, "train", train_and_change)
+    arguments = command(folder, "changing", "--seeds", "3", "5", "--overwrite_output_dir")
+    arguments[arguments.index("--train_file") + 1] = str(train_file)
+    assert main(arguments) == 2 and len(done) == 1
+    assert "this has changed: the train data" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
