@@ -39,9 +39,9 @@ def _next_call() -> int:
 
 def _draw_kept(states: torch.Tensor, p: float) -> torch.Tensor:
     """Which of the numbers of `states` dropout keeps, in their shape."""
-    count = states.numel()
-    words = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
-    return words.view(torch.int16)[:count].view(states.shape) >= round(p * 2**16) - 2**15
+    numbers = states.numel()
+    words = torch.empty((numbers + 3) // 4, dtype=torch.int64, device=states.device).random_(-(2**63), None)
+    return words.view(torch.int16)[:numbers].view(states.shape) >= round(p * 2**16) - 2**15
 
 
 # Compiled code would draw its numbers one at a time, and again for the backward pass.

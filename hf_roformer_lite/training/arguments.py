@@ -306,8 +306,13 @@ class OwnTrainingArguments:
         if self.seed is None:
             self.seed = _SEED
 
+    @property
+    def shown_seeds(self) -> str:
+        """`--seeds` as it was typed, for messages."""
+        return f"--seeds {' '.join(map(str, self.seeds))}"
+
     def _check_seeds(self) -> None:
-        given = f"--seeds {' '.join(map(str, self.seeds))}"
+        given = self.shown_seeds
         if self.seed is not None:
             raise InputError(f"--seed {self.seed} has no effect beside {given}; leave out one of the two")
         for seed in self.seeds:
@@ -339,7 +344,6 @@ class TaskArguments(DataArguments):
         """
         if training.seeds and self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
             raise InputError(
-                "--validation_fraction 0 leaves no validation data, which --seeds "
-                f"{' '.join(map(str, training.seeds))} choose the best model by; leave it out, or give "
-                "--validation_file"
+                f"--validation_fraction 0 leaves no validation data, which {training.shown_seeds} choose the best "
+                "model by; leave it out, or give --validation_file"
             )

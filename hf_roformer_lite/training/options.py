@@ -77,10 +77,10 @@ class TrainOptions:
     def take_seed(self, seed: int, siblings: SeedDirectory, is_first: bool) -> None:
         """Make these the options of the training with `seed`, one of `siblings`.
 
+        The first training decides on bfloat16, where that is open: the others must differ from it in the seed alone.
+
         Args:
             is_first: Whether it is the first one of this command, which may delete what an earlier command has left.
-
-        The first training decides on bfloat16, where that is open: the others must differ from it in the seed alone.
         """
         args = self.training
         args.seed, self.siblings, self.model_dir = seed, siblings, siblings.model_dir(seed)

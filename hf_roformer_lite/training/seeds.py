@@ -1,6 +1,5 @@
 """`roformer-lite train --seeds`: trainings, one after another, that differ in the seed alone; the best one is kept."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE, complete_directory
+from ..output_directory import complete_directory
 from .finished_model import publish, write_results
 from .model_card import add_seeds
 from .options import TrainOptions
@@ -54,7 +53,7 @@ def train_seeds(options: TrainOptions, again: Callable[[], TrainOptions]) -> Non
 
 def _check(options: TrainOptions) -> None:
     """Refuse what does not go with several seeds."""
-    args, given = options.training, f"--seeds {' '.join(map(str, options.training.seeds))}"
+    args, given = options.training, options.training.shown_seeds
     if args.world_size > 1 or (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise InputError(
             f"{given} cannot be trained by a launcher of processes, whose group ends with the first training; give "
@@ -71,13 +70,13 @@ def _keep_best(seeds: SeedDirectory, options: TrainOptions) -> dict[str, Any]:
     """Save the best model with the figures of all seeds as `options.output_dir`, remove the rest, and return its
     results."""
     seeds.discard(options.training.keep_checkpoints)  # left by a command that was killed
-    source = seeds.model_dir(seeds.best())
-    results = json.loads((source / RESULTS_FILE).read_text("utf-8"))
+    best = seeds.best()
+    results = seeds.finished()[best]
     results["seeds"] = seeds.summary()
     minutes = results["seeds"]["whole_minutes"].values()
     results["training"] |= {"id": run_id(seeds.path), "whole_command_minutes": round(sum(minutes), 2)}
     with complete_directory(options.output_dir) as folder:
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        shutil.copytree(seeds.model_dir(best), folder, dirs_exist_ok=True)
         add_seeds(results, folder)
         write_results(results, folder)
     if options.training.keep_checkpoints:

@@ -61,7 +61,7 @@ def train(options: TrainOptions) -> Run:
     started = time.monotonic()
     args, state_dir = options.training, Path(options.training.output_dir)
     if args.seeds and options.siblings is None:
-        raise InputError(f"--seeds {' '.join(map(str, args.seeds))} are several trainings: `train_seeds` makes them")
+        raise InputError(f"{args.shown_seeds} are several trainings: `train_seeds` makes them")
     with ExitStack() as held, _full_disk_explained(state_dir):
         prepare_directories(options, state_dir, held)
         if not args.should_save:
@@ -76,8 +76,8 @@ def _train(options: TrainOptions, state_dir: Path, data_dir: Path, started: floa
     rows = load_splits(task, options.data, data_dir, options.split_seed)
     if args.seeds and "validation" not in rows:
         raise InputError(
-            f"--seeds {' '.join(map(str, args.seeds))}: there are no validation data to choose the best model by; "
-            "give --validation_file or a --validation_fraction"
+            f"{args.shown_seeds}: there are no validation data to choose the best model by; give --validation_file "
+            "or a --validation_fraction"
         )
     _check_unchanged(options, state_dir, _data_fingerprints(rows, options), forget=("checkpoint-*", "tokenizer*"))
     task.inspect_training_data(rows["train"])
