@@ -4,10 +4,11 @@ TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast path
 `ablations` (trainings that differ in positions, norms or gating, `ablations.py`), `rates` (of products by library, in
 billions of operations a second, `rates.py`), `inference` (every engine of `predict` in a process of its own,
 `inference.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared and read, `large_data.py`),
-`long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `processes` (what several of
-them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a process of its own),
-`training-memory` (that of training by size and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`.
-`suite` runs the tasks of the README; `table` and `plot` read the directory of results `--out`.
+`long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
+against the length of a text, `by_length.py`), `processes` (what several of them cost, `several_processes.py`),
+`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of training by size
+and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
+and `plot` read the directory of results `--out`.
 """
 
 import sys
@@ -21,7 +22,7 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
-from . import ablations, inference, large_data, long_texts, several_processes, training_memory
+from . import ablations, by_length, inference, large_data, long_texts, several_processes, training_memory
 from .floor import FLOOR
 from .kernels import measure_kernels
 from .processes import import_times, peak
@@ -39,6 +40,7 @@ PROGRAMS = {  # with options of their own
     "inference": inference.main,
     "data": large_data.main,
     "long-texts": long_texts.main,
+    "by-length": by_length.main,
     "processes": several_processes.main,
     "training-memory": training_memory.main,
 }

@@ -81,17 +81,18 @@ def roformer(work: Workload, kind: Kind) -> nn.Module:
     return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")  # its only attention
 
 
-def modernbert(work: Workload, kind: Kind) -> nn.Module:
-    fields = {"layer_types": ["full_attention"] * our_config(work).num_hidden_layers, "mlp_dropout": 0.1}
-    fields |= {"cls_token_id": 2, "sep_token_id": 3}
+def modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
+    """ModernBERT; all of its layers have global attention, unless `fields` of its config say otherwise."""
+    layer_types = ["full_attention"] * our_config(work).num_hidden_layers
+    fields = {"layer_types": layer_types, "mlp_dropout": 0.1, "cls_token_id": 2, "sep_token_id": 3} | fields
     if kind == "causal":
         return stock(ModernBertDecoderConfig(**gated(work), **fields), kind)
     return stock(ModernBertConfig(**gated(work), **fields), kind)
 
 
-def sparse_modernbert(work: Workload, kind: Kind) -> nn.Module:
+def sparse_modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
     """ModernBERT with logits at labelled positions only, as ours; this is not its default."""
-    model = modernbert(work, kind)
+    model = modernbert(work, kind, **fields)
     model.sparse_prediction = model.config.sparse_prediction = True
     return model
 

@@ -173,28 +173,34 @@ def static_cache(work: Workload) -> Comparison:
     return compare_generation(work, cache_implementation="static")
 
 
-def local_layers(work: Workload) -> Comparison:
+def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
     """Forward pass with global attention in every third layer and windows of 128 in the others, as in ModernBERT."""
-    batches, layers = make_batches(work), our_config(work).num_hidden_layers
+    batches, layers, train = make_batches(work), our_config(work).num_hidden_layers, kind != "encoder"
     kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
 
-    def windowed() -> nn.Module:
-        return stacks.stock(our_config(work, layer_types=kinds, sliding_window=64), "encoder")
+    def ours(layer_types: list[str]) -> nn.Module:
+        return stacks.stock(our_config(work, layer_types=layer_types, sliding_window=64), kind)
 
-    def modernbert() -> nn.Module:
-        fields = {"layer_types": kinds, "local_attention": 128, "cls_token_id": 2, "sep_token_id": 3}
-        return stacks.stock(stacks.ModernBertConfig(**stacks.gated(work), **fields), "encoder")
-
-    def all_local() -> nn.Module:
-        config = our_config(work, layer_types=["sliding_attention"] * layers, sliding_window=64)
-        return stacks.stock(config, "encoder")
-
-    makers = {OURS: windowed, "modernbert": modernbert, "ours, all layers local": all_local}
-    contenders = [
-        Contender(name, forward_only(prepared(makers[name](), work, train=False), batches, work))
-        for name in chosen(list(makers), work)
-    ]
+    peer = "modernbert, sparse" if train else "modernbert"
+    makers = {
+        OURS: lambda: ours(kinds),
+        peer: lambda: MAKERS[kind][peer](work, kind, layer_types=kinds, local_attention=128),
+        "ours, all layers local": lambda: ours(["sliding_attention"] * layers),
+    }
+    contenders = []
+    for name in chosen(list(makers), work):
+        model = prepared(makers[name](), work, train)
+        if train:
+            inputs = [{**given, "labels": batch.masked_lm_labels()} for batch, given in with_inputs(batches)]
+            contenders.append(Contender(name, steps(model, inputs, work)))
+        else:
+            contenders.append(Contender(name, forward_only(model, batches, work)))
     return Comparison(sum(batch.tokens for batch in batches), contenders)
+
+
+def local_layers_step(work: Workload) -> Comparison:
+    """Forward and backward of masked language modelling by the models of `local_layers`."""
+    return local_layers(work, "mlm")
 
 
 def roformer_weights(work: Workload) -> Comparison:
@@ -280,6 +286,7 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "beam": beam,
     "static-cache": static_cache,
     "local-layers": local_layers,
+    "local-layers-step": local_layers_step,
     "roformer-weights": roformer_weights,
     "compiled": compiled,
     "number-types": number_types,

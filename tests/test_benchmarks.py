@@ -13,7 +13,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoForm
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import inference, kernels, long_texts, rates, stacks  # noqa: E402
+from benchmarks import by_length, inference, kernels, long_texts, rates, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
@@ -68,7 +68,9 @@ def test_encoder_decoders_have_one_size():
     assert all(abs(size / sizes["ours"] - 1) < 0.05 for size in sizes.values()), sizes
 
 
-@pytest.mark.parametrize("task", ["mlm", "causal", "seq2seq", "generate", "local-layers", "roformer-weights"])
+@pytest.mark.parametrize(
+    "task", ["mlm", "causal", "seq2seq", "generate", "local-layers", "local-layers-step", "roformer-weights"]
+)
 def test_every_contender_runs(task):
     work = Workload(size="tiny", batch=2, seq=8, vocab_size=50, batches=1)
     if task in ("mlm", "causal"):
@@ -165,6 +167,17 @@ def test_losses_by_position(is_decoder, tmp_path):
     for fields in long_texts.scalings(model.config, 8, 4).values():
         found = long_texts.losses(long_texts.with_fields(model, fields), inputs, labels, 32)
         assert found[~whole.isnan()].isfinite().all() and (not fields or not torch.equal(found, whole))
+
+
+@pytest.mark.slow
+def test_lengths_are_compared(tmp_path):
+    """Every contender at every length, and a plot of four panels, seconds and memory of both kinds of work."""
+    by_length.main(["--size", "tiny", "--lengths", "16", "1024", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "by-length-tiny.json").read_text())["contenders"]
+    assert rows.keys() == {f"{kind}, {name}" for kind in by_length.TASKS for name in by_length.contenders(kind)}
+    for row in rows.values():
+        assert row["1024 seconds"] > row["16 seconds"] > 0 and row["1024 above_model_mib"] > 0
+    assert (tmp_path / "by-length.svg").stat().st_size
 
 
 @pytest.mark.slow

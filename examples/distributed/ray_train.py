@@ -17,6 +17,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from hf_roformer_lite.commands.train import check_options
+from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
 
 
 def train(command: dict[str, list[str]]) -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--use_gpu", action="store_true", help="give each worker a GPU")
     parser.add_argument("--restarts", type=int, default=3, help="how often workers may die")
     parser.add_argument("--results", default=None, help="a directory that all machines see, for Ray's own notes")
-    parser.add_argument("task", help="mlm, causal, seq2seq …")
+    parser.add_argument("task", choices=list(TASK_ARGUMENTS), metavar="task", help="mlm, causal, seq2seq …")
     arguments, options = parser.parse_known_args()
     check_options(arguments.task, options)  # before anything is started
     TorchTrainer(

@@ -1,0 +1,112 @@
+"""`python -m benchmarks by-length`: time and memory of one text against its length, beside ModernBERT.
+
+A forward pass without gradients and a step of masked language modelling (forward and backward), both with global
+attention in every third layer and windows of 128 tokens in the others. Each figure is of a process of its own.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from transformers import HfArgumentParser
+
+from .curves import Panel, draw
+from .processes import peak_while_running, python
+from .report import machine, save, show
+from .workload import Workload
+
+TASKS = {"forward": "local-layers", "step": "local-layers-step"}
+PEERS = {"forward": "modernbert", "step": "modernbert, sparse"}
+MEASURE = """
+import json, sys
+from benchmarks.by_length import measure_here
+print(json.dumps(measure_here(*json.loads(sys.argv[1]))))
+"""
+
+
+@dataclass
+class Options:
+    size: str = field(default="small", metadata={"help": "of the models: tiny, mini, small or base"})
+    lengths: list[int] = field(
+        default_factory=lambda: [512, 1024, 2048, 4096, 8192, 16384, 32768], metadata={"help": "tokens of the text"}
+    )
+    rounds: int = field(default=1, metadata={"help": "processes for each figure, all of them alternating"})
+    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON and SVG"})
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise SystemExit(f"rounds={self.rounds} is not possible: it must be at least 1.")
+
+
+def contenders(kind: str) -> tuple[str, ...]:
+    return "ours", PEERS[kind], "ours, all layers local"
+
+
+def measure_here(task: str, fields: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the processor and peak memory of the only contender of `task`; it runs once before without being
+    timed, which counts for the memory."""
+    from .tasks import TASKS
+
+    work = Workload(**fields)
+    (contender,) = TASKS[task](work).contenders
+    seconds: list[float] = []
+    memory = peak_while_running(lambda: seconds.append(processor_seconds(contender.run)))
+    return {"seconds": statistics.median(seconds[1:]), **memory}
+
+
+def processor_seconds(run: Callable[[], object]) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def compare(kind: str, options: Options) -> dict[str, Any]:
+    """By contender and length: medians of seconds and of MiB above the built model."""
+    found: dict[str, dict[int, list[dict[str, float]]]] = {
+        name: {length: [] for length in options.lengths} for name in contenders(kind)
+    }
+    turns = [(length, name) for _ in range(options.rounds) for length in options.lengths for name in contenders(kind)]
+    for length, name in track(turns, kind, transient=True):
+        work = Workload(size=options.size, batch=1, seq=length, lengths="full", only=[name])
+        found[name][length].append(json.loads(python(MEASURE, json.dumps([TASKS[kind], asdict(work)]))))
+    rows: dict[str, dict[str, float]] = {}
+    for name, by_length in found.items():
+        rows[f"{kind}, {name}"] = {
+            f"{length} {quantity}": statistics.median(run[quantity] for run in runs)
+            for length, runs in by_length.items()
+            for quantity in ("seconds", "above_model_mib")
+        }
+    return rows
+
+
+def panels(result: dict[str, Any]) -> list[Panel]:
+    """Seconds and MiB of each kind of work against the length."""
+    found = []
+    for kind in TASKS:
+        for quantity, unit in (("seconds", "seconds of the processor"), ("above_model_mib", "MiB above the model")):
+            curves = {
+                name.partition(", ")[2].removesuffix(", sparse"): [
+                    (float(column.split()[0]), value) for column, value in row.items() if column.endswith(quantity)
+                ]
+                for name, row in result["contenders"].items()
+                if name.startswith(kind)
+            }
+            found.append(Panel(f"{kind}: {unit}", "tokens", curves, is_logarithmic=True))
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = HfArgumentParser(Options, prog="python -m benchmarks by-length", allow_abbrev=False)
+    (options,) = parser.parse_args_into_dataclasses(arguments)
+    rows = {name: row for kind in TASKS for name, row in compare(kind, options).items()}
+    result = {"task": "by-length", "size": options.size, "contenders": rows, "machine": machine("cpu")}
+    show(result, Console(width=240))
+    if options.out:
+        save(result, options.out)
+        draw(panels(result), options.out / "by-length.svg")
