@@ -5,15 +5,18 @@ import re
 from typing import Any
 
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..request_body import MAX_BODY, read_body, replayed
 
 # What writes to the disk of the server, or gives away files, or fetches them elsewhere. The path has been decoded, so
 # that a percent-encoded one is found as well; it may begin with the path below which a proxy shows the page.
 _REFUSED = re.compile(r"/gradio_api/(upload|deep_link|process_recording|component_server|file[=/]|proxy=)")
+_NO_FILES = "this page takes and gives no files"
 
 
 class Guard:
-    """ASGI middleware that answers 403 to requests for Gradio's files.
+    """ASGI middleware that answers 403 to requests for Gradio's files, and 413 to those of more than `MAX_BODY` bytes.
 
     Args:
         app: What answers the other ones.
@@ -27,36 +30,22 @@ class Guard:
             await self.app(scope, receive, send)
             return
         if _REFUSED.search(scope["path"]):
-            await _refuse(scope, receive, send)
+            await _refuse(scope, receive, send, 403, _NO_FILES)
             return
         if scope["method"] == "POST":
-            messages = await _all_of(receive)
-            if _names_a_file(b"".join(message.get("body", b"") for message in messages)):
-                await _refuse(scope, receive, send)
+            body = await read_body(receive)
+            if body is None:
+                await _refuse(scope, receive, send, 413, f"this page takes no more than {MAX_BODY:,} bytes at once")
                 return
-            receive = _replayed(messages, receive)
+            if _names_a_file(body):
+                await _refuse(scope, receive, send, 403, _NO_FILES)
+                return
+            receive = replayed(body, receive)
         await self.app(scope, receive, send)
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    await PlainTextResponse("this page takes and gives no files", 403)(scope, receive, send)
-
-
-async def _all_of(receive: Receive) -> list[Message]:
-    messages = [await receive()]
-    while messages[-1].get("more_body"):
-        messages.append(await receive())
-    return messages
-
-
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """What gives the messages again, and then those that follow."""
-    waiting = iter(messages)
-
-    async def replay() -> Message:
-        return next(waiting, None) or await receive()
-
-    return replay
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, why: str) -> None:
+    await PlainTextResponse(why, status)(scope, receive, send)
 
 
 def _names_a_file(body: bytes) -> bool:

@@ -1,19 +1,16 @@
 """Stands before transformers' server, and answers a request that cannot be answered with the reason and status 4xx."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import JSONResponse
 
+from ..request_body import MAX_BODY, Message, Receive, read_body, replayed
 from ..saved_files import reason
 from .request_checks import CHECKS, BadRequest, RequestLimits, parse_body
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-MAX_BODY = 2**20  # bytes
 _AUDIO = "/v1/audio/transcriptions"
 # What transformers' handlers raise about fields that they find to be wrong while they read them.
 _ABOUT_THE_REQUEST = (KeyError, IndexError, TypeError, ValueError, AttributeError)
@@ -39,7 +36,7 @@ class RequestGuard:
             return
         check = CHECKS.get(scope["path"])
         if check is not None:
-            body = await _read(receive)
+            body = await read_body(receive)
             if body is None:
                 await self._refuse(scope, receive, send, 413, f"the body is larger than {MAX_BODY:,} bytes")
                 return
@@ -49,7 +46,7 @@ class RequestGuard:
             except BadRequest as error:
                 await self._refuse(scope, receive, send, 400, str(error))
                 return
-            receive = _replayed(json.dumps(fields).encode(), receive)
+            receive = replayed(json.dumps(fields).encode(), receive)
         await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -69,25 +66,3 @@ class RequestGuard:
 
     async def _refuse(self, scope: Message, receive: Receive, send: Send, status: int, detail: str) -> None:
         await JSONResponse({"detail": detail}, status)(scope, receive, send)
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too large, of which nothing more is kept."""
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY:
-            return None
-        if not message.get("more_body", False):
-            return body
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """`receive` of a request with the body `body`; what comes after it is real, such as the end of the connection."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return replay

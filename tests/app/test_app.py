@@ -27,6 +27,7 @@ from hf_roformer_lite.app.page import build_page  # noqa: E402
 from hf_roformer_lite.app.views import entity_parts  # noqa: E402
 from hf_roformer_lite.cli import main  # noqa: E402
 from hf_roformer_lite.errors import InputError  # noqa: E402
+from hf_roformer_lite.request_body import MAX_BODY  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
 MASKED = "a [MASK] film in [MASK]"
@@ -133,6 +134,8 @@ def test_no_file_is_taken_and_none_is_fetched(client_of):
         ("POST", "/run/answer", {"content": hidden, "headers": {"content-type": "application/json"}}),
     ):
         assert httpx.request(method, api + path, timeout=60, **given).status_code == 403, path
+    too_large = httpx.post(api + "/run/answer", content=b" " * (MAX_BODY + 1), timeout=60)
+    assert too_large.status_code == 413 and "1,048,576 bytes" in too_large.text
     assert client.predict(TEXTS[0], api_name="/answer")["label"] in "abc"
     assert httpx.get(client.src, timeout=60).status_code == 200 and set(kept.rglob("*")) == before
 

@@ -10,13 +10,16 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
+from hf_roformer_lite.training.corpus import shards
 from hf_roformer_lite.training.corpus.corpus import Corpus
 from hf_roformer_lite.training.corpus.hold_out import hold_out
 from hf_roformer_lite.training.corpus.manifest import read_manifest
@@ -273,6 +276,28 @@ def test_an_error_of_the_system_keeps_its_words(tokenizer, monkeypatch):
     monkeypatch.setattr("hf_roformer_lite.training.corpus.shards.pq.ParquetFile", fail)
     with pytest.raises(InputError, match="train-00000.parquet cannot be read: Too many open files"):
         corpus.block(0)
+
+
+def test_few_shards_are_open_at_once(tmp_path, monkeypatch):
+    """Blocks are those that were written, in whatever order they are read, though most shards are closed by then."""
+    opened: list[pq.ParquetFile] = []
+
+    class Noted(pq.ParquetFile):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            opened.append(self)
+
+    monkeypatch.setattr(shards, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(shards, "_OPEN_SHARDS", 2)
+    monkeypatch.setattr(shards.pq, "ParquetFile", Noted)
+    blocks = [np.full(3, number) for number in range(20)]
+    writer = ShardWriter(tmp_path, shard_tokens=6)
+    writer.write(blocks)
+    prepared = shards.PreparedBlocks(tmp_path, SimpleNamespace(shards=writer.shards, tokens=writer.tokens))
+    for number in [*range(20), *range(0, 20, 7), *reversed(range(20))]:
+        assert prepared.read(number)[0].tolist() == blocks[number].tolist()
+        assert sum(not file.closed for file in opened) <= 2
+    assert len(writer.shards) == 10 and len(opened) > 20
 
 
 def test_another_tokenizer_is_refused(texts, tokenizer, tmp_path):

@@ -20,6 +20,7 @@ from .manifest import Manifest, Shard
 
 CHUNK_TOKENS = 2**17
 _ROWS_AT_A_TIME = 1000
+_OPEN_SHARDS = 128  # of a directory; systems allow a process from 256 open files on
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("length", pa.int32())])
 
 
@@ -114,6 +115,8 @@ class PreparedBlocks:
         path = self.folder / self.shards[number].name
         try:
             if number not in self._files:
+                if len(self._files) == _OPEN_SHARDS:
+                    self._files.pop(next(iter(self._files))).close()  # the one that was opened first
                 self._files[number] = pq.ParquetFile(path, page_checksum_verification=True)
             group = chunk - int(self._first_chunks[number])
             return self._files[number].read_row_group(group, columns=[column], use_threads=False).column(0)
