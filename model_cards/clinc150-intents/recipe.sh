@@ -9,6 +9,6 @@ for split in ("train", "val", "test"):
         csv.writer(file).writerows([("text", "label"), *splits[split]])
 PYTHON
 roformer-lite train classify \
-  --train_file clinc150-train.csv --validation_file clinc150-val.csv --test_file clinc150-test.csv \
+  --train_file clinc150-train.csv --validation_file clinc150-val.csv --test_file clinc150-test.csv --seeds 0 1 2 \
   --output_dir clinc150-intents --overwrite_output_dir \
   --license apache-2.0 --datasets clinc/clinc_oos --language en --dataset_title "CLINC150 (oos-eval, full set, in scope)"
