@@ -1,4 +1,4 @@
-"""Curves of several contenders, one panel beside the other, as SVG."""
+"""Curves of several contenders as SVG: one panel beside the other, four in two rows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,12 @@ def draw(panels: list[Panel], path: Path) -> None:
 
     settings = {"svg.fonttype": "path", "svg.hashsalt": "hf_roformer_lite", "font.size": 8}
     with matplotlib.rc_context(settings):
+        rows = 2 if len(panels) == 4 else 1
+        columns = len(panels) // rows
         figure, axes = pyplot.subplots(
-            1, len(panels), figsize=(4.4 * len(panels), 3.6), squeeze=False, layout="constrained"
+            rows, columns, figsize=(4.4 * columns, 3.2 * rows + 0.4), squeeze=False, layout="constrained"
         )
-        for axis, panel in zip(axes[0], panels, strict=True):
+        for axis, panel in zip(axes.flat, panels, strict=True):
             for name, points in panel.curves.items():
                 axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
             axis.set_title(panel.title, fontsize=9)
