@@ -19,6 +19,7 @@ from transformers import HfArgumentParser
 from .curves import Panel, draw
 from .processes import peak_while_running, python
 from .report import machine, save, show
+from .stacks import OURS
 from .workload import Workload
 
 TASKS = {"forward": "local-layers", "step": "local-layers-step"}
@@ -45,7 +46,7 @@ class Options:
 
 
 def contenders(kind: str) -> tuple[str, ...]:
-    return "ours", PEERS[kind], "ours, all layers local"
+    return OURS, PEERS[kind], "ours, all layers local"
 
 
 def measure_here(task: str, fields: dict[str, Any]) -> dict[str, float]:

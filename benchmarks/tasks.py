@@ -74,19 +74,23 @@ def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], 
     return run
 
 
+def work_of(model: nn.Module, batches: list[Batch], work: Workload, kind: Kind) -> Callable[[], None]:
+    """A pass of an encoder without gradients, or the steps of a language model."""
+    if kind == "encoder":
+        return forward_only(prepared(model, work, train=False), batches, work)
+    inputs = [
+        {**given, "labels": batch.masked_lm_labels() if kind == "mlm" else batch.labels()}
+        for batch, given in with_inputs(batches)
+    ]
+    return steps(prepared(model, work, train=True), inputs, work)
+
+
 def compare_stacks(work: Workload, kind: Kind) -> Comparison:
     batches, config, train = make_batches(work), our_config(work), kind != "encoder"
-    contenders = []
-    for name in chosen(list(MAKERS[kind]), work):
-        model = prepared(MAKERS[kind][name](work, kind), work, train)
-        if train:
-            inputs = [
-                {**given, "labels": batch.masked_lm_labels() if kind == "mlm" else batch.labels()}
-                for batch, given in with_inputs(batches)
-            ]
-            contenders.append(Contender(name, steps(model, inputs, work)))
-        else:
-            contenders.append(Contender(name, forward_only(model, batches, work)))
+    contenders = [
+        Contender(name, work_of(MAKERS[kind][name](work, kind), batches, work, kind))
+        for name in chosen(list(MAKERS[kind]), work)
+    ]
     products: list[Product] = []
     query_key_pairs = 0.0
     for batch in batches:
@@ -175,26 +179,19 @@ def static_cache(work: Workload) -> Comparison:
 
 def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
     """Forward pass with global attention in every third layer and windows of 128 in the others, as in ModernBERT."""
-    batches, layers, train = make_batches(work), our_config(work).num_hidden_layers, kind != "encoder"
+    batches, layers = make_batches(work), our_config(work).num_hidden_layers
     kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
 
     def ours(layer_types: list[str]) -> nn.Module:
         return stacks.stock(our_config(work, layer_types=layer_types, sliding_window=64), kind)
 
-    peer = "modernbert, sparse" if train else "modernbert"
+    peer = "modernbert" if kind == "encoder" else "modernbert, sparse"
     makers = {
         OURS: lambda: ours(kinds),
         peer: lambda: MAKERS[kind][peer](work, kind, layer_types=kinds, local_attention=128),
         "ours, all layers local": lambda: ours(["sliding_attention"] * layers),
     }
-    contenders = []
-    for name in chosen(list(makers), work):
-        model = prepared(makers[name](), work, train)
-        if train:
-            inputs = [{**given, "labels": batch.masked_lm_labels()} for batch, given in with_inputs(batches)]
-            contenders.append(Contender(name, steps(model, inputs, work)))
-        else:
-            contenders.append(Contender(name, forward_only(model, batches, work)))
+    contenders = [Contender(name, work_of(makers[name](), batches, work, kind)) for name in chosen(list(makers), work)]
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
@@ -229,12 +226,10 @@ def number_types(work: Workload) -> Comparison:
 def compare_ways(work: Workload, ways: dict[str, dict[str, object]]) -> Comparison:
     """Steps of our masked language model with some options of the workload changed."""
     batches = make_batches(work)
-    inputs = [{**given, "labels": batch.masked_lm_labels()} for batch, given in with_inputs(batches)]
     contenders = []
     for name in chosen(list(ways), work):
         own = dataclasses.replace(work, **ways[name])
-        model = prepared(MAKERS["mlm"][OURS](own, "mlm"), own, train=True)
-        contenders.append(Contender(name, steps(model, inputs, own)))
+        contenders.append(Contender(name, work_of(MAKERS["mlm"][OURS](own, "mlm"), batches, own, "mlm")))
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
