@@ -5,6 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from ...model.tokenization_roformer_lite import RoFormerLiteTokenizer
+
+# Of tokenizers that call their backend by one of these, it gives the same ids by itself, and a sixth faster without
+# the places of the tokens in the text.
+_IDS_OF_BACKEND = TokenizersBackend._encode_plus, RoFormerLiteTokenizer._encode_plus
 
 
 @dataclass(frozen=True)
@@ -47,16 +54,30 @@ class BlockCutter:
     def _rest(self, parts: list[np.ndarray], capacity: int) -> Iterator[np.ndarray]:
         if self.is_causal and parts:
             parts = [*parts, np.array([self.end])]
-        ids = np.concatenate(parts) if parts else np.array([])
-        if len(ids):
-            yield from map(self._framed, np.array_split(ids, -(-len(ids) // capacity)))
+        if not parts:
+            return
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        number = -(-len(ids) // capacity)
+        for block in range(number):
+            yield self._framed(ids[len(ids) * block // number : len(ids) * (block + 1) // number])
 
     def _framed(self, ids: np.ndarray) -> np.ndarray:
-        return ids if self.is_causal else np.concatenate(([self.start], ids, [self.end]))
+        if self.is_causal:
+            return ids
+        framed = np.empty(len(ids) + 2, ids.dtype)
+        framed[0], framed[1:-1], framed[-1] = self.start, ids, self.end
+        return framed
 
 
 def token_ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:
     """The token ids of each text, without special tokens."""
+    if getattr(type(tokenizer), "_encode_plus", None) in _IDS_OF_BACKEND:
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = tokenizer.split_special_tokens
+        encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
