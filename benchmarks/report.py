@@ -100,7 +100,8 @@ def load(directory: Path) -> list[dict[str, Any]]:
     paths = sorted(directory.glob("*.json"))
     if not paths:
         raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")
-    return [json.loads(path.read_text()) for path in paths]
+    results = [json.loads(path.read_text()) for path in paths]
+    return [result for result in results if "contenders" in result]  # others have tables of their own
 
 
 def markdown(directory: Path) -> str:

@@ -17,6 +17,7 @@ from benchmarks import by_length, inference, kernels, long_texts, rates, stacks 
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
+from benchmarks.report import markdown  # noqa: E402
 from benchmarks.suites import suite  # noqa: E402
 from benchmarks.tasks import TASKS, prepared  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
@@ -215,6 +216,12 @@ def test_engines_are_compared(kind, tmp_path):
 def test_an_unknown_engine_is_refused():
     with pytest.raises(SystemExit, match="engines='tensorrt' is not known; it must be one of torch-bfloat16"):
         inference.main(["--engines", "torch", "tensorrt"])
+
+
+def test_the_published_table_is_that_of_the_published_results():
+    folder = ROOT / "benchmarks"
+    rows = markdown(folder / "results" / "cpu").replace(" cpu vocabulary", ", vocabulary").replace(" cpu", "")
+    assert rows in (folder / "README.md").read_text("utf-8") and len(rows.splitlines()) > 30
 
 
 def test_suites_name_tasks():

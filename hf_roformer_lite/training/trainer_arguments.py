@@ -1,5 +1,6 @@
 """transformers' training arguments with the fields and defaults of this package."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +43,9 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
-        if self.bf16 and not torch.accelerator.is_available():
-            self.use_cpu = True  # which transformers wants to be told
+        by_deepspeed = self.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+        if not torch.accelerator.is_available() and (self.bf16 or not by_deepspeed):
+            self.use_cpu = True  # else transformers refuses bfloat16, and of several processes each is alone
         optim, known = self.optim, [MUON, *(name.value for name in OptimizerNames)]
         if optim not in known:
             raise InputError(f"--optim {optim} must be one of {', '.join(known)}")

@@ -15,7 +15,7 @@ EXAMPLES = ROOT / "examples" / "distributed"
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
     "--vocab_size 300 --block_size 16 --line_by_line true --max_steps 4 --save_strategy no --eval_strategy no "
-    "--baselines false --use_cpu true --disable_tqdm true"
+    "--baselines false --disable_tqdm true"
 ).split()
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 STAND_INS = {
