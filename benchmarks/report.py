@@ -97,11 +97,11 @@ def save(result: dict[str, Any], directory: Path) -> None:
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
-    paths = sorted(directory.glob("*.json"))
-    if not paths:
+    results = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
+    results = [result for result in results if "contenders" in result]  # others have tables of their own
+    if not results:
         raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")
-    results = [json.loads(path.read_text()) for path in paths]
-    return [result for result in results if "contenders" in result]  # others have tables of their own
+    return results
 
 
 def markdown(directory: Path) -> str:

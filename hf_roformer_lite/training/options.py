@@ -119,6 +119,8 @@ class TrainOptions:
             training["num_train_epochs"] = None
         if args.may_choose_type:
             training["bf16"] = None
+        if args.cpu_follows_launcher:
+            training["use_cpu"] = False  # as in a command without a launcher, which may begin or end the training
         training[DEVICES] = devices_of(args)
         options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
         return {name: _plain(value) for name, value in options.items() if name not in free}

@@ -43,9 +43,11 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.greater_is_better = False  # transformers takes the largest value of all but losses for the best
         if not torch.cuda.is_available():
             self.dataloader_pin_memory = False  # pinning is useless there, and torch warns about it
-        by_deepspeed = self.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-        if not torch.accelerator.is_available() and (self.bf16 or not by_deepspeed):
-            self.use_cpu = True  # else transformers refuses bfloat16, and of several processes each is alone
+        if self.bf16 and not torch.accelerator.is_available():
+            self.use_cpu = True  # which transformers wants to be told
+        self.cpu_follows_launcher = not self.use_cpu and self._is_launched_on_a_cpu()
+        if self.cpu_follows_launcher:
+            self.use_cpu = True  # else accelerate starts no process group, and each process believes that it is alone
         optim, known = self.optim, [MUON, *(name.value for name in OptimizerNames)]
         if optim not in known:
             raise InputError(f"--optim {optim} must be one of {', '.join(known)}")
@@ -56,6 +58,11 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.optim = optim
         is_given = self.bf16 is not None or self.mixed_precision != "no" or self.bf16_full_eval
         self.may_choose_type = not (is_given or self.torch_compile or self.shard_weights)
+
+    def _is_launched_on_a_cpu(self) -> bool:
+        """Whether this is one of several processes without an accelerator. DeepSpeed starts its own group."""
+        by_deepspeed = self.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+        return "LOCAL_RANK" in os.environ and not (by_deepspeed or torch.accelerator.is_available())
 
     def take_type(self, bf16: bool) -> None:
         """Train in bfloat16, or in float32, where the user has left it open (`may_choose_type`)."""

@@ -3,6 +3,7 @@
 import pytest
 
 from hf_roformer_lite.cli import main
+from hf_roformer_lite.commands.train import parse_options
 from hf_roformer_lite.training.trainer_arguments import RoFormerLiteTrainingArguments
 
 CASES = {
@@ -37,3 +38,13 @@ def test_epochs_follow_the_data(examples, epochs, tmp_path):
     told = RoFormerLiteTrainingArguments(str(tmp_path / "out"), num_train_epochs=7, use_cpu=True)
     told.follow_data(examples)
     assert told.num_train_epochs == 7
+
+
+def test_a_launcher_changes_nothing_that_a_training_is_known_by(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("a line\n")
+    command = ["--train_file", str(tmp_path / "text.txt"), "--output_dir", str(tmp_path / "model")]
+    alone = parse_options("mlm", command)
+    monkeypatch.setattr(RoFormerLiteTrainingArguments, "_is_launched_on_a_cpu", lambda self: True)
+    launched = parse_options("mlm", command)
+    assert launched.training.use_cpu and not alone.training.use_cpu
+    assert launched.identity() == alone.identity()

@@ -26,6 +26,7 @@ def test_token_ids_are_those_of_a_call(tokenizer, split_special_tokens):
         each.split_special_tokens = split_special_tokens
         wanted = each(TEXTS, add_special_tokens=False)["input_ids"]
         each(TEXTS, padding=True, truncation=True, max_length=4)  # which a backend remembers
+        each.backend_tokenizer.encode_special_tokens = not split_special_tokens
         assert [ids.tolist() for ids in token_ids(TEXTS, each)] == wanted
         each.split_special_tokens = False
 
@@ -51,5 +52,5 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
         assert [token for block in inner for token in block] == whole
         assert len(found) == ceil(len(whole) / (16 if is_causal else 14))
         sizes = [len(block) for block in found]
-        assert max(sizes, default=0) <= 16 and (len(sizes) < 2 or sizes[-1] >= 7)
+        assert max(sizes, default=0) <= 16 and (len(sizes) < 2 or sizes[-2] - sizes[-1] in (0, 1))
         assert is_causal or all((block[0], block[-1]) == (1, 2) for block in found)

@@ -17,7 +17,7 @@ OPTIONS = (
     "--vocab_size 300 --block_size 16 --line_by_line true --max_steps 4 --save_strategy no --eval_strategy no "
     "--baselines false --disable_tqdm true"
 ).split()
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 STAND_INS = {
     "scontrol": 'test "$*" = "show hostnames node[1]" && echo 127.0.0.1',
     "srun": 'test "$1" = --kill-on-bad-exit=1 && shift && exec "$@"',

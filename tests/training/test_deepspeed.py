@@ -15,7 +15,7 @@ from test_other_devices import HERE, command
 from hf_roformer_lite.cli import main
 
 # Without a GPU accelerate starts no process group unless the backend is named.
-ON_A_CPU = ["--ddp_backend", "gloo"]
+ON_A_CPU = ["--ddp_backend", "gloo", "--use_cpu", "false"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
 
 

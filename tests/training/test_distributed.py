@@ -32,6 +32,7 @@ from distributed_worker import with_trainer as trained
 from safetensors.torch import load_file
 from toy_training import HEADS, make_model
 
+pytestmark = pytest.mark.slow  # pairs of processes; a quicker one is in tests/commands/test_cli_processes.py
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
@@ -125,7 +126,6 @@ def test_shards_equal_the_whole(way, name, two, out):
     torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
 
 
-@pytest.mark.slow
 def test_damaged_checkpoints_are_refused_by_every_process(tmp_path):
     """Each file of a checkpoint of two processes missing, cut and empty: data-parallel by the command, then in the
     shards of FSDP2."""
@@ -151,7 +151,6 @@ def commands_of(page: Path) -> list[str]:
     return [command for block in blocks for command in block.replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.slow
 def test_command_of_the_docs_on_two_machines(tmp_path):
     """Two launchers that know nothing of each other but an address, and share the output directory."""
     (command,) = [c for c in commands_of(ROOT / "docs" / "devices.md") if "--machine_rank" in c]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -58,8 +59,9 @@ class BlockCutter:
             return
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         number = -(-len(ids) // capacity)
-        for block in range(number):
-            yield self._framed(ids[len(ids) * block // number : len(ids) * (block + 1) // number])
+        borders = [-(-len(ids) * block // number) for block in range(number + 1)]  # longer ones first
+        for start, end in pairwise(borders):
+            yield self._framed(ids[start:end])
 
     def _framed(self, ids: np.ndarray) -> np.ndarray:
         if self.is_causal:
