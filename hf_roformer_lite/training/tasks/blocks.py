@@ -55,11 +55,12 @@ class BlockCutter:
     def _rest(self, parts: list[np.ndarray], capacity: int) -> Iterator[np.ndarray]:
         if self.is_causal and parts:
             parts = [*parts, np.array([self.end])]
-        if not parts:
+        length = sum(map(len, parts))
+        if not length:
             return
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        number = -(-len(ids) // capacity)
-        borders = [-(-len(ids) * block // number) for block in range(number + 1)]  # longer ones first
+        number = -(-length // capacity)
+        borders = [-(-length * block // number) for block in range(number + 1)]  # the longer ones first
         for start, end in pairwise(borders):
             yield self._framed(ids[start:end])
 
