@@ -1,6 +1,7 @@
 """The number of devices that a training runs on, and continuing it on another number."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ _FOR_A_NUMBER = ("packing", "max_tokens_per_batch", "streaming", "prepared")
 def devices_of(args: TrainingArguments) -> int:
     """How many devices share the rows of a step."""
     return args.world_size * max(1, args.n_gpu)
+
+
+def is_by_deepspeed(args: TrainingArguments) -> bool:
+    """Whether DeepSpeed trains: by an option, or by `accelerate launch`, which sets the variable."""
+    return bool(args.deepspeed) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 class ProcessCount(TrainerCallback, ExportableState):

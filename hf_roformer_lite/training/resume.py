@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..output_directory import RESULTS_FILE, write_whole_file
-from .devices import DEVICES, processes_of, same_steps, without_devices
+from .devices import DEVICES, is_by_deepspeed, processes_of, same_steps, without_devices
 from .lock import LOCK_FILE
 from .sharded_files import check_nothing_but_data
 from .shards import OPTIMIZER_SHARDS
@@ -174,7 +174,7 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
         InputError: naming the file that is missing or damaged.
     """
     require_checkpoint(checkpoint)
-    if args.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+    if is_by_deepspeed(args):
         _check_deepspeed(checkpoint, args.world_size)
         return
     processes = processes_of(checkpoint) or args.world_size

@@ -9,6 +9,7 @@ from transformers.training_args import OptimizerNames
 
 from ..errors import InputError
 from .arguments import OwnTrainingArguments
+from .devices import is_by_deepspeed
 from .metrics import LOWER_IS_BETTER
 from .muon import MUON
 from .publishing_arguments import HubArguments
@@ -61,8 +62,7 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
 
     def _is_launched_on_a_cpu(self) -> bool:
         """Whether this is one of several processes without an accelerator. DeepSpeed starts its own group."""
-        by_deepspeed = self.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-        return "LOCAL_RANK" in os.environ and not (by_deepspeed or torch.accelerator.is_available())
+        return "LOCAL_RANK" in os.environ and not (is_by_deepspeed(self) or torch.accelerator.is_available())
 
     def take_type(self, bf16: bool) -> None:
         """Train in bfloat16, or in float32, where the user has left it open (`may_choose_type`)."""

@@ -25,12 +25,12 @@ from hf_roformer_lite.training.tasks.language_model import MaskedLMTask
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """A prepared directory, with 40 held-out rows."""
-    folder, random = tmp_path_factory.mktemp("prepared"), np.random.default_rng(0)
-    words = "a river runs past the old house and nobody knows how far it will go".split()
-    lines = [" ".join(random.choice(words, random.integers(1, 30))) for _ in range(400)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), "utf-8")
-    options = ["--num_proc", "1", "--block_size", "16", "--vocab_size", "300", "--output_dir", str(folder / "whole")]
-    assert main(["prepare", "mlm", "--train_file", str(folder / "rows.jsonl"), *options]) == 0
+    folder = tmp_path_factory.mktemp("prepared")
+    lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
+    (folder / "lines.txt").write_text(lines, "utf-8")
+    options = ["--line_by_line", "--num_proc", "1", "--block_size", "16", "--vocab_size", "300"]
+    files = ["--train_file", str(folder / "lines.txt"), "--output_dir", str(folder / "whole")]
+    assert main(["prepare", "mlm", *files, *options]) == 0
     return folder / "whole"
 
 

@@ -1,4 +1,4 @@
-"""`roformer-lite prepare`: the blocks that training would make, held-out rows, and directories that are not whole."""
+"""`roformer-lite prepare`: the blocks that training would make, held-out rows, and what is refused."""
 
 import json
 import os
