@@ -9,12 +9,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import HfArgumentParser, PreTrainedModel
@@ -22,7 +25,7 @@ from transformers import HfArgumentParser, PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 from hf_roformer_lite.training.shards import in_shards
 
-WAYS = ("ddp", "fsdp2")
+WAYS = ("ddp", "fsdp2", "zero2")
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
@@ -35,13 +38,13 @@ class Step:
     batch: int = field(default=16, metadata={"help": "rows of a process"})
     seq: int = field(default=128, metadata={"help": "tokens of a row"})
     rounds: int = field(default=8, metadata={"help": "measured steps, after two others"})
-    way: str | None = field(default=None, metadata={"help": "what a launched process measures: ddp or fsdp2"})
+    way: str | None = field(default=None, metadata={"help": "what a launched process measures: ddp, fsdp2 or zero2"})
     paper: bool = field(default=False, metadata={"help": "only print what many GPUs would do, on paper"})
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
 
 class SentBytes(TorchDispatchMode):
-    """Counts what this process sends by the collectives of FSDP2, as a ring sends them."""
+    """Counts what this process sends by collectives, as a ring sends them."""
 
     def __init__(self):
         super().__init__()
@@ -53,6 +56,8 @@ class SentBytes(TorchDispatchMode):
             self.bytes += args[1].nbytes * others
         elif func is torch.ops.c10d._reduce_scatter_base_.default:  # all parts but the own one leave
             self.bytes += args[0].nbytes * others
+        elif func is torch.ops.c10d.allreduce_.default:  # sums are scattered, and then gathered
+            self.bytes += sum(tensor.nbytes for tensor in args[0]) * 2 * others / (others + 1)
         return func(*args, **(kwargs or {}))
 
 
@@ -63,23 +68,18 @@ def measure_worker(step: Step) -> dict[str, float]:
     processes = int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
     config = RoFormerLiteConfig.from_preset(step.size, vocab_size=step.vocab_size)
-    model: torch.nn.Module = RoFormerLiteForMaskedLM(config).train()
+    model = RoFormerLiteForMaskedLM(config).train()
     weights = sum(weight.numel() for weight in model.parameters())
-    sent = SentBytes()
-    if processes > 1:
-        model = in_shards(model, processes) if step.way == "fsdp2" else _with_counted_hook(model, sent)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    train_on = _training_step(model, step.way if processes > 1 else None, processes)
     torch.manual_seed(dist.get_rank())
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
     labels = torch.where(torch.rand(ids.shape) < 0.15, ids, -100)
-    seconds, busy = [], []
+    sent, seconds, busy = SentBytes(), [], []
     for _ in range(step.rounds + 2):
         dist.barrier()
         sent.bytes, started, started_busy = 0.0, time.perf_counter(), time.process_time()
         with sent:
-            model(input_ids=ids, labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+            train_on(input_ids=ids, labels=labels)
         seconds.append(time.perf_counter() - started)
         busy.append(time.process_time() - started_busy)
     result = {
@@ -95,30 +95,47 @@ def measure_worker(step: Step) -> dict[str, float]:
     return result
 
 
-def _with_counted_hook(model: PreTrainedModel, sent: SentBytes) -> DistributedDataParallel:
-    """DDP whose buckets of gradients are counted as a ring sends them: 2 (n - 1) / n of their bytes."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
+    """A whole step of a model on one batch, with the weights joined by `way` to those of the other processes."""
+    joined: nn.Module = in_shards(model, processes) if way == "fsdp2" else model
+    optimizer = torch.optim.AdamW(joined.parameters(), lr=1e-4)
+    if way == "zero2":
+        import deepspeed
 
-    def counted(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        processes = dist.get_world_size()
-        sent.bytes += 2 * (processes - 1) / processes * bucket.buffer().nbytes
-        return allreduce_hook(group, bucket)
+        settings = {
+            "train_micro_batch_size_per_gpu": 1,  # asked for, and only logged
+            "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True,  # torch's AdamW, as in the other ways
+        }
+        engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)[0]
 
-    wrapped = DistributedDataParallel(model)
-    wrapped.register_comm_hook(None, counted)
-    return wrapped
+        def by_engine(**inputs: torch.Tensor) -> None:
+            engine.backward(engine(**inputs).loss)
+            engine.step()
+
+        return by_engine
+    if way == "ddp":
+        joined = DistributedDataParallel(model)
+
+    def by_hand(**inputs: torch.Tensor) -> None:
+        joined(**inputs).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return by_hand
 
 
 def measure_here(step: Step) -> list[dict[str, Any]]:
-    """Each way with one and with two processes of one thread each, by torchrun."""
+    """One process, and two joined in each way, of one thread each; ZeRO 2 only where DeepSpeed is installed."""
     options = [f"--{name}={getattr(step, name)}" for name in ("size", "vocab_size", "batch", "seq", "rounds")]
     rows = []
-    for way, processes in (("ddp", 1), ("ddp", 2), ("fsdp2", 2)):
+    ways = [way for way in WAYS if way != "zero2" or find_spec("deepspeed")]
+    for way, processes in ((ways[0], 1), *((way, 2) for way in ways)):
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
         worker = ["-m", "benchmarks", "processes", *options, "--way", way]
         done = subprocess.run(
             [sys.executable, *launcher, *worker],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
