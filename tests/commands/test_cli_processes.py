@@ -53,6 +53,7 @@ def losses(model: Path) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
+@pytest.mark.slow
 def test_killed_training_ends_as_if_nothing_had_happened(data, tmp_path, one_thread, capsys):
     schedule = "--max_steps 60 --max_tokens_per_batch 400 --save_strategy steps --save_steps 20".split()
     command = ["train", "seq2seq", *data, *OPTIONS, *schedule]
@@ -79,6 +80,7 @@ def test_killed_training_ends_as_if_nothing_had_happened(data, tmp_path, one_thr
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_that_accumulates(data, tmp_path, one_thread):
     """The batches of a step are the same, shared by two processes or one after the other in one (but at the end of an
     epoch whose number of batches is odd: two processes then repeat one)."""

@@ -21,6 +21,7 @@ from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 LINES = ["one two three four five six", "two four six eight ten", "three six nine twelve"] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["grouped-gated-rms", "sliding", "learned-typed", "partial-rotary-value"])
 def test_continuous_batching(name, backend, generator):

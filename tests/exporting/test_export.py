@@ -49,6 +49,7 @@ def assert_same_everywhere(model, exported, name: str) -> None:
         torch.testing.assert_close(exported(**inputs)[name], expected, rtol=0, atol=1e-5, msg=f"{rows} x {length}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["partial-rotary-value", "parallel-heads", "walkthrough"])
 def test_torch_takes_any_size(name):
     model = build(RoFormerLiteModel, stack_config(name))
@@ -67,6 +68,7 @@ def test_torch_export_alone():
         torch.testing.assert_close(program(**inputs).last_hidden_state, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "pooling"), [("sliding", "mean"), ("learned-typed", "last")])
 def test_onnx_takes_any_size(name, pooling):
     model = build(RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))

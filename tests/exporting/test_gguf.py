@@ -118,6 +118,7 @@ def test_embeddings_and_ids(kind, quantization, tokenizer, tmp_path):
         assert cosine >= (0.999 if quantization else 0.99999), line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs the books of shared/data")
 @pytest.mark.parametrize("books", ["gutenberg_en", "zh_novels"])
 def test_same_ids_of_books(books, tokenizer, tmp_path):

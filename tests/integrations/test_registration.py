@@ -21,6 +21,7 @@ def test_import_loads_no_torch():
     assert loaded == "False" and "'RoFormerLiteModel'" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -94,6 +95,7 @@ def test_a_model_that_cannot_be_imported_is_an_error():
     assert done.returncode == 1 and "parallel_heads" in done.stderr.splitlines()[-1], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["_config_mapping", "_reverse_config_mapping", "_model_mapping", "_modules"])
 @pytest.mark.parametrize("first", ["import hf_roformer_lite", "import hf_roformer_lite.model.layers"])
 def test_without_the_private_tables_of_transformers(table, first):

@@ -110,6 +110,7 @@ def test_each_stack_on_a_backend_of_its_own(encoder, decoder, spare_rows, ragged
         torch.testing.assert_close(model(**inputs, use_cache=False).logits, expected, **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_flex_attention_compiled(ragged_input):
     sdpa = build(RoFormerLiteModel, stack_config("default", "sdpa"))
     flex = build(RoFormerLiteModel, stack_config("default", "flex_attention"))

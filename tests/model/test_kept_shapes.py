@@ -22,6 +22,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(onednn_linear is None, reason="this torch is built without oneDNN")
 @pytest.mark.parametrize(("given", "set_to", "last"), [(None, CACHED_SHAPES, "miss"), ("1024", "1024", "hit")])
 def test_the_oldest_shape_is_dropped(given, set_to, last):

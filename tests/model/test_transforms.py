@@ -110,6 +110,7 @@ def test_forward_mode_of_padded_input():
     torch.testing.assert_close(jvp(states, (vectors,), (direction,))[1], numeric, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("items", [None, 9])
 @pytest.mark.parametrize("model_class", HEADS)
 def test_compiled_training_step(model_class, items):

@@ -139,6 +139,7 @@ def test_stock_collator_builds_the_decoder_input():
     assert (batch["decoder_input_ids"][0, int(real.sum()) + 1 :] == pad).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
 def test_torch_compile(kind):
     batch = {key: torch.stack([row[key] for row in make_rows(kind)]) for key in make_rows(kind)[0]}

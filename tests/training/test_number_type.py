@@ -47,9 +47,8 @@ def same_weights(first: str, second: str) -> bool:
 
 
 @HALF
-@pytest.mark.parametrize(
-    "way", ["causal", *(pytest.param(way, marks=pytest.mark.slow) for way in ("stream", "by-tokens"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["causal", "stream", "by-tokens"])
 def test_the_trial_changes_nothing_but_the_type(way, monkeypatch, capsys):
     for least, bf16, said in ((1e9, "false", "training in float32"), (0, "true", "training in bfloat16")):
         monkeypatch.setattr(number_type, "MIN_GAIN", least)

@@ -47,6 +47,7 @@ def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool
     return bool(theirs) and all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
 
+@pytest.mark.slow
 def test_encoder_below_a_new_decoder(folder, tmp_path, capsys):
     start = ["--train_file", folder / "pairs.tsv", "--encoder_name_or_path", folder / "encoder"]
     out = train("seq2seq", tmp_path / "m", *start, "--size", "tiny", *UNCHANGED)

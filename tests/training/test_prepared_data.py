@@ -74,6 +74,7 @@ def test_blocks_are_those_of_a_training_on_the_files(texts, tokenizer, task, tmp
     assert manifest.documents == 1 + 392 and manifest.held_out == {}
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_as_one(texts, tokenizer, monkeypatch):
     monkeypatch.setattr("hf_roformer_lite.training.corpus.tokenising._BATCH_CHARACTERS", 2_000)
     for number in (1, 2):
@@ -101,6 +102,7 @@ def test_hold_out(most, amount):
     assert len(held) == amount and kept + list(held) == rows
 
 
+@pytest.mark.slow
 def test_a_new_process_prepares(texts, tokenizer):
     """One that has imported nothing yet: a circle of imports shows in no other."""
     options = ["--train_file", texts / "rows.jsonl", "--tokenizer", tokenizer, "--num_proc", 1]

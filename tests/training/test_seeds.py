@@ -73,6 +73,7 @@ def killed(folder: Path, name: str, seed: str, step: int) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, capsys):
     results = results_of(folder / "whole")
     several, alone = results["seeds"], {}
@@ -97,6 +98,7 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, capsys
     assert not (folder / "whole.training").exists()
 
 
+@pytest.mark.slow
 def test_card_and_summary_say_which_seed_was_kept_and_why(folder, capsys):
     assert main(command(folder, "shown", "--seeds", *SEEDS)) == 0
     shown = capsys.readouterr()

@@ -108,6 +108,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict]]:
     return folder, {task: train(folder, task, data[task], task, more.get(task, [])) for task in data}
 
 
+@pytest.mark.slow
 def test_a_fresh_process_opens_them_and_goes_on(trained):
     folder, _ = trained
     command = [sys.executable, "-c", REOPEN, str(folder), json.dumps(TEXTS)]
@@ -214,6 +215,7 @@ def test_the_modules_of_a_given_model_are_kept(trained):
         assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained

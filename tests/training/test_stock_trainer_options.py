@@ -166,6 +166,7 @@ def count_forwards(model) -> list[int]:
     return calls
 
 
+@pytest.mark.slow
 def test_batch_size_is_found(tmp_path):
     sizes = []
 
@@ -234,6 +235,7 @@ def test_best_model_is_loaded_at_the_end(kind, tmp_path):
     assert all(torch.equal(weight, saved[name]) for name, weight in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_hyperparameter_search(tmp_path):
     widths = []
 
