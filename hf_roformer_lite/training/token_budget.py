@@ -1,5 +1,6 @@
 """Batches with a limit on their tokens, not on their rows."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -62,11 +63,20 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
 def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
     """The smallest number of batches with which none that `deal` makes can have more than `max_tokens` tokens."""
-    longest_first = np.sort(lengths)[::-1]
-    batches = max(1, -(-int(longest_first.sum()) // max_tokens))
-    while longest_first[::batches].sum() > max_tokens:
+    batches = max(1, -(-int(lengths.sum()) // max_tokens))
+    while largest_batch(lengths, batches) > max_tokens:
         batches += 1
     return batches
+
+
+def most_examples(lengths: np.ndarray, num_batches: int, max_tokens: int) -> int:
+    """How many of the first examples `deal` can give to `num_batches` without one of more than `max_tokens` tokens."""
+    return bisect_right(range(1, len(lengths) + 1), max_tokens, key=lambda n: largest_batch(lengths[:n], num_batches))
+
+
+def largest_batch(lengths: np.ndarray, num_batches: int) -> int:
+    """The most tokens that a batch made by `deal` can have: the longest example of every round."""
+    return int(np.sort(lengths)[::-1][::num_batches].sum())
 
 
 def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """The order of a corpus: every block in each pass, balanced ranks, packed rows, mixtures, and how it is continued."""
 
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from transformers import DataCollatorForLanguageModeling
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM, RoFormerLiteTokenizer
 from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.corpus import order
+from hf_roformer_lite.training.corpus import order, stream
 from hf_roformer_lite.training.corpus.corpus import BatchCollator, Corpus
 from hf_roformer_lite.training.corpus.order import Batch, CorpusBatchSampler, StepSize
 from hf_roformer_lite.training.corpus.packing import best_fit
+from hf_roformer_lite.training.corpus.stream import StreamedBatches
 from hf_roformer_lite.training.tasks.masking import MaskingCollator
 
 PACKED, BY_TOKENS, BY_ROWS = StepSize(4, packing=128), StepSize(1, max_tokens=2_000), StepSize(8)
@@ -99,6 +101,26 @@ def test_ranks_get_the_same_number_of_tokens(size, ranks):
     assert spread.max() < 0.05 and tokens.shape[1] > 20
     assert tokens.mean() > (0.99 if size.packing else 0.9) * (size.max_tokens or size.rows * size.packing)
     assert tokens.max() <= (size.max_tokens or size.rows * size.packing)
+
+
+@pytest.mark.parametrize("size", [StepSize(8, packing=128), BY_TOKENS])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_of_a_stream_get_the_same_number_of_tokens(size, ranks, monkeypatch):
+    """Each makes its batches alone; a pass of a rank is not a whole number of windows."""
+    monkeypatch.setattr(stream, "_WINDOW_TOKENS", 100_000)
+    tokenizer = RoFormerLiteTokenizer.train(["some words to learn from"] * 3, vocab_size=300)
+    lengths = MadeBlocks(800).lengths_of_blocks
+    rows = [{"document": str(number), "text": "a " * length} for number, length in enumerate(lengths)]
+    text = SimpleNamespace(
+        rows=lambda share, shares: rows[share::shares],
+        tokenizer=tokenizer,
+        args=SimpleNamespace(block_size=128),
+        task=SimpleNamespace(is_causal=False),
+    )
+    shares = [islice(StreamedBatches(text, size, 1, rank, ranks), 200) for rank in range(ranks)]
+    tokens = np.array([[sum(len(row["input_ids"]) for row in batch.items) for batch in share] for share in shares])
+    spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
+    assert spread.max() < 0.05 and tokens.max() <= (size.max_tokens or size.rows * size.packing)
 
 
 @pytest.mark.parametrize("size", [PACKED, BY_TOKENS, BY_ROWS])

@@ -14,7 +14,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from ...errors import InputError
-from ..token_budget import deal, fewest_batches
+from ..token_budget import deal, most_examples
 from .packing import Item, best_fit
 
 WINDOW_CHUNKS = 64  # 8 million tokens, which are 34 MB of memory
@@ -76,12 +76,12 @@ class StepSize(NamedTuple):
             For each step and rank the items, and the numbers of the blocks that are left for the next window.
         """
         if self.max_tokens:
-            batches = -(-fewest_batches(lengths, self.max_tokens) // ranks) * ranks
-            if batches > len(items):
+            batches = int(lengths.sum()) // self.max_tokens // ranks * ranks
+            if not batches:
                 return Steps([], items)
-            dealt = deal(lengths, batches, random)
-            groups = balanced(dealt, lengths, ranks, random)
-            return Steps([[[[int(items[i])] for i in batch] for batch in group] for group in groups], items[:0])
+            taken = most_examples(lengths, batches, self.max_tokens)  # the rest would make a batch that is less full
+            groups = balanced(deal(lengths[:taken], batches, random), lengths, ranks, random)
+            return Steps([[[[int(items[i])] for i in batch] for batch in group] for group in groups], items[taken:])
         if not self.packing:
             each = self.rows * ranks
             whole = len(items) // each * each
@@ -89,12 +89,12 @@ class StepSize(NamedTuple):
             return Steps(shared.tolist(), items[whole:])
         bins = best_fit(lengths, self.packing)
         bins.sort(key=lambda item: -lengths[item].sum())
-        whole = len(bins) // (self.rows * ranks) * self.rows * ranks  # the least full are packed again
+        each = self.rows * ranks
+        whole = max(0, len(bins) // each - 1) * each  # the least full, a step of them at least, are packed again
         groups = balanced(bins[:whole], lengths, ranks, random)
-        steps = [
-            [[items[group[rank]].tolist() for group in groups[at : at + self.rows]] for rank in range(ranks)]
-            for at in range(0, len(groups), self.rows)
-        ]
+        tokens = np.array([sum(lengths[item].sum() for item in group) for group in groups])
+        dealt = deal(tokens, whole // each, random)  # each step gets fuller and less full ones
+        steps = [[[items[groups[i][rank]].tolist() for i in step] for rank in range(ranks)] for step in dealt]
         left = [place for item in bins[whole:] for place in item]
         return Steps(steps, items[sorted(left)])
 

@@ -92,8 +92,9 @@ class TextStream:
 class StreamedBatches(torch.utils.data.IterableDataset):
     """The batches of one rank from a stream, for `BatchCollator`.
 
-    Blocks are shuffled within windows of a million tokens. A training that continues reads and tokenises again what
-    was read before, which takes as long as it took then, but comes to the same token.
+    Blocks are shuffled within windows of a million tokens. The last blocks of a pass share theirs with the first ones
+    of the next, as a small window would leave batches that are not full. A training that continues reads and tokenises
+    again what was read before, which takes as long as it took then, but comes to the same token.
 
     Args:
         stream: With its tokenizer.
@@ -126,19 +127,20 @@ class StreamedBatches(torch.utils.data.IterableDataset):
     def _windows(self, share: int, shares: int) -> Iterator[list[np.ndarray]]:
         stream, tokenizer = self.stream, self.stream.tokenizer
         cutter = BlockCutter.of(tokenizer, stream.args.block_size, stream.task.is_causal)
+        window, tokens = [], 0
         while True:
-            window, tokens, is_empty = [], 0, True
+            is_short = True  # a pass in which no window was filled is one itself
             for ids in cutter.blocks(tokenised(stream.rows(share, shares), tokenizer)):
-                is_empty = False
                 window.append(ids)
                 tokens += len(ids)
                 if tokens >= _WINDOW_TOKENS:
                     yield window
-                    window, tokens = [], 0
-            if is_empty:
+                    window, tokens, is_short = [], 0, False
+            if is_short and not window:
                 raise InputError(
                     f"{stream.source.name}: there is no document for process {share + 1} of {shares}; give more "
                     "documents or fewer processes"
                 )
-            if window:
+            if is_short:
                 yield window
+                window, tokens = [], 0
