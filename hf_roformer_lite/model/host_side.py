@@ -1,4 +1,5 @@
-"""What the host works out for a batch: tensors are read from their device at once, and index tensors sent in one copy.
+"""What the host works out for a batch: masks and labels are read from their device at once, and the index tensors of a
+layout, like those of the labels, are sent in one copy.
 
 Reading a number from a device waits for all the work it was given before. Sending does not wait where the memory is
 pinned. On a CPU there is nothing to read or to send, and both give back what they were given.

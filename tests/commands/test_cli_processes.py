@@ -81,14 +81,16 @@ def test_killed_training_ends_as_if_nothing_had_happened(data, tmp_path, one_thr
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_that_accumulates(data, tmp_path, one_thread):
+@pytest.mark.parametrize(("optim", "tolerance"), [("sgd", 1e-4), ("muon", 1e-3)])
+def test_two_processes_train_as_one_that_accumulates(optim, tolerance, data, tmp_path, one_thread):
     """The batches of a step are the same, shared by two processes or one after the other in one (but at the end of an
-    epoch whose number of batches is odd: two processes then repeat one)."""
+    epoch whose number of batches is odd: two processes then repeat one). Muon computes with bfloat16, and magnifies
+    rounding, though less than Adam."""
     schedule = "--max_tokens_per_batch 300 --keep_checkpoints true --save_strategy steps".split()
     end_of_config = OPTIONS.index("--vocab_size")
     options = [*OPTIONS[:end_of_config], "hidden_dropout=0.0", *OPTIONS[end_of_config:]]  # each process drops its own
     command = [*data, *options, *schedule, "--max_steps", "10", "--save_steps", "10", "--time_limit_minutes", "60"]
-    command += ["--optim", "sgd", "--learning_rate", "0.05"]  # Adam magnifies rounding
+    command += ["--optim", optim, "--learning_rate", "0.05" if optim == "sgd" else "0.002"]
     accumulating = ["--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path / "one")]
     assert main(["train", "seq2seq", *command, *accumulating]) == 0
 
@@ -98,7 +100,7 @@ def test_two_processes_train_as_one_that_accumulates(data, tmp_path, one_thread)
     assert finished.returncode == 0, finished.stderr[-3000:]
     results = json.loads((tmp_path / "two" / "results.json").read_text())
     assert results["machine"]["processes"] == 2 and results["rows"]["validation"] == 40
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name in weights[0]:
-        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10)

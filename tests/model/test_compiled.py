@@ -22,9 +22,9 @@ def rows(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
 
 
-def random_batch(kind: str, draw: random.Random) -> dict[str, torch.Tensor]:
-    ids, mask = rows([draw.randint(2, 30) for _ in range(4)])
-    target, target_mask = rows([draw.randint(2, 30) for _ in range(4)]) if kind == "pair" else (ids, mask)
+def random_batch(kind: str, draw: random.Random, number: int = 4) -> dict[str, torch.Tensor]:
+    ids, mask = rows([draw.randint(2, 30) for _ in range(number)])
+    target, target_mask = rows([draw.randint(2, 30) for _ in range(number)]) if kind == "pair" else (ids, mask)
     labels = target.masked_fill(target_mask == 0, -100)
     if kind == "mlm":
         labels = labels.masked_fill(torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)) < 0.7, -100)
@@ -42,12 +42,13 @@ def nothing_compiled_before():
     torch._dynamo.utils.counters.clear()
 
 
-def test_few_graphs_for_all_lengths():
-    """Only what is traced, without a backend that makes code of it."""
-    model, draw = MODELS["mlm"](), random.Random(0)
+@pytest.mark.parametrize("kind", MODELS)
+def test_few_graphs_for_all_lengths(kind):
+    """And numbers of rows from two on. Only what is traced, without a backend that makes code of it."""
+    model, draw = MODELS[kind](), random.Random(0)
     compiled = torch.compile(model, backend="eager")
     for number in range(100):
-        batch = random_batch("mlm", draw)
+        batch = random_batch(kind, draw, draw.randint(2, 9))
         is_training = number % 2 == 0
         model.train(is_training)
         with torch.set_grad_enabled(is_training):

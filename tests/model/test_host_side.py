@@ -8,6 +8,7 @@ from conftest import VOCAB, build, seq2seq_config, stack_config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
+from hf_roformer_lite.model.fused_cross_entropy import chunk_rows
 from hf_roformer_lite.model.host_side import move_together, on_host
 
 aten = torch.ops.aten
@@ -118,6 +119,18 @@ def test_many_tensors_go_in_one_copy(monkeypatch):
     pairs = zip(*([*held["a"], held["b"], held["c"], held["e"]] for held in (moved, value)), strict=True)
     for new, old in pairs:
         assert new is not old and new.dtype == old.dtype and torch.equal(new, old)
+
+
+def test_a_device_gets_more_at_a_time_than_a_cpu():
+    """A chunk is a launch of kernels there: 256 MiB of float32, in the LM head and in the feed-forward."""
+    assert [chunk_rows(8_192, torch.device(name)) for name in ("cpu", "cuda")] == [256, 8_192]
+    assert chunk_rows(10**7, torch.device("cuda")) == 256
+    mlp = build(RoFormerLiteForMaskedLM, stack_config(intermediate_size=1_024)).model.layers[0].mlp
+    sizes = []
+    for device, needs_grad in (("cpu", False), ("cuda", False), ("cuda", True)):
+        rows = type("Rows", (), {"device": torch.device(device), "__len__": lambda self: 10**6})()
+        sizes.append(mlp._size_of_piece(rows, needs_grad))
+    assert sizes == [2_048, 65_536, 10**6]
 
 
 def test_nothing_moves_on_a_cpu():

@@ -22,7 +22,10 @@ def test_layers_on_two_devices():
     environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-5000:]
-    differences = json.loads(done.stdout.splitlines()[-1])
+    copies, differences = map(json.loads, done.stdout.splitlines()[-2:])
+    for kind, by_lengths in copies.items():  # with few and with many groups of lengths
+        sent = 3 if kind == "seq2seq" else 2  # one for each layout, and one for the places of the labels
+        assert by_lengths == [{"read": 1, "sent": sent, "others that wait": 0}] * 2, kind
     assert "privateuseone:0', 'privateuseone:1" in differences.pop("mixed")
     assert len(differences) == 7 and max(differences.values()) < 1e-4, differences
 

@@ -1,14 +1,16 @@
 """Two devices where there are none: tensors that say where they lie, compute on the CPU, and refuse to be mixed.
 
 Run as a script, as it gives torch a backend for the rest of the process. It spreads models over both devices as
-accelerate does for `device_map`, and prints how far the results are from those of the model in one piece.
+accelerate does for `device_map`, and prints how far the results are from those of the model in one piece. Before, it
+prints what a training forward reads from its device and sends to it.
 """
 
 import json
+from collections import Counter
 
 import torch
 from accelerate import dispatch_model
-from conftest import build, seq2seq_config, stack_config
+from conftest import VOCAB, build, seq2seq_config, stack_config
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -18,6 +20,9 @@ from toy_training import make_model, make_rows
 import hf_roformer_lite as rl
 
 FIRST, SECOND = "privateuseone:0", "privateuseone:1"
+aten = torch.ops.aten
+WAITING = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten.masked_select.default}
+copies: Counter[str] = Counter()  # between host and device, and other operators that wait for the device
 
 
 class PlacedTensor(torch.Tensor):
@@ -32,6 +37,7 @@ class PlacedTensor(torch.Tensor):
         self.inner = inner
 
     def tolist(self):
+        copies["others that wait"] += 1
         return self.inner.tolist()
 
     @classmethod
@@ -47,6 +53,7 @@ def compute(function, args, kwargs):
     if len(devices) > 1 and function is not torch.ops.aten.copy_.default:
         raise RuntimeError(f"{function} got tensors on {sorted(map(str, devices))}")
     device = torch.device("cpu")
+    count(function, tensors, kwargs)
     if kwargs.get("device") is not None:
         device, kwargs = torch.device(kwargs["device"]), {**kwargs, "device": torch.device("cpu")}
     elif tensors:
@@ -58,6 +65,15 @@ def compute(function, args, kwargs):
     if device.type == "cpu":
         return result
     return tree_map(lambda value: PlacedTensor(value, device) if isinstance(value, torch.Tensor) else value, result)
+
+
+def count(function, tensors: list[torch.Tensor], kwargs) -> None:
+    is_away = bool(tensors) and tensors[0].device.type != "cpu"
+    if function is aten._to_copy.default and kwargs.get("device") is not None:
+        goes_away = torch.device(kwargs["device"]).type != "cpu"
+        copies["sent" if goes_away else "read"] += is_away != goes_away
+    is_mask = function is aten.index.Tensor and any(tensor.dtype == torch.bool for tensor in tensors[1:])
+    copies["others that wait"] += is_away and (function in WAITING or is_mask)
 
 
 class EveryOperator(TorchDispatchMode):
@@ -113,8 +129,25 @@ def results(model, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
+def copies_of_a_training_forward(kind: str, lengths: list[int]) -> dict[str, int]:
+    ids = torch.randint(5, VOCAB, (len(lengths), max(lengths)))
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    with MadeFromLists(), EveryOperator(), torch.no_grad():
+        model = make_model(kind).to(FIRST).train()
+        inputs = {key: value.to(FIRST) for key, value in inputs.items()}
+        copies.clear()
+        model(**inputs)
+    return dict(copies)
+
+
 def main() -> None:
     _setup_privateuseone_for_python_backend()
+    found = {
+        kind: [copies_of_a_training_forward(kind, lengths) for lengths in ([9, 8, 9], [20, 17, 12, 8, 5, 3, 2, 1])]
+        for kind in ("mlm", "causal", "seq2seq")
+    }
+    print(json.dumps(found))
     differences = {}
     for name, (make, places, kind) in CASES.items():
         rows = make_rows(kind)

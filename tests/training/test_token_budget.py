@@ -51,6 +51,17 @@ def test_processes_share_the_batches_evenly(world_size):
     assert interleaved[len(whole) :] == whole[: len(interleaved) - len(whole)]
 
 
+@pytest.mark.parametrize("budget", [512, 1_024])
+@pytest.mark.parametrize("world_size", [2, 4, 24, 32])
+def test_the_batches_of_a_step_have_nearly_as_many_tokens(world_size, budget):
+    """But for the last step, where the number of batches is not a multiple of the number of processes."""
+    lengths = LENGTHS * 10
+    shares = [list(TokenBudgetBatchSampler(lengths, budget, 3, rank, world_size)) for rank in range(world_size)]
+    tokens = np.array([[sum(lengths[index] for index in batch) for batch in share] for share in shares])[:, :-1]
+    spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
+    assert tokens.shape[1] > 20 and spread.max() < 0.05
+
+
 def test_resuming_skips_what_was_seen():
     """The way the Trainer does it: skip_first_batches, then set_epoch on the sampler inside."""
     sampler = TokenBudgetBatchSampler(LENGTHS, 1_024, seed=1)
