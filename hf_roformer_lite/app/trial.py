@@ -30,7 +30,7 @@ class Candidate:
 
     Args:
         mask: Number of the mask in the text, from 1.
-        token: The token as text.
+        token: The token as text; white space as a dot.
         probability: Among all tokens that are text.
     """
 
@@ -126,7 +126,7 @@ class Trial:
             logits[:, tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
             best = logits.softmax(-1).topk(count)
         return [
-            Candidate(mask, tokenizer.decode([token]).strip(), probability)
+            Candidate(mask, tokenizer.decode([token]).strip() or "·", probability)
             for mask, row in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), 1)
             for token, probability in zip(*row, strict=True)
         ]
