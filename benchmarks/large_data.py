@@ -23,10 +23,10 @@ _SENTENCES = 4, 12  # of a document
 _TOKENIZER_MB = 20
 _BATCH = 500  # documents
 
-READ = """
+CALL = """
 import json, sys
-from benchmarks.large_data import read
-print(json.dumps(read(*sys.argv[1:])))
+from benchmarks import large_data
+print(json.dumps(getattr(large_data, sys.argv[1])(*sys.argv[2:])))
 """
 
 
@@ -74,8 +74,10 @@ def measure(options: LargeDataOptions, folder: Path) -> dict[str, Any]:
     tokenizer.save_pretrained(folder / "tokenizer")
     rates = compare(options, folder, small)
     preparation = prepare(options, folder, large, folder / "prepared")
-    reading = json.loads(python(READ, str(folder / "prepared")))
-    return {"cores": os.cpu_count(), "sentences": len(sentences), **rates, "prepare": preparation, "read": reading}
+    reading = json.loads(python(CALL, "read", str(folder / "prepared")))
+    streaming = json.loads(python(CALL, "stream", str(large), str(folder / "tokenizer")))
+    found = {"prepare": preparation, "read": reading, "stream": streaming}
+    return {"cores": os.cpu_count(), "sentences": len(sentences), **rates, **found}
 
 
 def write_corpus(sentences: list[str], path: Path, megabytes: int, seed: int) -> None:
@@ -161,36 +163,56 @@ def _over_time(memory: list[float]) -> dict[str, int]:
     return {name: round(max(memory[: max(1, int(len(memory) * part))])) for name, part in parts.items()}
 
 
-def read(folder: str, passes_seconds: str = "120") -> dict[str, Any]:
+def read(folder: str, seconds: str = "120") -> dict[str, Any]:
     """Read prepared data as a training does, with packing and masks, for one pass or some time."""
-    from torch.utils.data import DataLoader
-
-    from hf_roformer_lite.training.corpus.corpus import BatchCollator, Corpus
-    from hf_roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
-    from hf_roformer_lite.training.tasks.masking import MaskingCollator
+    from hf_roformer_lite.training.corpus.corpus import Corpus
 
     corpus = Corpus.prepared([folder], packing=512)
     manifest = json.loads((Path(folder) / "prepared.json").read_text("utf-8"))
-    collator = BatchCollator(MaskingCollator(pretrained_tokenizer(f"{folder}/tokenizer")), 0, 0)
-    loader = DataLoader(**corpus.loading(32, None, seed=0, rank=0, ranks=1), collate_fn=collator)
-    process, memory, tokens, places = psutil.Process(), [], 0, 0
-    started = time.perf_counter()
-    for batch in loader:
-        tokens += int(batch["attention_mask"].sum())
-        places += batch["attention_mask"].numel()
-        memory.append(process.memory_info().rss / 2**20)
-        if time.perf_counter() - started > float(passes_seconds):
-            break
-    seconds = time.perf_counter() - started
+    figures = _learn(corpus.loading(32, None, seed=0, rank=0, ranks=1), f"{folder}/tokenizer", float(seconds))
     skipping = time.perf_counter()
     sampler = corpus.loading(32, None, seed=0, rank=0, ranks=1)["batch_sampler"]
     steps = sum(1 for _ in sampler)
-    return {
-        "tokens": tokens,
-        "tokens_per_second": round(tokens / seconds),
-        "mb_per_second": round(tokens / manifest["tokens"] * manifest["text_bytes"] / 1e6 / seconds, 1),
-        "filled": round(tokens / places, 4),
-        "memory_mib": _over_time(memory),
+    return figures | {
+        "mb_per_second": round(figures["tokens_per_second"] / manifest["tokens"] * manifest["text_bytes"] / 1e6, 1),
         "steps_of_a_pass": steps,
         "seconds_to_find_the_end_of_a_pass": round(time.perf_counter() - skipping, 1),
+    }
+
+
+def stream(text: str, tokenizer: str, seconds: str = "120") -> dict[str, Any]:
+    """The same of a text that is tokenised while it is read."""
+    from hf_roformer_lite.training.corpus.stream import TextStream
+    from hf_roformer_lite.training.language_model_arguments import MaskedLMDataArguments
+    from hf_roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
+    from hf_roformer_lite.training.splits import open_splits
+    from hf_roformer_lite.training.tasks.language_model import MaskedLMTask
+
+    task = MaskedLMTask(MaskedLMDataArguments(train_file=[text], line_by_line=True, packing=512, block_size=512))
+    rows = TextStream(task, open_splits(task, task.args)["train"], 0, task.args)
+    rows = rows.encoded_by(pretrained_tokenizer(tokenizer))
+    return _learn(rows.loading(32, None, seed=0, rank=0, ranks=1), tokenizer, float(seconds))
+
+
+def _learn(loading: dict[str, Any], tokenizer: str, seconds: float) -> dict[str, Any]:
+    from torch.utils.data import DataLoader
+
+    from hf_roformer_lite.training.corpus.corpus import BatchCollator
+    from hf_roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
+    from hf_roformer_lite.training.tasks.masking import MaskingCollator
+
+    collator = BatchCollator(MaskingCollator(pretrained_tokenizer(tokenizer)), 0, 0)
+    process, memory, tokens, places = psutil.Process(), [], 0, 0
+    started = time.perf_counter()
+    for batch in DataLoader(**loading, collate_fn=collator):
+        tokens += int(batch["attention_mask"].sum())
+        places += batch["attention_mask"].numel()
+        memory.append(process.memory_info().rss / 2**20)
+        if time.perf_counter() - started > seconds:
+            break
+    return {
+        "tokens": tokens,
+        "tokens_per_second": round(tokens / (time.perf_counter() - started)),
+        "filled": round(tokens / places, 4),
+        "memory_mib": _over_time(memory),
     }

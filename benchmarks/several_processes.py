@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -21,24 +23,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import HfArgumentParser, PreTrainedModel
+from transformers.distributed import DistributedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 from hf_roformer_lite.training.shards import in_shards
 
-WAYS = ("ddp", "fsdp2", "zero2")
+WAYS = ("ddp", "fsdp2", "zero2", "tp")
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
 @dataclass
 class Step:
-    """One step of a masked language model; every process has its own batch."""
+    """One step of a masked language model; every process has its own batch, but for tensor parallelism."""
 
     size: str = field(default="mini", metadata={"help": "tiny, mini, small or base"})
     vocab_size: int = field(default=8192, metadata={"help": "tokens of the vocabulary"})
     batch: int = field(default=16, metadata={"help": "rows of a process"})
     seq: int = field(default=128, metadata={"help": "tokens of a row"})
     rounds: int = field(default=8, metadata={"help": "measured steps, after two others"})
-    way: str | None = field(default=None, metadata={"help": "what a launched process measures: ddp, fsdp2 or zero2"})
+    way: str | None = field(default=None, metadata={"help": "what a launched process does: ddp, fsdp2, zero2 or tp"})
     paper: bool = field(default=False, metadata={"help": "only print what many GPUs would do, on paper"})
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
@@ -58,6 +61,10 @@ class SentBytes(TorchDispatchMode):
             self.bytes += args[0].nbytes * others
         elif func is torch.ops.c10d.allreduce_.default:  # sums are scattered, and then gathered
             self.bytes += sum(tensor.nbytes for tensor in args[0]) * 2 * others / (others + 1)
+        elif func is torch.ops._c10d_functional.all_gather_into_tensor.default:
+            self.bytes += args[0].nbytes * others
+        elif func is torch.ops._c10d_functional.all_reduce.default:
+            self.bytes += args[0].nbytes * 2 * others / (others + 1)
         return func(*args, **(kwargs or {}))
 
 
@@ -71,7 +78,8 @@ def measure_worker(step: Step) -> dict[str, float]:
     model = RoFormerLiteForMaskedLM(config).train()
     weights = sum(weight.numel() for weight in model.parameters())
     train_on = _training_step(model, step.way if processes > 1 else None, processes)
-    torch.manual_seed(dist.get_rank())
+    batches = 1 if step.way == "tp" else processes  # of a step, all together
+    torch.manual_seed(dist.get_rank() if batches > 1 else 0)
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
     labels = torch.where(torch.rand(ids.shape) < 0.15, ids, -100)
     sent, seconds, busy = SentBytes(), [], []
@@ -87,7 +95,7 @@ def measure_worker(step: Step) -> dict[str, float]:
         "weights": weights,
         "seconds": statistics.median(seconds[2:]),
         "processor_seconds": statistics.median(busy[2:]),  # of the first process; other work changes it little
-        "tokens_per_second": processes * ids.numel() / statistics.median(seconds[2:]),
+        "tokens_per_second": batches * ids.numel() / statistics.median(seconds[2:]),
         "sent_bytes": sent.bytes,
     }
     dist.barrier()
@@ -98,6 +106,8 @@ def measure_worker(step: Step) -> dict[str, float]:
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
     """A whole step of a model on one batch, with the weights joined by `way` to those of the other processes."""
     joined: nn.Module = in_shards(model, processes) if way == "fsdp2" else model
+    if way == "tp":
+        joined = _in_columns(model, processes)
     optimizer = torch.optim.AdamW(joined.parameters(), lr=1e-4)
     if way == "zero2":
         import deepspeed
@@ -123,6 +133,20 @@ def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> C
         optimizer.zero_grad()
 
     return by_hand
+
+
+def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
+    """The model with its matrices divided among the processes, as transformers loads it."""
+    folder = [mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder[0])
+    dist.barrier()
+    loaded = type(model).from_pretrained(folder[0], distributed_config=DistributedConfig(tp_size=processes))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder[0])
+    return loaded.train()
 
 
 def measure_here(step: Step) -> list[dict[str, Any]]:

@@ -38,5 +38,7 @@ def test_counted_bytes_are_those_of_the_formula(monkeypatch):
     # Gradients are scattered once. Weights are gathered for the forward pass and again for the backward pass, but for
     # those of the root, which are kept in between.
     assert weights / 2 * 2 <= sent["fsdp2"] <= weights / 2 * 3 + 4096
+    states = 2 * 16 * 128 * 4  # of the batch that both share: summed up four times in each of two layers
+    assert 8 * states <= sent["tp"] < 2 * 8 * states
     if "zero2" in sent:  # where DeepSpeed is installed: gradients as of DDP, then half of the weights
         assert sent["zero2"] == pytest.approx(1.5 * weights, abs=64)
