@@ -78,6 +78,12 @@ def tokenizer_source(options: "TrainOptions") -> str | None:
     return given if given or options.model.has_tokenizer_options else options.task.tokenizer_name
 
 
+def begins_with_teachers_tokens(options: "TrainOptions") -> bool:
+    """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin with."""
+    teacher = getattr(options.data, "teacher", None)
+    return teacher is not None and not options.model.pretrained and tokenizer_source(options) == teacher
+
+
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
     """The same tokenizer with the length and the defaults of `task`."""
     tokenizer.model_max_length = task.max_length

@@ -9,6 +9,7 @@ from jinja2 import Template
 
 from ..model_name import is_hub_name
 from .metrics import ByLabel
+from .model_and_tokenizer import begins_with_teachers_tokens
 from .results import Run, beside_table, seeds_sentence
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
         base=" and ".join(map(_shown_base, options.model.pretrained)),
+        begins_with_tokens=begins_with_teachers_tokens(options),
         teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
         dataset_title=_dataset_title(options),
         one_of_several=options.siblings is not None,

@@ -182,7 +182,9 @@ def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
     assert main([*command, *options, "--output_dir", str(folder / "begun")]) == 0
     teacher, begun = (Predictor.load(str(folder / name), "cpu").saved for name in ("embed", "begun"))
     assert begun.tokenizer.get_vocab() == teacher.tokenizer.get_vocab()
-    assert "rows), to give the vectors of embed, with\n" in (folder / "begun" / "README.md").read_text("utf-8")
+    card = (folder / "begun" / "README.md").read_text("utf-8")
+    assert "from scratch (its vectors of tokens began as those of embed) on " in card
+    assert "rows), to give the vectors of embed, with\n" in card
     words = [word for word in sum(WORDS, []) if len(teacher.tokenizer(word)["input_ids"]) == 3]
     assert len(words) > 4
     ids = [teacher.tokenizer(word)["input_ids"][1] for word in words]

@@ -134,10 +134,9 @@ class EmbedTask(SentenceTask):
     # training
 
     def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
-        from ..model_and_tokenizer import tokenizer_source
+        from ..model_and_tokenizer import begins_with_teachers_tokens
 
-        is_new = not options.model.pretrained
-        if is_new and self.args.teacher is not None and tokenizer_source(options) == self.args.teacher:
+        if begins_with_teachers_tokens(options):
             from ..teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.teacher)
