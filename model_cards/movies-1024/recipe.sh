@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Both lengths are trained by one script.
+# All lengths are trained by one script.
 exec bash "$(dirname "$0")/../movies-512/recipe.sh"
