@@ -76,6 +76,7 @@ def measure(options: LargeDataOptions, folder: Path) -> dict[str, Any]:
     preparation = prepare(options, folder, large, folder / "prepared")
     reading = json.loads(python(CALL, "read", str(folder / "prepared")))
     streaming = json.loads(python(CALL, "stream", str(large), str(folder / "tokenizer")))
+    streaming["mb_per_second"] = round(streaming["tokens_per_second"] * rates["text_bytes_a_token"] / 1e6, 1)
     found = {"prepare": preparation, "read": reading, "stream": streaming}
     return {"cores": os.cpu_count(), "sentences": len(sentences), **rates, **found}
 

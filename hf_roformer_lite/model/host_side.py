@@ -1,5 +1,5 @@
-"""What the host works out for a batch: masks and labels are read from their device at once, and the index tensors of a
-layout, like those of the labels, are sent in one copy.
+"""What the host works out for a batch. Masks and labels are read from their device at once; index tensors are sent in
+one copy for each layout, and one for the labels.
 
 Reading a number from a device waits for all the work it was given before. Sending does not wait where the memory is
 pinned. On a CPU there is nothing to read or to send, and both give back what they were given.

@@ -63,7 +63,8 @@ def find_tokens(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 def _(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     tokens = new_dynamic_size()
     index, positions = (attention_mask.new_empty(tokens, dtype=torch.int64) for _ in range(2))
-    return index, positions, torch.empty(attention_mask.shape[0], dtype=torch.int64, device="cpu")
+    rows = attention_mask.shape[0]  # `len` would make them a constant of the graph
+    return index, positions, torch.empty(rows, dtype=torch.int64, device="cpu")
 
 
 @torch.library.custom_op(f"{NAMESPACE}::find_labelled", mutates_args=())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
+from transformers import PreTrainedConfig
 
 from ..model_name import is_hub_name
 from .metrics import ByLabel
@@ -117,13 +118,19 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
         license=options.card.license,
         library_name=task.library,
         pipeline_tag=task.pipeline_tag,
-        tags=["roformer-lite", "rope", task.name],
+        tags=["roformer-lite", *(["rope"] if _rotates(run.model.config) else []), task.name],
         datasets=hub_datasets or None,
         base_model=bases[0] if len(bases) == 1 else bases or None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in figures}) or None,
         model_name=_title(options),
         eval_results=evaluations or None,
     )
+
+
+def _rotates(config: PreTrainedConfig) -> bool:
+    """Whether a stack has rotary positions; converted encoders often have learned ones."""
+    stacks = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
+    return any(stack.position_embedding_type == "rope" for stack in stacks)
 
 
 def _model_id(options: "TrainOptions") -> str:

@@ -1,7 +1,7 @@
 """Whether a training is faster in bfloat16 on this processor, found out by trying a few of its batches.
 
 Processors differ: some multiply bfloat16 at four times the rate of float32, others more slowly. Weights, optimizer and
-what the loss makes of the logits stay in float32 either way; autocast multiplies matrices in the type that is chosen.
+loss stay in float32 either way; autocast multiplies matrices in the type that is chosen.
 """
 
 import math

@@ -23,9 +23,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     number of steps in advance and may resume in the middle of an epoch. The budget should be several times the longest
     example.
 
-    Every process computes the same batches and takes an equal share of them, in an order in which those of a step have
-    nearly as many tokens; it is the same for 1, 2, 3, 4, 6, 8, 12 and 24 processes. When the number of processes does
-    not divide the number of batches, the first batches are repeated at the end.
+    Every process computes the same batches and takes an equal share of them. Those of a step have nearly as many
+    tokens, but for the last steps of an epoch; their order is the same for 1, 2, 3, 4, 6, 8, 12 and 24 processes. When
+    the number of processes does not divide the number of batches, the first batches are repeated at the end.
 
     Args:
         lengths: Number of tokens of each example (source and target together, where there are two).
@@ -60,39 +60,42 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
         batches = deal(self.lengths, self.num_batches, random)
-        together = ALIKE if ALIKE % self.world_size == 0 else self.world_size
-        batches = neighbours_alike(batches, self.lengths, together, random)
+        size = ALIKE if ALIKE % self.world_size == 0 else self.world_size
+        batches = in_groups_alike(batches, self.lengths, size, random)
         for step in range(len(self)):
             yield batches[(step * self.world_size + self.rank) % self.num_batches]
 
 
-def neighbours_alike(
-    batches: list[list[int]], lengths: np.ndarray, together: int, random: np.random.Generator
+def in_groups_alike(
+    batches: list[list[int]], lengths: np.ndarray, size: int, random: np.random.Generator
 ) -> list[list[int]]:
-    """The batches by their number of tokens, but groups of `together` of them in random order; one that is not full
-    comes last."""
+    """The batches in random groups of `size` that have nearly as many tokens, in random order within each; what does
+    not fill a group comes last."""
     order = np.argsort([-lengths[batch].sum() for batch in batches], kind="stable")
-    full = len(order) // together * together
-    groups = random.permutation(order[:full].reshape(-1, together))
-    return [batches[i] for i in (*groups.ravel(), *order[full:])]
+    full = len(order) // size * size
+    groups = random.permuted(random.permutation(order[:full].reshape(-1, size)), axis=1)
+    return [batches[i] for i in (*groups.ravel(), *random.permutation(order[full:]))]
 
 
 def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
     """The smallest number of batches with which none that `deal` makes can have more than `max_tokens` tokens."""
+    longest_first = np.sort(lengths)[::-1]
     batches = max(1, -(-int(lengths.sum()) // max_tokens))
-    while largest_batch(lengths, batches) > max_tokens:
+    while largest_batch(longest_first, batches) > max_tokens:
         batches += 1
     return batches
 
 
 def most_examples(lengths: np.ndarray, num_batches: int, max_tokens: int) -> int:
     """How many of the first examples `deal` can give to `num_batches` without one of more than `max_tokens` tokens."""
-    return bisect_right(range(1, len(lengths) + 1), max_tokens, key=lambda n: largest_batch(lengths[:n], num_batches))
+    return bisect_right(
+        range(1, len(lengths) + 1), max_tokens, key=lambda n: largest_batch(np.sort(lengths[:n])[::-1], num_batches)
+    )
 
 
-def largest_batch(lengths: np.ndarray, num_batches: int) -> int:
+def largest_batch(longest_first: np.ndarray, num_batches: int) -> int:
     """The most tokens that a batch made by `deal` can have: the longest example of every round."""
-    return int(np.sort(lengths)[::-1][::num_batches].sum())
+    return int(longest_first[::num_batches].sum())
 
 
 def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:

@@ -239,6 +239,7 @@ def test_masks(client_of, predicted, directory_of):
     assert [filled] == predicted("mlm", [MASKED])
     rows = table["data"]
     assert [row[0] for row in rows] == [1] * 5 + [2] * 5
+    assert all(row[1] for row in rows), "white space shows as a dot"
     trial = load_trial(str(directory_of("mlm")), "cpu")
     encoded = trial.saved.tokenizer(MASKED, return_tensors="pt")
     logits = trial.saved.model(**encoded).logits.detach()[0]

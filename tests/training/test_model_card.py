@@ -28,7 +28,8 @@ def test_measured_card(path):
     recipe = path.with_name("recipe.sh").read_text("utf-8")
     (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))  # one recipe may run another
     assert (data.license, data.library_name, data.pipeline_tag) == (license, task.library, task.pipeline_tag)
-    assert data.language and {"roformer-lite", "rope", task.name} <= set(data.tags)
+    other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")  # positions
+    assert data.language and {"roformer-lite", task.name} <= set(data.tags) and ("rope" in data.tags) != other
     assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml() == card.content.split("---\n")[1].rstrip()
 
     name, evaluations = model_index_to_eval_results(data.to_dict()["model-index"])
@@ -63,7 +64,7 @@ def test_code_of_measured_card(path):
     assert json.dumps(given, ensure_ascii=False) in snippet
 
 
-def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
+def card_of(folder, results: dict, task: str, *options: str, stack: str = "default") -> ModelCard:
     """The card of a training that never was, with these results, on a file in `folder`."""
     rows = {"mlm": {"text": "my secret"}, "classify": {"text": "my secret", "text_pair": "too", "label": "x"}}
     rows["seq2seq"] = {"source": "my secret", "target": "too"}
@@ -73,7 +74,7 @@ def card_of(folder, results: dict, task: str, *options: str) -> ModelCard:
     parsed = parse_options(task, ["--train_file", str(path), "--use_cpu", "true", *options])
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
-    model = build(head, seq2seq_config() if is_pair else stack_config())
+    model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
     example = parsed.task.select_columns({**rows[task], "origin": "data.jsonl:1"})
     run = Run(parsed.task, parsed, model, None, [], 1, 1.0, 1.0, {"train": 1}, example, [])
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
@@ -103,6 +104,15 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
         and "roformer-lite predict models/m" in card.text
     )
     assert "Trained from scratch on Letters" in card.text and card.data.model_name == "m"
+
+
+@pytest.mark.parametrize(
+    ("task", "stack", "tags"),
+    [("mlm", "default", {"rope"}), ("mlm", "learned-typed", set()), ("seq2seq", "default", {"rope"})],
+)
+def test_the_tag_of_rotary_positions(task, stack, tags, tmp_path):
+    card = card_of(tmp_path, {}, task, "--output_dir", str(tmp_path / "m"), stack=stack)
+    assert set(card.data.tags) == {"roformer-lite", task} | tags
 
 
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):

@@ -63,12 +63,15 @@ class StepSize(NamedTuple):
                 "least as many"
             )
 
-    def steps(self, items: np.ndarray, lengths: np.ndarray, ranks: int, random: np.random.Generator) -> "Steps":
+    def steps(
+        self, items: np.ndarray, lengths: np.ndarray, waiting: int, ranks: int, random: np.random.Generator
+    ) -> "Steps":
         """Share blocks among steps and ranks.
 
         Args:
-            items: Numbers of the blocks, those first that were left from the window before.
+            items: Numbers of the blocks, those first that were left from the windows before.
             lengths: Tokens of each.
+            waiting: How many were left. They are learnt before others, those first that have waited longest.
             ranks: How many there are.
             random: Draws the order.
 
@@ -88,9 +91,11 @@ class StepSize(NamedTuple):
             shared = items[:whole].reshape(-1, ranks, self.rows, 1)
             return Steps(shared.tolist(), items[whole:])
         bins = best_fit(lengths, self.packing)
-        bins.sort(key=lambda item: -lengths[item].sum())
+        bins.sort(key=lambda item: (min(*item, waiting), -lengths[item].sum()))
         each = self.rows * ranks
-        whole = max(0, len(bins) // each - 1) * each  # the least full, a step of them at least, are packed again
+        whole = len(bins) // each * each  # the least full are packed again
+        if not whole:
+            return Steps([], items)
         groups = balanced(bins[:whole], lengths, ranks, random)
         tokens = np.array([sum(lengths[item].sum() for item in group) for group in groups])
         dealt = deal(tokens, whole // each, random)  # each step gets fuller and less full ones
@@ -186,7 +191,7 @@ class CorpusBatchSampler(Sampler[Batch]):
             order = random.permutation(len(items))
             items = np.concatenate((left, items[order]))
             lengths = np.concatenate((left_lengths, np.concatenate(lengths)[order]))
-            steps, left = self.size.steps(items, lengths, self.ranks, random)
+            steps, left = self.size.steps(items, lengths, len(left), self.ranks, random)
             kept = dict(zip(items.tolist(), lengths.tolist(), strict=True))
             left_lengths = np.array([kept[item] for item in left.tolist()], dtype=np.int64)
             yield steps, int(lengths.sum() - left_lengths.sum())

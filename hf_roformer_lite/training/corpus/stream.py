@@ -119,7 +119,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
             random = np.random.default_rng([self.seed, share, number])
             pool = left + [window[i] for i in random.permutation(len(window))]
             lengths = np.array([len(ids) for ids in pool])
-            steps, rest = self.size.steps(np.arange(len(pool)), lengths, 1, random)
+            steps, rest = self.size.steps(np.arange(len(pool)), lengths, len(left), 1, random)
             left = [pool[i] for i in rest]
             for (rows,) in steps:
                 yield [row_of_blocks([pool[i].tolist() for i in row]) for row in rows]
@@ -129,7 +129,7 @@ class StreamedBatches(torch.utils.data.IterableDataset):
         cutter = BlockCutter.of(tokenizer, stream.args.block_size, stream.task.is_causal)
         window, tokens = [], 0
         while True:
-            is_short = True  # a pass in which no window was filled is one itself
+            is_short = True  # a pass that is shorter than a window is a window of its own
             for ids in cutter.blocks(tokenised(stream.rows(share, shares), tokenizer)):
                 window.append(ids)
                 tokens += len(ids)
