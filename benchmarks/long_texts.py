@@ -132,12 +132,18 @@ def measure(model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: O
 
 
 def panel(result: dict[str, Any]) -> Panel:
-    """Perplexity against the position, each part at its middle."""
-    curves = {}
-    for name, row in result["contenders"].items():
+    """Perplexity against the position, each part at its middle; what is far above all others would hide them."""
+    rows = result["contenders"]
+    limit = 4 * min(row["all"] for row in rows.values())
+    curves, above = {}, []
+    for name, row in rows.items():
+        if row["all"] > limit:
+            above.append(name)
+            continue
         edges = {part: tuple(map(int, part.split("-"))) for part in row if part != "all"}
         curves[name] = [(sum(edge) / 2, row[part]) for part, edge in edges.items()]
-    return Panel(f"perplexity, trained on {result['trained_length']} tokens", "position", curves)
+    note = f" ({', '.join(above)}: far above)" if above else ""
+    return Panel(f"perplexity, trained on {result['trained_length']} tokens{note}", "position", curves)
 
 
 def main(arguments: list[str]) -> None:
