@@ -25,9 +25,10 @@ def draw(panels: list[Panel], path: Path) -> None:
     with matplotlib.rc_context(settings):
         rows = 2 if len(panels) == 4 else 1
         columns = len(panels) // rows
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=(4.4 * columns, 3.2 * rows + 0.4), squeeze=False, layout="constrained"
-        )
+        names = list(panels[0].curves)
+        in_a_line = min(len(names), 2 * columns)  # of the legend
+        size = 4.4 * columns, 3.2 * rows + 0.2 + 0.2 * -(-len(names) // in_a_line)
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
         for axis, panel in zip(axes.flat, panels, strict=True):
             for name, points in panel.curves.items():
                 axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
@@ -37,7 +38,7 @@ def draw(panels: list[Panel], path: Path) -> None:
                 axis.set_xscale("log", base=2)
                 axis.set_yscale("log")
             axis.grid(alpha=0.3)
-        handles, names = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), frameon=False)
+        handles, _ = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=in_a_line, frameon=False)
         figure.savefig(path, metadata={"Date": None}, facecolor="white")
         pyplot.close(figure)
