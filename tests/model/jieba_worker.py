@@ -1,15 +1,15 @@
-"""Tokenizes lines in forks of this process, in three ways: `python jieba_worker.py VOCABULARY LINES`, both as JSON.
+"""Tokenizes lines in forks of this process: `python jieba_worker.py WAY VOCABULARY LINES`, the last two as JSON.
 
-Prints a JSON object with the answers. It is no part of a test's own process, because forks take over locks as they
-are, also those that threads of other tests hold at that moment.
+Prints the answer as JSON. It is no part of a test's own process, and each way has a process of its own, because forks
+take over locks as they are, also those that threads of other tests and libraries hold at that moment.
 """
 
 import json
 import multiprocessing
 import sys
 from functools import partial
+from typing import Any
 
-import datasets
 from torch.utils.data import DataLoader
 from transformers import BatchEncoding
 
@@ -24,17 +24,28 @@ def encode_column(tokenizer: RoFormerLiteJiebaTokenizer, rows: dict[str, list[st
     return tokenizer(rows["text"])
 
 
-def main(vocabulary: str, given: str) -> None:
-    tokenizer, lines = RoFormerLiteJiebaTokenizer(json.loads(vocabulary)), json.loads(given)
-    tokenizer(lines)  # so that the forks take over one that has been used
+def by_pool(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[list[int]]:
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        pooled = pool.map(partial(ids_of, tokenizer), lines)
+        return pool.map(partial(ids_of, tokenizer), lines)
+
+
+def by_map(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[list[int]]:
+    import datasets
+
     rows = datasets.Dataset.from_dict({"text": lines})
-    mapped = rows.map(partial(encode_column, tokenizer), batched=True, num_proc=2)
+    return rows.map(partial(encode_column, tokenizer), batched=True, num_proc=2)["input_ids"][:]
+
+
+def by_loader(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[dict[str, Any]]:
     collate = partial(tokenizer, padding=True, return_tensors="pt")
     batches = DataLoader(lines, batch_size=5, num_workers=2, collate_fn=collate)
-    loaded = [{name: value.tolist() for name, value in batch.items()} for batch in batches]
-    print(json.dumps({"pool": pooled, "map": mapped["input_ids"][:], "loader": loaded}))
+    return [{name: value.tolist() for name, value in batch.items()} for batch in batches]
+
+
+def main(way: str, vocabulary: str, given: str) -> None:
+    tokenizer, lines = RoFormerLiteJiebaTokenizer(json.loads(vocabulary)), json.loads(given)
+    tokenizer(lines)  # so that the forks take over one that has been used
+    print(json.dumps({"pool": by_pool, "map": by_map, "loader": by_loader}[way](tokenizer, lines)))
 
 
 if __name__ == "__main__":
