@@ -5,6 +5,7 @@ from .remote_code import RemoteCodeTokenizer
 # isort: split
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -22,6 +23,16 @@ _FLAGS = {name: f"return_{name}" for name in ("token_type_ids", "attention_mask"
 _FLAGS["offset_mapping"] = "return_offsets_mapping"
 # Options that ask for more than one row of numbers for each text.
 _BACKEND_ONLY = ("is_split_into_words", "return_overflowing_tokens", "stride", "sanitize_control_tokens")
+
+# Whoever changes a backend waits, holding Python's own lock, for the calls that use it; these wait for Python's lock to
+# call Jieba. So only one thread at a time may do either. No fork may happen meanwhile: its lock would stay shut.
+_one_at_a_time = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_one_at_a_time.acquire,
+        after_in_parent=_one_at_a_time.release,
+        after_in_child=_one_at_a_time.release,
+    )
 
 
 class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
@@ -183,12 +194,13 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     def _encode_by_backend(self, text: Any, text_pair: Any = None, **options: Any) -> BatchEncoding:
         # With Jieba inside, the backend could not be pickled, copied or saved: it is lent for this call only.
-        before = self._tokenizer.pre_tokenizer
-        self._tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(self._lookup)
-        try:
-            return super()._encode_plus(text, text_pair, **options)
-        finally:
-            self._tokenizer.pre_tokenizer = before
+        with _one_at_a_time:
+            before = self._tokenizer.pre_tokenizer
+            self._tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(self._lookup)
+            try:
+                return super()._encode_plus(text, text_pair, **options)
+            finally:
+                self._tokenizer.pre_tokenizer = before
 
 
 class _Row(NamedTuple):

@@ -1,12 +1,13 @@
-"""Tokenizes lines in forks of this process: `python jieba_worker.py WAY VOCABULARY LINES`, the last two as JSON.
+"""Tokenizes lines in threads or forks of this process: `python jieba_worker.py WAY VOCABULARY LINES`.
 
-Prints the answer as JSON. It is no part of a test's own process, and each way has a process of its own, because forks
+Vocabulary and lines are given as JSON. Prints the answer as JSON. It is no part of a test's own process, and each way has a process of its own, because forks
 take over locks as they are, also those that threads of other tests and libraries hold at that moment.
 """
 
 import json
 import multiprocessing
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,14 @@ def ids_of(tokenizer: RoFormerLiteJiebaTokenizer, text: str) -> list[int]:
 
 def encode_column(tokenizer: RoFormerLiteJiebaTokenizer, rows: dict[str, list[str]]) -> BatchEncoding:
     return tokenizer(rows["text"])
+
+
+def by_threads(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[list[int]]:
+    """Each reads what the backend alone knows, while others change the backend."""
+    with ThreadPoolExecutor(3) as pool:
+        rounds = list(pool.map(lambda _: [encoding.ids for encoding in tokenizer(lines).encodings], range(30)))
+    assert all(one == rounds[0] for one in rounds)
+    return rounds[0]
 
 
 def by_pool(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[list[int]]:
@@ -42,10 +51,13 @@ def by_loader(tokenizer: RoFormerLiteJiebaTokenizer, lines: list[str]) -> list[d
     return [{name: value.tolist() for name, value in batch.items()} for batch in batches]
 
 
+WAYS = {"threads": by_threads, "pool": by_pool, "map": by_map, "loader": by_loader}
+
+
 def main(way: str, vocabulary: str, given: str) -> None:
     tokenizer, lines = RoFormerLiteJiebaTokenizer(json.loads(vocabulary)), json.loads(given)
     tokenizer(lines)  # so that the forks take over one that has been used
-    print(json.dumps({"pool": by_pool, "map": by_map, "loader": by_loader}[way](tokenizer, lines)))
+    print(json.dumps(WAYS[way](tokenizer, lines)))
 
 
 if __name__ == "__main__":

@@ -271,8 +271,8 @@ def test_a_fresh_process_needs_only_the_import(both, tmp_path):
     assert json.loads(printed) == both[1](LINES)["input_ids"]
 
 
-@pytest.mark.parametrize("way", ["pool", "map", "loader"])
-def test_other_processes(way, both):
+@pytest.mark.parametrize("way", ["threads", "pool", "map", "loader"])
+def test_threads_and_other_processes(way, both):
     if way == "map":
         pytest.importorskip("datasets", reason="needs the extra `train`")
     script = str(Path(__file__).with_name("jieba_worker.py"))
