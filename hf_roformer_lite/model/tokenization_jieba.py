@@ -24,8 +24,8 @@ _FLAGS["offset_mapping"] = "return_offsets_mapping"
 # Options that ask for more than one row of numbers for each text.
 _BACKEND_ONLY = ("is_split_into_words", "return_overflowing_tokens", "stride", "sanitize_control_tokens")
 
-# Whoever changes a backend waits, holding Python's own lock, for the calls that use it; these wait for Python's lock to
-# call Jieba. So only one thread at a time may do either. No fork may happen meanwhile: its lock would stay shut.
+# Whoever changes a backend waits, holding Python's own lock, for the calls that use it; these wait for Python's lock
+# to call Jieba. So only one thread at a time may do either. No fork may happen meanwhile: its lock would stay shut.
 _one_at_a_time = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

@@ -1,7 +1,8 @@
 """Tokenizes lines in threads or forks of this process: `python jieba_worker.py WAY VOCABULARY LINES`.
 
-Vocabulary and lines are given as JSON. Prints the answer as JSON. It is no part of a test's own process, and each way has a process of its own, because forks
-take over locks as they are, also those that threads of other tests and libraries hold at that moment.
+Vocabulary, lines and the answer that is printed are JSON. It is no part of a test's own process, and each way has a
+process of its own, because forks take over locks as they are, also those that threads of other tests and libraries
+hold at that moment.
 """
 
 import json
