@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # How English words are said: phonemes without stress. `cmudict/cmudict.dict.gz` is CMUdict; its words of letters alone are
 # divided by a hash, so that all pronunciations of a word are in one part (a twentieth for validation, a tenth for
-# testing). Letters and phonemes are written apart, so that each is a token. The last lines count a word as wrong when what is predicted
-# is none of its pronunciations.
+# testing). Letters and phonemes are written apart, so that each is a token. The last lines count a word as wrong when
+# what is predicted is none of its pronunciations.
 set -euo pipefail
 python - <<'PYTHON'
 import csv, gzip, hashlib, json, re
@@ -28,8 +28,8 @@ print({part: len(words) for part, words in parts.items()})
 PYTHON
 roformer-lite train seq2seq \
   --train_file cmudict-train.csv --validation_file cmudict-validation.csv --test_file cmudict-test.csv \
-  --vocab_size 400 --size tiny --config num_hidden_layers=3 hidden_dropout=0.1 scale_embeddings=true initializer_range=0.02 \
-  --num_train_epochs 10 --max_tokens_per_batch 4096 --optim muon --learning_rate 4e-3 --warmup_steps 300 --adam_beta2 0.98 \
+  --vocab_size 400 --size mini --config num_hidden_layers=2 hidden_dropout=0.2 scale_embeddings=true initializer_range=0.02 \
+  --num_train_epochs 20 --max_tokens_per_batch 4096 --optim muon --learning_rate 4e-3 --warmup_steps 300 --adam_beta2 0.98 \
   --label_smoothing_factor 0.1 --ema_decay 0.998 --eval_strategy epoch \
   --output_dir cmudict-phonemes --overwrite_output_dir \
   --license bsd-2-clause --language en --dataset_title "CMUdict, words of letters, without stress"
