@@ -16,7 +16,7 @@ for part, rows in parts.items():
 PYTHON
 for length in 512 1024 2048; do
   roformer-lite train classify \
-    --train_file movies-train.csv --validation_file movies-validation.csv --test_file movies-test.csv --seed 0 \
+    --train_file movies-train.csv --validation_file movies-validation.csv --test_file movies-test.csv --seeds 0 1 2 \
     --size tiny --max_length $length --max_tokens_per_batch 8192 --num_train_epochs 4 --learning_rate 1e-3 \
     --output_dir movies-$length --overwrite_output_dir \
     --license cc-by-4.0 --language en --dataset_title "Movie reviews, polarity 2.0, folds 0 to 7, 8 and 9"
