@@ -71,22 +71,3 @@ def test_transformers_env():
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "`transformers` version" in done.stdout, done.stderr
-
-
-def test_former_module_names():
-    """Adapters of PEFT and pickled models of version 0.1.0 name modules of that version."""
-    code = """
-import importlib, warnings
-import hf_roformer_lite
-from hf_roformer_lite.former_modules import FORMER_MODULES
-for former, today in FORMER_MODULES.items():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert importlib.import_module(former) is importlib.import_module(today), former
-    assert [str(w.message) for w in caught if former in str(w.message)] == [f"{former} is now {today}"]
-from hf_roformer_lite.heads_roformer_lite import RoFormerLiteForSequenceClassification as former
-assert former is hf_roformer_lite.RoFormerLiteForSequenceClassification
-from hf_roformer_lite.export import export_model
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -6,19 +6,20 @@ Llama holds here too. Layers with `layer_style="parallel_heads"` have no such pr
 `target_modules="all-linear"`.
 """
 
-from peft.utils import constants
+from importlib.util import find_spec
 
-from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from ..model.configuration_roformer_lite import AUTO_CLASSES
 
-LIKE = "llama"
 NORMS = ["self_attn_norm", "cross_attn_norm", "mlp_norm"]  # the only targets not named as Llama's
 
 
 def register_peft_targets() -> None:
-    """Add this package's model types to every table of target modules that knows Llama."""
+    """Add this package's model types to every table of target modules that knows Llama, if PEFT is installed."""
+    if find_spec("peft") is None:
+        return
+    from peft.utils import constants
+
     for name, table in vars(constants).items():
-        if name.endswith(("_TARGET_MODULES_MAPPING", "_FEEDFORWARD_MODULES_MAPPING")) and LIKE in table:
-            targets = NORMS if "LNTUNING" in name else table[LIKE]
-            for config in (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig):
-                table.setdefault(config.model_type, targets)
+        if name.endswith(("_TARGET_MODULES_MAPPING", "_FEEDFORWARD_MODULES_MAPPING")) and "llama" in table:
+            for model_type in AUTO_CLASSES:
+                table.setdefault(model_type, NORMS if "LNTUNING" in name else table["llama"])

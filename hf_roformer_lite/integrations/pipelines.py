@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
-from ..model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from ..model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 MAX_NEW_TOKENS = 256  # where neither the model nor the caller says how long: as in the pipelines of transformers
 

@@ -1,28 +1,36 @@
 """Tokenizer of RoFormer checkpoints: Jieba's words where the vocabulary has them, else characters and WordPiece."""
 
-from .remote_code import RemoteCodeTokenizer
-
-# isort: split
 import os
+import re
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from itertools import accumulate, chain, compress, pairwise
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
+import tokenizers
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BatchEncoding
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import PaddingStrategy
 
-from .jieba_lookup import NeedsBackend, WordLookup, require_rjieba
+from .configuration_roformer_lite import RemoteCodeTokenizer
 from .tokenization_roformer_lite import SPECIAL_TOKENS
 
 _FLAGS = {name: f"return_{name}" for name in ("token_type_ids", "attention_mask", "special_tokens_mask")}
 _FLAGS["offset_mapping"] = "return_offsets_mapping"
 # Options that ask for more than one row of numbers for each text.
 _BACKEND_ONLY = ("is_split_into_words", "return_overflowing_tokens", "stride", "sanitize_control_tokens")
+
+# Words whose tokens are remembered at a time, about 20 MB; a tenth of them covers most of running text.
+_REMEMBERED = 100_000
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 # Whoever changes a backend waits, holding Python's own lock, for the calls that use it; these wait for Python's lock
 # to call Jieba. So only one thread at a time may do either. No fork may happen meanwhile: its lock would stay shut.
@@ -75,19 +83,19 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         kwargs = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS} | kwargs
         if not isinstance(vocab, dict):
             vocab = models.WordPiece.read_file(os.fspath(vocab))
-        self._tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=str(kwargs["unk_token"])))
-        self._tokenizer.normalizer = normalizers.BertNormalizer(
+        backend = Tokenizer(models.WordPiece(vocab, unk_token=str(kwargs["unk_token"])))
+        backend.normalizer = normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=False, strip_accents=strip_accents, lowercase=do_lower_case
         )
-        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        self._tokenizer.decoder = decoders.WordPiece()
-        super().__init__(do_lower_case=do_lower_case, strip_accents=strip_accents, **kwargs)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        super().__init__(tokenizer_object=backend, do_lower_case=do_lower_case, strip_accents=strip_accents, **kwargs)
         self.update_post_processor()
 
     def update_post_processor(self) -> None:
         """`[CLS] x [SEP]`, and `[CLS] a [SEP] b [SEP]` for pairs (token types 0 and 1)."""
         single = f"{self.cls_token}:0 $A:0 {self.sep_token}:0"
-        self._tokenizer.post_processor = processors.TemplateProcessing(
+        self.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single=single,
             pair=f"{single} $B:1 {self.sep_token}:1",
             special_tokens=[(self.cls_token, self.cls_token_id), (self.sep_token, self.sep_token_id)],
@@ -95,7 +103,7 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
         """Writes `vocab.txt`, without added tokens, and returns its path."""
-        return tuple(self._tokenizer.model.save(os.fspath(save_directory), filename_prefix))
+        return tuple(self.backend_tokenizer.model.save(os.fspath(save_directory), filename_prefix))
 
     def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> "RoFormerLiteJiebaTokenizer":
         """Raises `NotImplementedError`: the trainers of `tokenizers` cannot call Jieba."""
@@ -104,14 +112,16 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lookup"}
 
-    def _add_tokens(self, *args: Any, **kwargs: Any) -> int:
+    def add_tokens(self, *args: Any, **kwargs: Any) -> int:
+        """As in every tokenizer of transformers; texts with added tokens are looked up anew."""
         self.__dict__.pop("_lookup", None)
-        return super()._add_tokens(*args, **kwargs)
+        return super().add_tokens(*args, **kwargs)
 
     @cached_property
     def _lookup(self) -> "WordLookup":
-        return WordLookup(self._tokenizer)
+        return WordLookup(self.backend_tokenizer)
 
+    # A private name of transformers, for the reason beside that of RoFormerLiteTokenizer.
     def _encode_plus(self, text: Any, text_pair: Any = None, **options: Any) -> BatchEncoding:
         by_backend = partial(self._encode_by_backend, text, text_pair, **options)
         batched = isinstance(text, list | tuple)
@@ -189,18 +199,17 @@ class RoFormerLiteJiebaTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                     values[place:place] = [fills[name]] * (length - len(values))
         if return_length:
             columns["length"] = list(map(len, columns["input_ids"]))
-        self._eventual_warn_about_too_long_sequence(max(columns["input_ids"], key=len), max_length, verbose)
         return columns
 
     def _encode_by_backend(self, text: Any, text_pair: Any = None, **options: Any) -> BatchEncoding:
         # With Jieba inside, the backend could not be pickled, copied or saved: it is lent for this call only.
         with _one_at_a_time:
-            before = self._tokenizer.pre_tokenizer
-            self._tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(self._lookup)
+            before = self.backend_tokenizer.pre_tokenizer
+            self.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(self._lookup)
             try:
                 return super()._encode_plus(text, text_pair, **options)
             finally:
-                self._tokenizer.pre_tokenizer = before
+                self.backend_tokenizer.pre_tokenizer = before
 
 
 class _Row(NamedTuple):
@@ -250,3 +259,109 @@ class _Encodings(Sequence[Encoding]):
 
 def _are_texts(items: Any) -> bool:
     return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+class NeedsBackend(Exception):
+    """Raised for a text whose tokens only the backend can tell."""
+
+
+class WordLookup:
+    """The tokens of a text, found word by word in memory; and a pre-tokenizer that finds the same words."""
+
+    def __init__(self, backend: Tokenizer):
+        self._model = backend.model
+        self._normalizer = backend.normalizer
+        self._around_chinese = normalizers.BertNormalizer(
+            clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
+        )
+        self._cut = require_rjieba().cut
+        added = [token.content for token in backend.get_added_tokens_decoder().values()]
+        added += list(map(self._normalizer.normalize_str, added))
+        self._added = re.compile("|".join(map(re.escape, filter(None, added))) or "(?!)")
+        self._resized: set[str] = set()
+        self._characters: _Memory[int, str] = _Memory(self._normalize)
+        self._ids: _Memory[str, list[int]] = _Memory(self._ids_of)
+        self._lengths: _Memory[str, list[int]] = _Memory(self._lengths_of)
+
+    def encode(self, text: str, with_offsets: bool) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, without special tokens, and, if wanted, where each token lies in it."""
+        normalized = text.translate(self._characters)
+        if self._added.search(text) or self._added.search(normalized):
+            raise NeedsBackend
+        words = self._cut(normalized, False)
+        ids = list(chain.from_iterable(map(self._ids.__getitem__, words)))
+        return ids, self._offsets(text, words) if with_offsets else []
+
+    def _offsets(self, text: str, words: list[str]) -> list[tuple[int, int]]:
+        lengths = list(chain.from_iterable(map(self._lengths.__getitem__, words)))
+        spans = compress(pairwise(accumulate(map(abs, lengths), initial=0)), map((0).__lt__, lengths))
+        if self._resized.isdisjoint(text):
+            return list(spans)
+        origin = [index for index, character in enumerate(text) for _ in self._characters[ord(character)]]
+        return [(origin[start], origin[end - 1] + 1) for start, end in spans]
+
+    def _normalize(self, code: int) -> str:
+        """What becomes of a character; `NeedsBackend` if its neighbours matter: canonical order moves marks."""
+        normalized = self._normalizer.normalize_str(chr(code))
+        if any(map(unicodedata.combining, normalized)):
+            raise NeedsBackend
+        if len(normalized) != 1:
+            self._resized.add(chr(code))
+        return normalized
+
+    def _ids_of(self, word: str) -> list[int]:
+        return [token.id for piece in self._pieces(word) for token in self._model.tokenize(piece)]
+
+    def _lengths_of(self, word: str) -> list[int]:
+        """The characters of each token; of a word without tokens, their number below zero."""
+        lengths = []
+        for piece in self._pieces(word):
+            octets = piece.encode()
+            lengths += [len(octets[slice(*token.offsets)].decode()) for token in self._model.tokenize(piece)]
+        return lengths or [-len(word)]
+
+    def _pieces(self, word: str) -> list[str]:
+        """A word of the vocabulary whole, any other cut around its Chinese characters; nothing of white space."""
+        if self._model.token_to_id(word) is not None:
+            return [word]
+        return self._around_chinese.normalize_str(word).split()
+
+    def pre_tokenize(self, text: tokenizers.PreTokenizedString) -> None:
+        """Called by the backend; cuts all parts of the text, which added tokens may have divided."""
+        text.split(lambda _, part: self._split(part))
+
+    def _split(self, text: tokenizers.NormalizedString) -> list[tokenizers.NormalizedString]:
+        parts, position = [], 0
+        for word in self._cut(str(text), False):
+            lengths = map(len, self._pieces(word))
+            parts += [text[start:end] for start, end in pairwise(accumulate(lengths, initial=position))]
+            position += len(word)
+        return parts
+
+
+class _Memory(dict[_Key, _Value]):
+    """Remembers what `compute` makes of a key, and forgets everything when it is full."""
+
+    def __init__(self, compute: Callable[[_Key], _Value]):
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: _Key) -> _Value:
+        value = self._compute(key)
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[key] = value
+        return value
+
+
+def require_rjieba() -> ModuleType:
+    try:
+        import rjieba
+    except ImportError as error:
+        raise ImportError(
+            'RoFormerLiteJiebaTokenizer needs rjieba, which is not installed: pip install "hf_roformer_lite[jieba]"'
+        ) from error
+    return rjieba
+
+
+__all__ = ["RoFormerLiteJiebaTokenizer"]

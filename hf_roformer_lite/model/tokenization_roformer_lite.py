@@ -1,25 +1,18 @@
-"""Tokenizer of RoFormer-Lite: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
+"""Tokenizer: byte-level BPE or Unigram with byte fallback, both lossless, or BERT's WordPiece."""
 
-from .remote_code import RemoteCodeTokenizer
-
-# isort: split
 import json
 import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, processors
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
-from transformers.utils import logging
 
-from .tokenization_long_words import cut_long_words
-from .tokenization_texts import not_empty, read_texts
-from .tokenization_unigram import train_unigram, with_whole_words
-
-logger = logging.get_logger(__name__)
+from .configuration_roformer_lite import RemoteCodeTokenizer
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALGORITHMS = ("bpe", "unigram", "wordpiece")
@@ -27,21 +20,11 @@ _ROLES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 _ROLES |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
 
 # Scripts written without spaces; the last two are the long-vowel signs, whose script property is Common.
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\x{30FC}\x{FF70}"
-_SPACED_LETTER = rf"[\p{{L}}\p{{M}}&&[^{_UNSPACED}]]"
-# No token crosses the border of two of these: an English contraction, a run of Chinese (or of another script without
-# spaces), a word with the space before it, one digit, a run of punctuation and symbols, line ends, other white space.
-_SPLIT_PATTERN = (
-    r"(?i:['’](?:[sdmt]|ll|ve|re)(?!\p{L}))"
-    rf"|[{_UNSPACED}][{_UNSPACED}\p{{M}}]*"
-    rf"| ?{_SPACED_LETTER}+"
-    r"|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s"
-)
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\x{30FC}\x{FF70}"
+SPACED_LETTER = rf"[\p{{L}}\p{{M}}&&[^{UNSPACED}]]"
 # Puts a space before a word of spaced script and before nothing else (see the class, "Text split into words").
 _SPACE_BEFORE_WORD = normalizers.Sequence(
-    [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{_SPACED_LETTER})"), "")]
+    [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{SPACED_LETTER})"), "")]
 )
 # Cuts the spaces that pieces begin with from their offsets.
 _TRIM_OFFSETS = processors.ByteLevel(trim_offsets=True)
@@ -69,9 +52,8 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     **Text split into words** (`is_split_into_words=True`). With BPE and Unigram, a word that begins with a letter of a
     script written with spaces is encoded as within a sentence, with the space before it; Chinese, digits and
     punctuation get none. Offsets count from the start of each word. For Chinese labelled character by character
-    take WordPiece, the only one whose tokens never span two Chinese characters. `word_ids()` of running text number
-    the same words for BPE and Unigram; a `PreTrainedTokenizerFast` on a Unigram file counts each character without a
-    piece as a word.
+    take WordPiece, the only one whose tokens never span two Chinese characters. In running text, `word_ids()` of a
+    Unigram tokenizer count each character without a piece as a word.
 
     `token_type_ids` are not among `model_input_names` (`generate` of an encoder–decoder refuses them); ask with
     `return_token_type_ids=True`. Encoding labels or split words replaces parts of the backend during the call: as with
@@ -93,7 +75,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         super().__init__(model_max_length=model_max_length, **{**_ROLES, **kwargs})
         flags = [self.init_kwargs.pop(flag, None) for flag in ("add_bos_token", "add_eos_token")]
         if flags == [None, None]:  # else the base class has made the template that they ask for
-            self._add_bos_token, self._add_eos_token = self._flags_of_template()
+            flags = self._flags_of_template()
+            if any(flags):  # setting one makes its template
+                self.add_bos_token, self.add_eos_token = flags
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
@@ -147,13 +131,11 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             raise ValueError(f"algorithm={algorithm!r} is unknown; choose one of {', '.join(ALGORITHMS)}")
         if algorithm != "wordpiece" and (lowercase or strip_accents):
             raise ValueError(f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; only wordpiece can do that")
-        backend = _untrained_backend(algorithm, lowercase is not False, strip_accents)
+        training = _training()
+        backend = training.untrained_backend(algorithm, lowercase is not False, strip_accents)
         untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
         options = {"min_frequency": min_frequency, "show_progress": show_progress, **trainer_options}
-        trained = untrained._trained(read_texts(source), vocab_size, **options)
-        if trained.vocab_size > vocab_size:
-            raise ValueError(_too_small(vocab_size, trained.vocab_size))
-        return trained
+        return training.trained(untrained, training.read_texts(source), vocab_size, is_bound=True, **options)
 
     def train_new_from_iterator(
         self,
@@ -171,36 +153,9 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         `kwargs` go to the trainer in `tokenizers`. As with the stock tokenizers the vocabulary is larger than
         `vocab_size` when the alphabet alone is; a warning says so.
         """
-        kwargs |= {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
-        new = self._trained(text_iterator, vocab_size, length=length, min_frequency=min_frequency, **kwargs)
-        if new.vocab_size > vocab_size:
-            logger.warning(_too_small(vocab_size, new.vocab_size))
-        return new
-
-    def _trained(
-        self,
-        text_iterator: Iterable[str] | Iterable[list[str]],
-        vocab_size: int,
-        length: int | None = None,
-        min_frequency: int = 2,
-        new_special_tokens: list[Any] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        **kwargs: Any,
-    ) -> "RoFormerLiteTokenizer":
-        """A tokenizer of the same kind with `vocab_size` entries, or more when the alphabet takes more."""
-        texts = cut_long_words(not_empty(text_iterator), self._tokenizer)
         names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
-        if isinstance(self._tokenizer.model, models.Unigram):
-            # The special tokens are arranged as for the others, on a throwaway text; then the pieces are replaced.
-            new = super().train_new_from_iterator(["a"], vocab_size, show_progress=False, **names)
-            train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
-        else:
-            kwargs |= {"min_frequency": min_frequency, **names}
-            new = super().train_new_from_iterator(texts, vocab_size, length, **kwargs)
-        new._add_bos_token, new._add_eos_token = self.add_bos_token, self.add_eos_token
-        new._tokenizer.post_processor = new._template()  # with the new ids
-        new.update_post_processor()
-        return new
+        kwargs |= {"length": length, "min_frequency": min_frequency}
+        return _training().trained(self, text_iterator, vocab_size, **names, **kwargs)
 
     def __call__(
         self, text=None, text_pair=None, text_target=None, text_pair_target=None, *args: Any, **kwargs: Any
@@ -209,61 +164,50 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         if text_target is None:
             return super().__call__(text, text_pair, None, None, *args, **kwargs)
         inputs = None if text is None else super().__call__(text, text_pair, None, None, *args, **kwargs)
-        with self._replaced(post_processor=self._template(start=False)):
+        with self._replaced(post_processor=self.template(start=False)):
             target = super().__call__(None, None, text_target, text_pair_target, *args, **kwargs)
         if inputs is None:
             return target
         inputs["labels"] = target["input_ids"]
         return inputs
 
+    # A private name of transformers: what every way of encoding comes to, and no public one is called by them all.
     def _encode_plus(
         self, text: Any, text_pair: Any = None, *args: Any, is_split_into_words: bool = False, **kwargs: Any
     ) -> BatchEncoding:
-        spaced = is_split_into_words and not isinstance(self._tokenizer.model, models.WordPiece)
+        spaced = is_split_into_words and not isinstance(self.backend_tokenizer.model, models.WordPiece)
         with self._replaced(**({"normalizer": _SPACE_BEFORE_WORD} if spaced else {})):
-            encoded = super()._encode_plus(text, text_pair, *args, is_split_into_words=is_split_into_words, **kwargs)
-        if encoded.encodings and not is_split_into_words and isinstance(self._tokenizer.model, models.Unigram):
-            self._number_whole_words(encoded, text, text_pair)
-        return encoded
-
-    def _number_whole_words(self, encoded: BatchEncoding, text: Any, text_pair: Any) -> None:
-        """Gives the encodings of a batch, or of a single text, the numbers of whole words."""
-        texts, pairs = (text, text_pair) if isinstance(text, list | tuple) else ([text], text_pair and [text_pair])
-        samples = zip(texts, pairs, strict=True) if pairs else [[x] if isinstance(x, str) else x for x in texts]
-        rows = encoded.get("overflow_to_sample_mapping")
-        rows = range(len(encoded.encodings)) if rows is None else [int(row) for row in rows]
-        for number, sample in enumerate(samples):
-            places = slice(bisect_left(rows, number), bisect_right(rows, number))
-            encoded.encodings[places] = with_whole_words(self._tokenizer, list(sample), encoded.encodings[places])
+            return super()._encode_plus(text, text_pair, *args, is_split_into_words=is_split_into_words, **kwargs)
 
     @contextmanager
     def _replaced(self, **parts: Any) -> Iterator[None]:
         """Replaces parts of the backend, and puts the old ones back whatever happens in between."""
-        before = {name: getattr(self._tokenizer, name) for name in parts}
+        before = {name: getattr(self.backend_tokenizer, name) for name in parts}
         try:
             for name, part in parts.items():
-                setattr(self._tokenizer, name, part)
+                setattr(self.backend_tokenizer, name, part)
             yield
         finally:
             for name, part in before.items():
-                setattr(self._tokenizer, name, part)
+                setattr(self.backend_tokenizer, name, part)
 
     def update_post_processor(self) -> None:
         """Called when `add_bos_token` or `add_eos_token` is set; see the class, "Template"."""
         if self.add_bos_token or self.add_eos_token:
             super().update_post_processor()
-            if not isinstance(self._tokenizer.model, models.WordPiece):
-                self._tokenizer.post_processor = processors.Sequence([_TRIM_OFFSETS, self._tokenizer.post_processor])
-        elif self._tokenizer.post_processor is None:
+            backend = self.backend_tokenizer
+            if not isinstance(backend.model, models.WordPiece):
+                backend.post_processor = processors.Sequence([_TRIM_OFFSETS, backend.post_processor])
+        elif self.backend_tokenizer.post_processor is None:
             super().update_post_processor()  # a `tokenizer.json` of others, without a template, is taken as it is
         else:
-            self._tokenizer.post_processor = self._template()
+            self.backend_tokenizer.post_processor = self.template()
 
     def _flags_of_template(self) -> tuple[bool, bool]:
         """`add_bos_token` and `add_eos_token` of the template in `tokenizer.json`."""
-        if self._tokenizer.post_processor is None:
+        if self.backend_tokenizer.post_processor is None:
             return False, False
-        state = json.loads(self._tokenizer.post_processor.__getstate__())
+        state = json.loads(self.backend_tokenizer.post_processor.__getstate__())
         for part in state.get("processors", [state]):
             single, pair = (
                 [next(iter(item.values()))["id"] for item in part.get(name, [])] for name in ("single", "pair")
@@ -274,11 +218,12 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
                 return flags if is_set else (False, False)
         return False, False
 
-    def _template(self, start: bool = True) -> processors.Sequence:
-        return _template(self._tokenizer, self.cls_token if start else None, self.sep_token)
+    def template(self, start: bool = True) -> processors.Sequence:
+        """The special tokens around a text or a pair, with its present ids; without `start`, around labels."""
+        return make_template(self.backend_tokenizer, self.cls_token if start else None, self.sep_token)
 
 
-def _template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:
+def make_template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:
     """The special tokens around a text or a pair."""
     single = f"{start}:0 $A:0 {end}:0" if start is not None else f"$A:0 {end}:0"
     ids = [(token, backend.token_to_id(token)) for token in (start, end) if token is not None]
@@ -287,29 +232,9 @@ def _template(backend: Tokenizer, start: str | None, end: str) -> processors.Seq
     return processors.Sequence([_TRIM_OFFSETS] * has_spaces + [template])
 
 
-def _untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
-    """The pipeline of an algorithm with nothing but the special tokens in its vocabulary."""
-    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
-    if algorithm == "bpe":
-        backend = Tokenizer(models.BPE())
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-        backend.decoder = decoders.ByteLevel()
-    elif algorithm == "unigram":
-        pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
-        backend = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL_TOKENS.index("[UNK]")))
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split])
-        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    else:
-        vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        backend.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    backend.post_processor = _template(backend, "[CLS]", "[SEP]")
-    return backend
+def _training() -> ModuleType:
+    """What trains tokenizers: a part of the installed package, and of no bundle."""
+    return import_module("hf_roformer_lite.tokenizer_training")
 
 
-def _too_small(vocab_size: int, needed: int) -> str:
-    return f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text take {needed} entries"
+__all__ = ["SPECIAL_TOKENS", "RoFormerLiteTokenizer"]

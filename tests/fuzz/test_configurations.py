@@ -47,7 +47,9 @@ ROPE: dict[str, dict[str, Any]] = {
 LISTS: list[Any] = [[1.0, "x", 1, 1], [0.0] * 4, [float("nan")] * 4, [True] * 4, LENGTHS * 2]
 OWN_FIELDS = {
     kind: [
-        name for name in kind.__annotations__ if name in kind.__dataclass_fields__ and name != "base_model_fsdp_plan"
+        name
+        for name in kind.__annotations__
+        if name in kind.__dataclass_fields__ and not name.startswith("base_model_")
     ]
     for kind in (rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig)
 }
@@ -57,9 +59,9 @@ def refusal(make: type, fields: dict[str, Any]) -> tuple[Any, str]:
     """A configuration, and what it was refused with; one of the two is empty."""
     try:
         return make(**copy.deepcopy(fields)), ""
-    except (ValueError, TypeError, StrictDataclassError) as error:
+    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
         cause = error.__cause__ or error  # strict dataclasses wrap what their checks raise
-        assert isinstance(cause, ValueError | TypeError), f"{fields}: {cause!r}"
+        assert isinstance(cause, ValueError | TypeError | KeyError), f"{fields}: {cause!r}"
         return None, str(cause)
 
 

@@ -94,7 +94,7 @@ def trainer(tokenizer: RoFormerLiteTokenizer) -> None:
     run.train()
     run.push_to_hub()
     assert equal(AutoModelForMaskedLM.from_pretrained("me/trained"), model)
-    assert {"training_args.bin", "tokenizer.json", "task_heads.py"} <= set(API.list_repo_files("me/trained"))
+    assert {"training_args.bin", "tokenizer.json", "heads_roformer_lite.py"} <= set(API.list_repo_files("me/trained"))
 
 
 def card() -> None:

@@ -161,7 +161,6 @@ LOAD_ELSEWHERE = """
 import sys
 from pathlib import Path
 import hf_roformer_lite
-assert "peft" not in sys.modules
 import peft, torch, transformers
 from safetensors.torch import load_file, save_file
 inputs = load_file(sys.argv[1] + "/inputs.safetensors")

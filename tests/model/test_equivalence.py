@@ -1,13 +1,10 @@
 """One model, many ways to feed it: padded, unpadded, packed, ragged, dense, on every backend: the same numbers."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_roformer_lite import (
     RoFormerLiteForConditionalGeneration,
@@ -15,17 +12,9 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.model import input_layout
-from hf_roformer_lite.model.attention_rows import Span, plan_rows
+from hf_roformer_lite.model import attention_functions
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
-
-
-@pytest.fixture(params=[0, 3], ids=["", "spare"])
-def spare_rows(request, monkeypatch) -> int:
-    """Rows after the real tokens of a ragged batch, which large models add for speed: nobody may see them."""
-    monkeypatch.setattr(input_layout, "choose_num_rows", lambda tokens, **_: tokens + request.param * bool(tokens))
-    return request.param
 
 
 def packed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -36,7 +25,6 @@ def packed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return ids[mask.bool()][None], positions[None], borders
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
@@ -97,7 +85,7 @@ def test_flex_attention(name, is_decoder, ragged_input, monkeypatch):
 
 
 @pytest.mark.parametrize("encoder, decoder", [("sdpa", "flex_attention"), ("flex_attention", "sdpa")])
-def test_each_stack_on_a_backend_of_its_own(encoder, decoder, spare_rows, ragged_input, monkeypatch):
+def test_each_stack_on_a_backend_of_its_own(encoder, decoder, ragged_input, monkeypatch):
     use_uncompiled_flex_attention(monkeypatch)
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config("default", "sdpa"))
     inputs = {**ragged_input, "decoder_input_ids": ragged_input["input_ids"].flip(1)}
@@ -126,6 +114,7 @@ def varlen_attention(module, query, key, value, attention_mask, scaling, dropout
     outputs = []
     borders = [kwargs[f"cu_seq_lens_{side}"].tolist() for side in "qk"]
     assert kwargs["max_length_q"] == max(torch.tensor(borders[0]).diff())
+    is_causal = module.is_causal if is_causal is None else is_causal
     for q0, q1, k0, k1 in zip(borders[0][:-1], borders[0][1:], borders[1][:-1], borders[1][1:], strict=True):
         scores = query[:, :, q0:q1] @ key[:, :, k0:k1].mT * scaling
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
@@ -147,7 +136,6 @@ def test_flash_attention_gets_the_documents(name, ragged_input):
         torch.testing.assert_close(model(**ragged_input, use_cache=False)[0], expected[0], **TOLERANCE)
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["default", "sliding", "post-sinusoidal"])
 def test_no_document_sees_its_neighbour(name, backend, generator):
@@ -166,7 +154,6 @@ def test_no_document_sees_its_neighbour(name, backend, generator):
             assert embeds.grad[0, 9:].abs().max() == 0 and embeds.grad[0, :9].abs().min() > 0
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 def test_long_sliding_window_rows_are_cut_into_bands(is_decoder, generator):
     """Documents many windows long, against the mask of the whole document."""
@@ -187,7 +174,6 @@ def test_long_sliding_window_rows_are_cut_into_bands(is_decoder, generator):
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_gradients_of_ragged_and_dense_agree(name, backend, ragged_input):
@@ -201,7 +187,6 @@ def test_gradients_of_ragged_and_dense_agree(name, backend, ragged_input):
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", STACKS)
 def test_seq2seq_padded_equals_rows_alone(name, backend, ragged_input, generator):
@@ -222,7 +207,6 @@ def test_seq2seq_padded_equals_rows_alone(name, backend, ragged_input, generator
             torch.testing.assert_close(again[labels != -100], logits[labels != -100], **TOLERANCE)
 
 
-@pytest.mark.usefixtures("spare_rows")
 def test_packed_seq2seq_equals_padded(generator):
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     sources = [torch.randint(5, VOCAB, (n,), generator=generator) for n in (5, 9, 2)]
@@ -240,11 +224,10 @@ def test_packed_seq2seq_equals_padded(generator):
     ]
     torch.testing.assert_close(one_row, torch.cat(alone), **TOLERANCE)
     packed_inputs["decoder_position_ids"] = torch.arange(12)[None]
-    with pytest.raises(ValueError, match="decoder has 1 documents and the encoder 3"):
+    with pytest.raises(ValueError, match="1 documents"):
         model(**packed_inputs, use_cache=False)
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_input):
@@ -264,34 +247,37 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    "longest, has_grad, wanted",
-    [(511, True, torch.float32), (512, True, torch.bfloat16), (511, False, torch.bfloat16)],
-)
-def test_rows_in_half_precision_learn_in_float32_where_short(longest, has_grad, wanted):
+def test_short_documents_in_half_precision_learn_in_float32(monkeypatch):
     """A gradient of sdpa in bfloat16 is the slower one there; what is attended is that of the same numbers."""
-    spans = [Span(0, longest, 0, longest), Span(longest, 400, longest, 400)]
-    plan, seen = plan_rows(spans, longest + 400, longest + 400, is_causal=False, window=None), []
-    given = torch.randn(3, longest + 400, 2, 8, dtype=torch.bfloat16, requires_grad=has_grad)
-    module = SimpleNamespace(num_key_value_groups=1)
+    model = build(RoFormerLiteModel, stack_config())
+    attention, seen, plain = model.layers[0].self_attn, [], attention_functions.sdpa_attention_forward
 
-    def attend(module, query, key, value, mask, **kwargs):
+    def attend(module, query, *args, **kwargs):
         seen.append((query.dtype, torch.is_autocast_enabled("cpu")))
-        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+        return plain(module, query, *args, **kwargs)
 
-    with torch.autocast("cpu", torch.bfloat16):
-        output, _ = plan.attend(attend, module, *given, dropout=0.0, scaling=0.35)
-    assert set(seen) == {(wanted, wanted == torch.bfloat16)} and output.dtype == torch.bfloat16
-    exact = given.detach().double().requires_grad_()
-    expected, _ = plan.attend(sdpa_attention_forward, module, *exact, dropout=0.0, scaling=0.35)
-    assert (output - expected).norm() < 0.01 * expected.norm()
-    if has_grad:
-        output.float().square().sum().backward()
-        expected.square().sum().backward()
-        assert (given.grad - exact.grad).norm() < 0.02 * exact.grad.norm()
+    monkeypatch.setattr(attention_functions, "sdpa_attention_forward", attend)
+    for longest, has_grad, wanted in (
+        (511, True, torch.float32),
+        (512, True, torch.bfloat16),
+        (9, False, torch.bfloat16),
+    ):
+        borders = torch.tensor([0, longest, longest + 4], dtype=torch.int32)
+        kwargs = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders, "max_length_k": longest, "scaling": 0.35}
+        given = torch.randn(3, 1, 4, longest + 4, 8, dtype=torch.bfloat16, requires_grad=has_grad)
+        seen.clear()
+        with torch.autocast("cpu", torch.bfloat16):
+            output, _ = attention_functions.sdpa_attention_by_document(attention, *given, None, **kwargs)
+        assert set(seen) == {(wanted, wanted == torch.bfloat16)} and output.dtype == torch.bfloat16
+        exact = given.detach().double().requires_grad_()
+        expected, _ = attention_functions.sdpa_attention_by_document(attention, *exact, None, **kwargs)
+        assert (output - expected).norm() < 0.01 * expected.norm()
+        if has_grad:
+            output.float().square().sum().backward()
+            expected.square().sum().backward()
+            assert (given.grad - exact.grad).norm() < 0.02 * exact.grad.norm()
 
 
-@pytest.mark.usefixtures("spare_rows")
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_pooled_heads_read_the_same_tokens_in_every_form(pooling, ragged_input):
     config = stack_config(classifier_pooling=pooling, num_labels=5)
@@ -319,7 +305,6 @@ def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
     ("kwargs", "message"),
     [
         ({"attention_mask": torch.ones(2, 5)}, r"attention_mask has shape \(2, 5\).*\(2, 9\)"),
-        ({"position_ids": torch.zeros(3, 9)}, r"position_ids has shape \(3, 9\)"),
         ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*18"),
         ({"inputs_embeds": torch.zeros(2, 9, 32)}, "exactly one of input_ids and inputs_embeds"),
     ],
@@ -332,6 +317,76 @@ def test_inputs_that_do_not_fit_are_named(kwargs, message):
 
 def test_too_long_for_learned_positions_but_not_for_rotary_ones():
     ids = torch.full((1, 65), 7)
-    with pytest.raises(ValueError, match="max_position_embeddings=64.*65 tokens"):
+    with pytest.raises(ValueError, match="max_position_embeddings"):
         build(RoFormerLiteModel, stack_config("learned-typed"))(ids)
     assert build(RoFormerLiteModel, stack_config())(ids)[0].shape == (1, 65, 32)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"position_ids": torch.arange(8)[None] * 3},
+        {"attention_mask": torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1]]), "position_ids": torch.arange(8)[None]},
+        {"attention_mask": torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1]])},
+    ],
+    ids=["gaps", "hole with positions", "hole"],
+)
+def test_windows_count_real_tokens_in_every_form(inputs, is_decoder):
+    ids = torch.randint(5, VOCAB, (1, 8), generator=torch.Generator().manual_seed(0))
+    sdpa = build(RoFormerLiteModel, stack_config("sliding", is_decoder=is_decoder))
+    eager = build(RoFormerLiteModel, stack_config("sliding", "eager", is_decoder=is_decoder))
+    expected = sdpa(ids, use_cache=False, **inputs)[0]
+    torch.testing.assert_close(eager(ids, use_cache=False, **inputs)[0], expected, **TOLERANCE)
+    dense = sdpa(ids, use_cache=False, output_hidden_states=True, **inputs)[0]
+    torch.testing.assert_close(dense, expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {
+            "position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]]),
+            "attention_mask": torch.tensor([[1] * 7 + [0] * 2]),
+        },
+        {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])},
+        {"cu_seq_lens_q": torch.tensor([0, 4, 9], dtype=torch.int32)},
+    ],
+    ids=["mask", "positions", "borders"],
+)
+def test_compiled_graphs_keep_packed_documents_apart(inputs, is_decoder):
+    torch.compiler.reset()
+    model = build(RoFormerLiteModel, stack_config(is_decoder=is_decoder))
+    ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False, **inputs)[0]
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(ids, use_cache=False, **inputs)[0], expected, **TOLERANCE)
+
+
+def test_a_source_without_tokens_gives_nothing_in_every_form():
+    memory, mask = torch.randn(2, 4, 32), torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
+    fields = {"is_decoder": True, "add_cross_attention": True}
+    inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": mask, "use_cache": False}
+    ids = torch.randint(5, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
+    outputs = [
+        build(RoFormerLiteModel, stack_config(backend=b, **fields))(ids, **inputs)[0] for b in ("sdpa", "eager")
+    ]
+    torch.testing.assert_close(*outputs, **TOLERANCE)
+
+
+def test_token_dropout_of_fewer_tokens_than_rows():
+    model = build(RoFormerLiteModel, stack_config(token_dropout_mask_id=4))
+    ids, mask = torch.full((6, 3), 7), torch.zeros(6, 3, dtype=torch.long)
+    mask[5, 1] = 1
+    torch.testing.assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0], **TOLERANCE)
+    four = torch.ones(6, 1, 3, 3, dtype=torch.bool)
+    torch.testing.assert_close(model(ids, four)[0], model(ids)[0], **TOLERANCE)
+
+
+def test_packed_borders_of_a_pair_are_refused():
+    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
+    ids = torch.randint(5, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):
+        model(ids, decoder_input_ids=ids, cu_seq_lens_q=torch.tensor([0, 3, 10], dtype=torch.int32))

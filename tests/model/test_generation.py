@@ -3,10 +3,9 @@
 import pytest
 import torch
 from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration
-from hf_roformer_lite.model import input_layout
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 MODES = {
@@ -96,25 +95,6 @@ def test_other_caches(implementation, name, ragged_input):
     for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
         expected = model.generate(**inputs, **options, use_cache=False)
         assert torch.equal(model.generate(**inputs, **options, cache_implementation=implementation), expected)
-
-
-def test_compiled_steps(ragged_input):
-    """A `compile_config` is followed on a CPU too: a step is one graph for all steps, and the tokens are the same."""
-    seq2seq = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
-    causal = build(RoFormerLiteForCausalLM, stack_config())
-    left_padded = {key: value[[0, 2]] for key, value in ragged_input.items()}
-    options = {"do_sample": False, "min_new_tokens": 8, "max_new_tokens": 8}
-    for model, inputs in ((seq2seq, ragged_input), (causal, left_padded)):
-        graphs, runs = [], []
-
-        def backend(graph, _, graphs=graphs, runs=runs):
-            graphs.append(graph)
-            return lambda *args: (runs.append(None), graph(*args))[1]
-
-        compiled = CompileConfig(backend=backend, mode=None, fullgraph=True)
-        tokens = model.generate(**inputs, **options, cache_implementation="static", compile_config=compiled)
-        assert torch.equal(tokens, model.generate(**inputs, **options))
-        assert (len(graphs), len(runs)) == (1, 7)
 
 
 def test_sampling_is_seeded_and_encoder_outputs_are_used(ragged_input):
@@ -231,42 +211,6 @@ def test_decoder_input_is_required():
     model = build(RoFormerLiteForConditionalGeneration, seq2seq_config())
     with pytest.raises(ValueError, match="decoder_input_ids"):
         model(torch.full((1, 3), 5))
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-def test_the_source_is_laid_out_once(beams, backend, monkeypatch, ragged_input):
-    """Masks and positions of the source do not depend on the step; another source, or another mask, is another one."""
-    model = build(RoFormerLiteForConditionalGeneration, seq2seq_config(backend=backend))
-    source = {name: tensor[:4] for name, tensor in ragged_input.items()}
-    options = {"num_beams": beams, "max_new_tokens": 7, "min_new_tokens": 7}
-    calls, plan = [], input_layout.plan_cross_attention
-    monkeypatch.setattr(input_layout, "plan_cross_attention", lambda *args: calls.append(args) or plan(*args))
-    model.generate(**source, **options)
-    assert len(calls) == 1
-
-    start, mask, steps = torch.full((4, 1), model.config.decoder_start_token_id), source["attention_mask"], []
-    for mask_of_second_step in (mask, mask.clone(), torch.ones_like(mask)):
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        with torch.no_grad():
-            first = model(**source, decoder_input_ids=start, past_key_values=cache)
-            second = model(
-                attention_mask=mask_of_second_step,
-                encoder_outputs=(first.encoder_last_hidden_state,),
-                decoder_input_ids=start,
-                past_key_values=cache,
-            )
-        steps.append(second.logits)
-    torch.testing.assert_close(steps[1], steps[0], rtol=0, atol=0)
-    assert (steps[2] - steps[0]).abs().max() > 1e-3
-
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    with torch.no_grad():
-        first = model(**source, decoder_input_ids=start, past_key_values=cache)
-        mask.fill_(1)  # in place
-        memory = {"encoder_outputs": (first.encoder_last_hidden_state,), "decoder_input_ids": start}
-        changed = model(**memory, attention_mask=mask, past_key_values=cache).logits
-    torch.testing.assert_close(changed, steps[2], rtol=0, atol=0)
 
 
 CACHES = {

@@ -4,7 +4,7 @@ import torch
 from conftest import build, stack_config
 
 from hf_roformer_lite import RoFormerLiteModel
-from hf_roformer_lite.model.rope import RoFormerLiteRotaryEmbedding, rotate, sinusoidal_positions
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteRotaryEmbedding, rotate, sinusoidal_positions
 
 
 def test_rotary_numbers():

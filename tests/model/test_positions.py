@@ -24,7 +24,7 @@ def learned_pair():
 def test_resized_positions(model_class, tmp_path):
     model = build(model_class, stack_config("learned-typed"))
     table, expected = model.get_position_embeddings().weight.clone(), model(IDS[:, :60])[0]
-    with pytest.raises(ValueError, match="max_position_embeddings=64 learned positions cannot hold an input of 70"):
+    with pytest.raises(ValueError, match="max_position_embeddings"):
         model(IDS)
     model.resize_position_embeddings(74)
     assert model.config.max_position_embeddings == len(model.get_position_embeddings().weight) == 74

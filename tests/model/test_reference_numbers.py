@@ -1,17 +1,16 @@
-"""The golden numbers of the five reference systems, where they lie beside the project."""
+"""The golden numbers of the five reference systems."""
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHARED
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.conversion import convert
 
-REFERENCE = SHARED / "reference"
-pytestmark = pytest.mark.skipif(not REFERENCE.is_dir(), reason="the golden numbers do not lie beside the project")
+REFERENCE = Path(__file__).parent / "data" / "reference"
 
 
 def filled(shape: list[int], key: int, scale: float = 0.3) -> torch.Tensor:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.configuration_presets import PRESETS
+from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
 STACK_CLASSES = {
     "AutoModel": rl.RoFormerLiteModel,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_roformer_lite.model.tag_chain import messages_of_neighbours
+from hf_roformer_lite.model.text_features import messages_of_neighbours
 
 
 def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tensor:

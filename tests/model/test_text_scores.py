@@ -19,11 +19,11 @@ from hf_roformer_lite import (
 from hf_roformer_lite.conversion import export
 from hf_roformer_lite.errors import InputError
 from hf_roformer_lite.exporting import export_model
-from hf_roformer_lite.model.text_of_tokens import Words
-from hf_roformer_lite.model.text_scores import (
+from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
     RoFormerLiteWordScores,
+    Words,
 )
 from hf_roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
 from hf_roformer_lite.training.text_scores_weights import Split, best_weights

@@ -287,7 +287,7 @@ def test_threads_and_other_processes(way, both):
 
 
 def test_memory_is_bounded(monkeypatch, both):
-    monkeypatch.setattr("hf_roformer_lite.model.jieba_lookup._REMEMBERED", 7)
+    monkeypatch.setattr("hf_roformer_lite.model.tokenization_jieba._REMEMBERED", 7)
     tokenizer = RoFormerLiteJiebaTokenizer(VOCABULARY)
     assert tokenizer(LINES, return_offsets_mapping=True).data == both[1](LINES, return_offsets_mapping=True).data
     assert max(map(len, (tokenizer._lookup._ids, tokenizer._lookup._characters))) <= 7

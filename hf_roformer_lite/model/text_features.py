@@ -1,0 +1,431 @@
+"""Features of the text beside the encoder of a classifier or tagger: a linear model of n-grams, and a chain of tags.
+
+On a few thousand short texts a linear model on n-grams is hard to beat (Wang & Manning 2012, ACL; Joulin et al. 2017,
+EACL), and it errs elsewhere than an encoder does. For taggers, the word, its shape, its neighbours and their tags do
+the same (Lafferty et al. 2001, ICML). The text is read from `input_ids`: the bytes of the tokens are put together and
+cut into words, so that pipelines, servers and exported graphs work as without it, whatever the tokens are.
+
+Only models with `classifier_text_features` load this file, and only their bundles have it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+from transformers.utils.import_utils import is_tracing
+
+from .configuration_roformer_lite import RoFormerLiteConfig
+from .heads_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForMultipleChoice,
+    RoFormerLiteForQuestionAnswering,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
+)
+from .padding import packed_documents
+
+LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
+_LONGEST_WORD = 48  # bytes of a word that tell it from others
+SEPARATOR = 0x1F  # the byte of a special token, a blank that no text has
+_CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
+_AFFIXES = (1, 2, 3, 4)  # bytes
+_NEIGHBOURS = (-2, -1, 1, 2)  # words
+_REACH = 16  # neighbours to each side; what is further away changes next to nothing
+PRIME, _BASE = 2**31 - 1, 1_000_003  # of the polynomial hashes; products of two numbers below fit 64 bits
+
+# What a byte of UTF-8 is in a text: between words, in a word, a character that is a word, or inside a character.
+_BLANK, _LETTER, _SINGLE, _INNER = range(4)
+
+
+def _byte_kinds() -> torch.Tensor:
+    """The kind of each byte, `(256,)`.
+
+    The first byte of a character tells its block. Beyond ASCII, the blocks of punctuation, symbols, kana and Han
+    (U+0080 to 00BF, U+2000 to 9FFF, from U+F000) are characters that are words, all others letters.
+    """
+    kinds = torch.full((256,), _LETTER)
+    kinds[:128] = torch.tensor([_LETTER if chr(byte).isalnum() else _SINGLE for byte in range(128)])
+    kinds[:33], kinds[127] = _BLANK, _BLANK
+    kinds[0x80:0xC0] = _INNER
+    kinds[0xC2], kinds[0xE2:0xEA], kinds[0xEF:] = _SINGLE, _SINGLE, _SINGLE
+    return kinds
+
+
+def _byte_shapes() -> torch.Tensor:
+    """1 for a capital of ASCII, 2 for a small letter, 3 for a digit, 4 beyond ASCII; others stand for themselves."""
+    shapes = torch.arange(256)
+    shapes[ord("A") : ord("Z") + 1], shapes[ord("a") : ord("z") + 1], shapes[ord("0") : ord("9") + 1] = 1, 2, 3
+    shapes[128:] = 4
+    return shapes
+
+
+with torch.device("cpu"):  # this file may be imported while a model is made without weights, on the device "meta"
+    _KINDS, _SHAPES = _byte_kinds(), _byte_shapes()
+    _POWERS = torch.tensor([pow(_BASE, place, PRIME) for place in range(_LONGEST_WORD)])
+
+
+@dataclass
+class Words:
+    """The words of some documents: S bytes, blanks left out, cut into W words, none across two documents."""
+
+    text: torch.Tensor  # (S,) bytes
+    word_of_byte: torch.Tensor  # (S,)
+    starts: torch.Tensor  # (W,) first byte of each word
+    ends: torch.Tensor  # (W,) the byte after its last
+    documents: torch.Tensor  # (W,) the number of its document, rising
+    word_of_token: torch.Tensor  # (N,) the first word of a token or after it, -1 after the last of its document
+    is_first: torch.Tensor  # (N,) bool, the token that a word begins with, with the blank before it
+
+    @classmethod
+    def of_tokens(cls, token_bytes: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> "Words":
+        """The words behind token ids `(N,)`.
+
+        Args:
+            token_bytes: The first bytes of each token, `(vocab, LONGEST_TOKEN)`, 0 after its end.
+            token_ids: `(N,)`.
+            documents: The number of the document of each token, `(N,)`, rising.
+        """
+        characters = token_bytes[token_ids].long()  # (N, LONGEST_TOKEN)
+        there = places_where(characters.flatten())  # (S,) with the blanks
+        text, tokens = characters.flatten()[there], there // LONGEST_TOKEN
+        owners = documents[tokens]
+        kinds = _KINDS.to(text.device)[text]
+        places = torch.arange(text.shape[0], device=text.device)
+        lead = torch.where(kinds == _INNER, 0, places).cummax(0)[0]  # first byte of the character
+        kinds_of_lead = kinds[lead]
+        before = F.pad(kinds_of_lead, (1, 0), value=_BLANK)[:-1]
+        begins = (kinds == _SINGLE) | ((kinds == _LETTER) & (before != _LETTER))
+        begins |= (kinds != _INNER) & (F.pad(owners, (1, 0), value=-1)[:-1] != owners)
+        in_word = (kinds_of_lead != _BLANK) & (begins.cumsum(0) > 0)
+        kept = places_where(in_word)
+        text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]  # each (S,)
+        words = begins.cumsum(0) - 1
+        starts = places_where(begins)
+        ends = torch.cat((starts, starts.new_full((1,), text.shape[0])))[1:]  # none where there is no word
+        word_of_token = _first_words(words, tokens, owners, documents)
+        is_part = (word_of_token >= 0) & (characters[:, 0] != SEPARATOR)
+        word_of_part = torch.where(is_part, word_of_token, -1)
+        is_first = is_part & (F.pad(word_of_part, (1, 0), value=-1)[:-1] != word_of_token)
+        return cls(text, words, starts, ends, owners[starts], word_of_token, is_first)
+
+    def lower(self) -> torch.Tensor:
+        """The text with small ASCII letters, `(S,)`."""
+        return torch.where((self.text >= ord("A")) & (self.text <= ord("Z")), self.text + 32, self.text)
+
+    def hash_words(self, text: torch.Tensor) -> torch.Tensor:
+        """A number of each word `(W,)` from bytes `(S,)`, those of the text or others in their place."""
+        places = torch.arange(text.shape[0], device=text.device) - self.starts[self.word_of_byte]
+        return self._hash(text, places, self.word_of_byte)
+
+    def shapes(self) -> torch.Tensor:
+        """A number of the shape of each word, `(W,)`: that of `Xx` for Film and of `d.d` for 20.5, where each run of
+        one kind of character is one letter."""
+        shapes = _SHAPES.to(self.text.device)[self.text]
+        is_first = torch.arange(shapes.shape[0], device=shapes.device) == self.starts[self.word_of_byte]
+        is_new = is_first | (shapes != F.pad(shapes, (1, 0))[:-1])
+        runs = is_new.cumsum(0)
+        places = runs - runs[self.starts[self.word_of_byte]]
+        return self._hash(shapes[is_new], places[is_new], self.word_of_byte[is_new])
+
+    def _hash(self, values: torch.Tensor, places: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """The polynomial of the values of each word, by their places in it."""
+        powers = _POWERS.to(values.device)[places.clamp(max=_LONGEST_WORD - 1)]
+        return torch.zeros_like(self.starts).index_add(0, words, (values + 1) * powers) % PRIME
+
+    def parts(self, text: torch.Tensor, longest: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each length from 1 to `longest`: a number of the bytes from each place on, and whether so many are left
+        in the word, both `(S,)`."""
+        left = self.ends[self.word_of_byte] - torch.arange(text.shape[0], device=text.device)
+        windows, parts = torch.zeros_like(text), []
+        for length in range(1, longest + 1):
+            shifted = F.pad(text, (0, length - 1))[length - 1 :]
+            windows = (windows * _BASE + shifted + 1) % PRIME
+            parts.append((windows, left >= length))
+        return parts
+
+
+def places_where(condition: torch.Tensor) -> torch.Tensor:
+    """Where `condition` `(N,)` is true. Exported graphs fail to index by a condition that holds nowhere."""
+    return condition.nonzero()[:, 0]
+
+
+def places_in(rising: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """How many of `rising` `(F,)` are smaller than each of `values`. Exporters compare every pair for `searchsorted`;
+    by halving, a graph of 2 to the power of 17 hashes reads 17 of them."""
+    if not is_tracing(values):
+        return torch.searchsorted(rising, values)
+    places = torch.zeros_like(values)
+    step = 1 << (rising.shape[0].bit_length() - 1)
+    while step:
+        further = places + step
+        is_smaller = rising[further.clamp(max=rising.shape[0]) - 1] < values
+        places = torch.where((further <= rising.shape[0]) & is_smaller, further, places)
+        step //= 2
+    return places
+
+
+def seeded(hashes: torch.Tensor, seed: int) -> torch.Tensor:
+    """Other numbers for features of another sort."""
+    return (hashes * 31 + 1_000_033 * seed) % PRIME
+
+
+def join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """A number of two things in this order."""
+    return (left * 31 + right * 17 + 1) % PRIME
+
+
+def _first_words(
+    words: torch.Tensor, tokens: torch.Tensor, owners: torch.Tensor, documents: torch.Tensor
+) -> torch.Tensor:
+    """The word of the first byte of each token, or of the next token that has one, as a tokenizer may cut the blank
+    before a word from it; -1 where none follows in the document.
+
+    Args:
+        words, tokens, owners: Of each byte its word, token and document, `(S,)`.
+        documents: Of each token, `(N,)`.
+    """
+    words, owners = F.pad(words, (0, 1), value=-1), F.pad(owners, (0, 1), value=-1)  # there may be no byte after it
+    sizes = torch.zeros_like(documents).index_add(0, tokens, torch.ones_like(tokens))  # (N,) bytes of each token
+    first = sizes.cumsum(0) - sizes
+    return torch.where(owners[first] == documents, words[first], -1)
+
+
+def messages_of_neighbours(
+    scores: torch.Tensor,
+    transitions: torch.Tensor,
+    documents: torch.Tensor,
+    join: Callable[[torch.Tensor, int], torch.Tensor] = torch.amax,
+) -> torch.Tensor:
+    """What its neighbours say about the tag of each word of a linear chain, `(W, K)`, to be added to `scores`.
+
+    With `torch.amax` the sum is, up to a constant of each word, the score of the best sequence that has the tag, so
+    its maximum is the best sequence (Viterbi); with `torch.logsumexp` it is the logarithm of the probability of the
+    tag. All words take one message from each side at once, 16 times (belief propagation): no loop over the words of a
+    sentence is needed, and sentences of up to 17 words are exact.
+
+    Args:
+        scores: Of K tags for each of W words, `(W, K)`.
+        transitions: Of a tag (row) and the one after it (column), `(K, K)`.
+        documents: The number of the document of each word, `(W,)`, rising.
+        join: How the possible tags of a neighbour are joined.
+    """
+    has_left = (F.pad(documents, (1, 0), value=-1)[:-1] == documents)[:, None]  # (W, 1)
+    has_right = (F.pad(documents, (0, 1), value=-1)[1:] == documents)[:, None]  # (W, 1)
+    from_left = from_right = torch.zeros_like(scores)
+    for _ in range(_REACH):
+        to_right = _without_constant(join((scores + from_left)[:, :, None] + transitions, 1))  # (W, K)
+        to_left = _without_constant(join((scores + from_right)[:, None, :] + transitions, 2))  # (W, K)
+        from_left = F.pad(to_right, (0, 0, 1, 0))[:-1] * has_left
+        from_right = F.pad(to_left, (0, 0, 0, 1))[1:] * has_right
+    return from_left + from_right
+
+
+def _without_constant(messages: torch.Tensor) -> torch.Tensor:
+    return messages - messages.amax(-1, keepdim=True)
+
+
+class RoFormerLiteTextScores(nn.Module):
+    """A table of features of the text with a row of scores for each, `config.classifier_text_features` rows.
+
+    A feature is known by a hash of 31 bits. The scores are zero at first. `roformer-lite train` fits them; gradients
+    reach them as well.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__()
+        rows = config.classifier_text_features
+        self.weight = nn.Parameter(torch.zeros(rows, num_labels))
+        self.bias = nn.Parameter(torch.zeros(num_labels))
+        self.register_buffer("hashes", torch.arange(rows))  # rising
+        self.register_buffer("token_bytes", torch.zeros(config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8))
+
+    def initialize_own_weights(self, std: float) -> None:
+        """Scores of nothing, for what a checkpoint lacks."""
+        for tensor in (self.weight, self.bias, self.token_bytes):
+            init.zeros_(tensor)
+        init.copy_(self.hashes, torch.arange(self.hashes.shape[0]))
+
+    def resize_vocabulary(self, size: int) -> None:
+        """Room for `size` tokens; new ones have no bytes and so no text."""
+        self.token_bytes = F.pad(self.token_bytes, (0, 0, 0, size - len(self.token_bytes)))
+
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        """What the text adds to the logits of an encoder, in the shape of `logits`.
+
+        Args:
+            logits: `(documents, num_labels)` or `(N, num_labels)`.
+            token_ids: Of the real tokens, `(N,)`.
+            documents: The number of the document of each token, `(N,)`, rising.
+        """
+        raise NotImplementedError
+
+    def of_batch(
+        self,
+        logits: torch.Tensor,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cu_seq_lens: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """What the text of a batch `(B, L)` adds to `logits` `(documents, num_labels)` or `(B, L, num_labels)`.
+
+        Raises:
+            ValueError: without `input_ids`, which tell the text.
+        """
+        if input_ids is None:
+            raise ValueError("inputs_embeds: classifier_text_features reads the text; give input_ids instead.")
+        tokens = packed_documents(input_ids, attention_mask, position_ids, cu_seq_lens)
+        if tokens is not None:
+            places = tokens.index  # packed, so that there is one
+            documents = tokens.documents()[0]
+        else:
+            real = torch.ones_like(input_ids) if attention_mask is None else attention_mask.to(input_ids.device)
+            places = places_where(real.flatten() != 0)
+            documents = places // input_ids.shape[1]
+        token_ids = input_ids.flatten()[places]
+        if logits.ndim == 2:
+            return self(logits, token_ids, documents)
+        flat = logits.flatten(0, 1)
+        added = self(flat[places], token_ids, documents)
+        return added.new_zeros(flat.shape).index_add(0, places, added).view_as(logits)
+
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`."""
+        raise NotImplementedError
+
+    def words_of(self, token_ids: torch.Tensor, documents: torch.Tensor) -> Words:
+        return Words.of_tokens(self.token_bytes, token_ids, documents)
+
+    def score(self, words: Words, num_owners: int) -> torch.Tensor:
+        """The sum of the scores of each owner's features, each once, and a bias, `(num_owners, num_labels)`."""
+        keys, owners = self.find_features(words)
+        places = places_in(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
+        known = places_where(self.hashes[places] == keys)
+        found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])  # by rising owner
+        rows, owners = found % self.hashes.shape[0], found // self.hashes.shape[0]  # each (K,)
+        weights = self.weigh(rows, owners, num_owners)  # (K,)
+        if is_tracing(rows):  # exporters have no bags
+            scores = self.weight[rows] * weights[:, None]
+            return scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores) + self.bias
+        offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
+        return F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights) + self.bias
+
+    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+        """How much each of the features found counts, `(K,)`."""
+        return torch.ones_like(rows, dtype=self.weight.dtype)
+
+
+class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
+    """Scores of a document's n-grams, added to the logits of a classifier.
+
+    The n-grams are words and pairs of words, and of each word of two bytes or more its substrings of 2 to 5 bytes and
+    its first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the weight `rarity`, and the weights
+    of a document have the Euclidean norm 1.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__(config, num_labels)
+        self.register_buffer("rarity", torch.ones(config.classifier_text_features))
+
+    def initialize_own_weights(self, std: float) -> None:
+        super().initialize_own_weights(std)
+        init.ones_(self.rarity)
+
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        return self.score(self.words_of(token_ids, documents), logits.shape[0])
+
+    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+        weights = self.rarity[rows]
+        norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
+        return weights / norms[owners]
+
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        text = words.lower()  # (S,)
+        hashes, owners = words.hash_words(text), words.documents  # each (W,)
+        same = places_where(owners[1:] == owners[:-1])
+        keys, of = [hashes, join(hashes[:-1], hashes[1:])[same]], [owners, owners[1:][same]]
+        is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
+        places = torch.arange(text.shape[0], device=text.device)
+        is_first = places == words.starts[words.word_of_byte]
+        left = words.ends[words.word_of_byte] - places
+        for length, (windows, fits) in enumerate(words.parts(text, max(_CHARACTER_NGRAMS)), 1):
+            sorts = [(length, is_long & fits)] if length in _CHARACTER_NGRAMS else []
+            if length in _AFFIXES:
+                sorts += [(10 + length, is_long & fits & is_first), (20 + length, is_long & (left == length))]
+            for seed, condition in sorts:
+                chosen = places_where(condition)
+                keys.append(seeded(windows, seed)[chosen])
+                of.append(owners[words.word_of_byte[chosen]])
+        return torch.cat(keys), torch.cat(of)
+
+
+class RoFormerLiteWordScores(RoFormerLiteTextScores):
+    """Scores of words and of the tags that follow one another, added to the logits of a tagger: a conditional random
+    field (Lafferty et al. 2001, ICML) above the encoder.
+
+    The features of a word are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the
+    pairs with the words beside it, and of two words to each side the word and its shape. Each token has those of its
+    first word. `transitions` hold between the tokens that words begin with; see `messages_of_neighbours`.
+    """
+
+    def __init__(self, config: RoFormerLiteConfig, num_labels: int):
+        super().__init__(config, num_labels)
+        self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
+
+    def initialize_own_weights(self, std: float) -> None:
+        super().initialize_own_weights(std)
+        init.zeros_(self.transitions)
+
+    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        words = self.words_of(token_ids, documents)
+        scores = self.score(words, logits.shape[0])  # (N, num_labels)
+        first = places_where(words.is_first)  # (W,)
+        joint = logits[first] + scores[first]  # (W, num_labels)
+        messages = messages_of_neighbours(joint, self.transitions, documents[first])
+        return scores.index_add(0, first, messages)
+
+    def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        text = words.lower()
+        lower, shapes, owners = words.hash_words(text), words.shapes(), words.documents  # each (W,)
+        keys = [seeded(words.hash_words(words.text), 1), seeded(lower, 2), seeded(shapes, 3)]
+        for length, (windows, _) in enumerate(words.parts(text, max(_AFFIXES)), 1):
+            for seed, place in ((10, words.starts), (20, words.ends - length)):
+                part = seeded(windows[place.clamp(min=0)], seed + length)
+                keys.append(torch.where(words.ends - words.starts > length, part, seeded(lower, 4)))
+        for distance in _NEIGHBOURS:
+            beside = [_moved(values, owners, distance) for values in (lower, shapes)]
+            keys += [seeded(values, 30 + 2 * distance + n) for n, values in enumerate(beside)]
+            if abs(distance) == 1:
+                keys.append(seeded(join(lower, beside[0]), 40 + distance))
+        of_word = torch.stack(keys, dim=1)  # (W, features)
+        tokens = places_where(words.word_of_token >= 0)
+        of_token = of_word[words.word_of_token[tokens]]  # (tokens with a word, features)
+        return of_token.flatten(), tokens[:, None].expand_as(of_token).flatten()
+
+
+def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:
+    """What stands `distance` words further on, `(W,)`; 0 beyond the document."""
+    outside = values.shape[0]
+    places = torch.arange(outside, device=values.device) + distance
+    places = torch.where(places >= 0, places, outside).clamp(max=outside)
+    values, beside = F.pad(values, (0, 1)), F.pad(owners, (0, 1), value=-1)
+    return torch.where(beside[places] == owners, values[places], 0)
+
+
+__all__ = [
+    "RoFormerLiteDocumentScores",
+    "RoFormerLiteForCausalLM",
+    "RoFormerLiteForMaskedLM",
+    "RoFormerLiteForMultipleChoice",
+    "RoFormerLiteForQuestionAnswering",
+    "RoFormerLiteForSequenceClassification",
+    "RoFormerLiteForTokenClassification",
+    "RoFormerLiteModel",
+    "RoFormerLiteTextScores",
+    "RoFormerLiteWordScores",
+]

@@ -1,0 +1,144 @@
+"""Logits while training: skipped by default, there where a loop asks for them; TRL and a distillation loop."""
+
+import pytest
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
+from datasets import Dataset
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from trl import SFTConfig, SFTTrainer
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteTokenizer,
+)
+
+HEADS = {
+    "mlm": lambda **fields: build(RoFormerLiteForMaskedLM, stack_config(**fields)),
+    "causal": lambda **fields: build(RoFormerLiteForCausalLM, stack_config(**fields)),
+    "pair": lambda **fields: build(RoFormerLiteForConditionalGeneration, pair_config(**fields)),
+}
+IDS = torch.randint(5, VOCAB, (4, 300), generator=torch.Generator().manual_seed(0))
+LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(1)) < 0.4, -100)
+MASK = torch.ones_like(IDS)
+MASK[1, 200:] = 0
+
+
+def pair_config(**fields):
+    config = seq2seq_config()
+    for name, value in fields.items():
+        setattr(config.decoder, name, value)
+    return config
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", HEADS)
+def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
+    """More labelled positions than are computed at a time; loss and gradients of both ways, and with a whole step's
+    number of items."""
+    model, found = HEADS[kind]().double().train(), []
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, "smoothing": smoothing}
+    for skip_logits in (True, False):
+        model.zero_grad()
+        output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
+        assert (output.logits is None) == skip_logits
+        output.loss.backward()
+        found.append([output.loss, *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None)])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_default_and_field(kind):
+    for skip_logits in (True, False):
+        model = HEADS[kind](skip_logits=skip_logits)
+        assert model.eval()(IDS, labels=LABELS).logits is not None  # an evaluation reads them
+        model.train()
+        assert (model(IDS, labels=LABELS).logits is None) == skip_logits
+        assert model(IDS, labels=LABELS, skip_logits=not skip_logits).logits is None or skip_logits
+        assert len(model(IDS, labels=LABELS, skip_logits=False).logits) == len(IDS)
+
+
+def test_hooks_on_the_head_run():
+    model, seen = HEADS["mlm"]().train(), []
+    handles = [
+        model.lm_head.register_forward_pre_hook(lambda *_: seen.append("before")),
+        model.lm_head.register_forward_hook(lambda *_: seen.append("after")),
+        model.lm_head.register_full_backward_hook(lambda *_: seen.append("backward")),
+    ]
+    for handle in handles:
+        model(IDS, labels=LABELS).loss.backward()
+        handle.remove()
+    assert seen == ["before", "after", "backward", "after", "backward", "backward"]
+
+
+def test_autocast():
+    """Under autocast the loss and the gradients of float32, as near as bfloat16 is."""
+    model, found = HEADS["mlm"]().train(), []
+    for dtype in (torch.bfloat16, None):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = model(IDS, labels=LABELS).loss
+        loss.backward()
+        found.append([loss, *(weight.grad.clone() for weight in model.parameters())])
+        assert loss.dtype == torch.float32
+    for half, exact in zip(*found, strict=True):
+        assert (half - exact).norm() <= 0.05 * exact.norm() + 1e-4
+
+
+def test_distillation_loop():
+    """A student learns a teacher's distribution: as a user would write it, with the loss of the labels beside it."""
+    torch.manual_seed(0)
+    teacher = build(RoFormerLiteForCausalLM, stack_config()).eval()
+    student = RoFormerLiteForCausalLM(stack_config(num_hidden_layers=1)).train()
+    optimizer, losses = torch.optim.AdamW(student.parameters(), lr=1e-2), []
+    ids = IDS[:, :20]
+    for _ in range(30):
+        with torch.no_grad():
+            wanted = teacher(ids, use_cache=False).logits.log_softmax(-1)
+        output = student(ids, labels=ids, skip_logits=False)
+        divergence = F.kl_div(output.logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean") / 20
+        (divergence + 0.1 * output.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(divergence.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_trl(packing, tmp_path):
+    """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens again."""
+    texts = [f"the number {n} and the number {n + 1}" for n in range(40)]
+    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
+    arguments = SFTConfig(
+        str(tmp_path / "run"),
+        max_steps=6,
+        logging_steps=1,
+        per_device_train_batch_size=4,
+        learning_rate=5e-3,
+        max_length=64,
+        packing=packing,
+        eos_token="[SEP]",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+    )
+    trainer = SFTTrainer(
+        RoFormerLiteForCausalLM(config),
+        args=arguments,
+        train_dataset=Dataset.from_dict({"text": texts}),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logged[-1]["loss"] < logged[0]["loss"] and all(entry["entropy"] > 0 for entry in logged)
+    trainer.save_model(str(tmp_path / "saved"))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    ids = torch.tensor([tokenizer("the number 3")["input_ids"]])
+    torch.testing.assert_close(again(ids).logits, trainer.model.eval()(ids).logits)
