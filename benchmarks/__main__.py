@@ -1,14 +1,15 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
-TASK is a comparison of models (`tasks.py`), `kernels` (of the model's fast paths with torch's own, `kernels.py`),
-`ablations` (trainings that differ in positions, norms or gating, `ablations.py`), `rates` (of products by library, in
-billions of operations a second, `rates.py`), `inference` (every engine of `predict` in a process of its own,
-`inference.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared and read, `large_data.py`),
+TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms or gating,
+`ablations.py`), `inference` (every engine of `predict` in a process of its own, `inference.py`), `families`
+(encoders in their own classes and converted, `families.py`), `fine-tuning` (a BERT, here and in transformers,
+`fine_tuning.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared and read, `large_data.py`),
 `long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
-against the length of a text, `by_length.py`), `processes` (what several of them cost, `several_processes.py`),
-`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of training by size
-and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
-and `plot` read the directory of results `--out`.
+against the length of a text, `by_length.py`), `padding_free` (models of transformers, as they come and without
+padding, `padding_free.py`), `processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak
+memory of each contender in a process of its own), `training-memory` (that of training by size and length,
+`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot`
+read the directory of results `--out`.
 """
 
 import sys
@@ -22,12 +23,21 @@ from rich.console import Console
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
-from . import ablations, by_length, inference, large_data, long_texts, several_processes, training_memory
+from . import (
+    ablations,
+    by_length,
+    families,
+    fine_tuning,
+    inference,
+    large_data,
+    long_texts,
+    padding_free,
+    several_processes,
+    training_memory,
+)
 from .floor import FLOOR
-from .kernels import measure_kernels
 from .processes import import_times, peak
-from .rates import measure_rates
-from .report import machine, markdown, plot, save, setting, show, summary
+from .report import markdown, plot, save, setting, show, summary
 from .suites import suite
 from .tasks import TASKS, Comparison
 from .text import TextOptions, compare_tokenizers
@@ -37,10 +47,13 @@ from .workload import Workload
 
 PROGRAMS = {  # with options of their own
     "ablations": ablations.main,
+    "families": families.main,
+    "fine-tuning": fine_tuning.main,
     "inference": inference.main,
     "data": large_data.main,
     "long-texts": long_texts.main,
     "by-length": by_length.main,
+    "padding_free": padding_free.main,
     "processes": several_processes.main,
     "training-memory": training_memory.main,
 }
@@ -60,11 +73,6 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
         return setting(work, task=task, contenders={name: peak(of, work, name) for name in names})
     if task in PEERS:
         return setting(work, task=task, contenders=trainings(task, work, text.files))
-    if task == "kernels":
-        rows = measure_kernels(work.rounds)  # of all options it has only the rounds
-        return {"task": task, "device": "cpu", "rounds": work.rounds, "contenders": rows, "machine": machine("cpu")}
-    if task == "rates":
-        return {"task": task, "device": "cpu", "contenders": measure_rates(), "machine": machine("cpu")}
     if task == "import":
         comparison = Comparison(1, import_times(work.rounds), unit="imports")
         return setting(work, task=task, contenders=summary(comparison))
@@ -82,7 +90,7 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["kernels", "rates", "tokenizer", "import", *PROGRAMS, "suite", "table", "plot"]
+    known += ["tokenizer", "import", *PROGRAMS, "suite", "table", "plot"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.families [FAMILY …] [options]`: encoders in their own classes and converted, the same weights.
+"""`python -m benchmarks families [FAMILY …] [options]`: encoders in their own classes and converted, the same weights.
 
 Both alternate in one process, on one thread. What counts is the processor's time, which other work on the machine
 lengthens less than the clock's; the ratio is the median of those of the rounds. `encode` is the stack without
@@ -10,7 +10,6 @@ import gc
 import json
 import random
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -155,7 +154,7 @@ def be_quiet() -> None:
 
 def main(arguments: list[str]) -> None:
     be_quiet()
-    parser = HfArgumentParser(Workload, prog="python -m benchmarks.families", allow_abbrev=False)
+    parser = HfArgumentParser(Workload, prog="python -m benchmarks families", allow_abbrev=False)
     parser.add_argument("families", nargs="*", help="default: all")
     parser.add_argument("--memory", action="store_true", help="measure peaks, too")
     work, given = parser.parse_args_into_dataclasses(arguments)
@@ -169,7 +168,3 @@ def main(arguments: list[str]) -> None:
     console = Console(width=120)
     console.print({field.name: getattr(work, field.name) for field in fields(work)})
     console.print(table)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

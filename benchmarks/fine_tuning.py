@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fine_tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and in transformers.
+"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and in transformers.
 
 `roformer-lite train classify` against `BertForSequenceClassification` under the stock Trainer: the same rows, epochs,
 batches, learning rate and seed, each in a process of its own. Files are .csv with the columns text and label.
@@ -115,7 +115,7 @@ def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -
 
 
 def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(Setting, prog="python -m benchmarks.fine_tuning", allow_abbrev=False)
+    parser = HfArgumentParser(Setting, prog="python -m benchmarks fine-tuning", allow_abbrev=False)
     for name in ("checkpoint", "train", "validation", "test"):
         parser.add_argument(name)
     setting, given = parser.parse_args_into_dataclasses(arguments)
@@ -126,7 +126,3 @@ def main(arguments: list[str]) -> None:
         accuracies = [f"{found[split]:.4f}" for split in ("validation", "test")]
         table.add_row(name, *accuracies, *(f"{found[key]:,.0f}" for key in ("cpu_seconds", "seconds", "peak_mib")))
     Console().print(table)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

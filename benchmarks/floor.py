@@ -1,17 +1,15 @@
 """The floor: the time of a model's matrix products alone, on its real tokens alone.
 
-It is timed like the contenders, with products of the same shapes and nothing between them, each by the library that is
-fastest for it on this machine (`rates.py`); those of a backward pass by torch's. The products of attention, which have
-many shapes, are counted and added at the rate of the others.
+It is timed like the contenders, with products of the same shapes by `torch.mm` and nothing between them. The products
+of attention, which have many shapes, are counted and added at the rate of the others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from hf_roformer_lite import RoFormerLiteConfig
 
-from .rates import fastest
 from .timing import Contender
 from .workload import Workload
 
@@ -44,22 +42,6 @@ def floor(work: Workload, products: list[Product], attention: float, train: bool
     if train:
         products, attention = backward_too(products), 3 * attention
     operations = sum(2 * m * k * n for m, k, n in products)
-    run = _run_products(work, products) if train else _run_fastest(work, products)
-    return Contender(FLOOR, run, 1 + attention / operations)
-
-
-def _run_fastest(work: Workload, products: list[Product]) -> Callable[[], None]:
-    dtype = getattr(torch, work.dtype)
-
-    def run() -> None:
-        with torch.no_grad():
-            for shape in products:
-                fastest(*shape, dtype, work.device)()
-
-    return run
-
-
-def _run_products(work: Workload, products: list[Product]) -> Callable[[], None]:
     dtype = getattr(torch, work.dtype)
     factors = {
         (m, k, n): (
@@ -76,4 +58,4 @@ def _run_products(work: Workload, products: list[Product]) -> Callable[[], None]
                 left, right, out = factors[shape]
                 torch.mm(left, right, out=out)
 
-    return run
+    return Contender(FLOOR, run, 1 + attention / operations)

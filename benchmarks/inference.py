@@ -3,8 +3,7 @@
     python -m benchmarks inference --kind encoder --size small --rows 1 8 32
 
 Beside them stand our model in bfloat16 (`torch-bfloat16`), and BERT, BART or Llama of the same widths and depths in
-their own classes (`transformers`). `--engines torch torch-compiled …` adds our `generate` with compiled steps, which
-takes minutes to begin with. A process loads what `roformer-lite export` wrote and keeps it. In each round every
+their own classes (`transformers`). A process loads what `roformer-lite export` wrote and keeps it. In each round every
 process answers the same batch once, in another order, while the others wait. Its memory is that of the whole process
 at its peak, and the time to the first answer is that from the start of the process. Answers are compared with those of
 torch. The processor's time is measured beside that of the clock, as it depends less on what else the machine does;
@@ -29,7 +28,7 @@ from hf_roformer_lite.engines import ENGINES
 
 from .workload import Workload
 
-OURS_IN_BFLOAT16, OURS_COMPILED, STOCK = "torch-bfloat16", "torch-compiled", "transformers"
+OURS_IN_BFLOAT16, STOCK = "torch-bfloat16", "transformers"
 _NEVER = -1e4  # the bias of the token that ends a text, so that every engine generates equally many
 
 
@@ -111,8 +110,6 @@ def prepare(work: InferenceArguments, folder: Path) -> dict[str, Path]:
     directories = {"torch": folder / "torch"}
     write_model(work, directories["torch"])
     directories[OURS_IN_BFLOAT16] = directories["torch"]
-    if work.kind != "encoder":
-        directories[OURS_COMPILED] = directories["torch"]
     for engine in work.engines:
         if engine in directories:
             continue
@@ -186,7 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser = HfArgumentParser(InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False)
     (work,) = parser.parse_args_into_dataclasses(arguments)
-    known = [OURS_IN_BFLOAT16, *([] if work.kind == "encoder" else [OURS_COMPILED]), STOCK, *ENGINES]
+    known = [OURS_IN_BFLOAT16, STOCK, *ENGINES]
     if unknown := [engine for engine in work.engines if engine not in known]:
         raise SystemExit(f"engines={unknown[0]!r} is not known; it must be one of {', '.join(known)}.")
     with tempfile.TemporaryDirectory() as folder:

@@ -6,21 +6,15 @@ import time
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    CompileConfig,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from hf_roformer_lite.engines.loading import load_engine
 from hf_roformer_lite.saved_model import load_config, load_model, load_tokenizer
 
-from .inference import OURS_COMPILED, OURS_IN_BFLOAT16, STOCK, InferenceArguments
+from .inference import OURS_IN_BFLOAT16, STOCK, InferenceArguments
 from .processes import peak_of_process
 from .workload import Batch, Workload, make_batches
 
-COMPILED = CompileConfig(mode=None, options={"freezing": True, "cpp_wrapper": True})
 AUTO = {
     "encoder": AutoModelForSequenceClassification,
     "seq2seq": AutoModelForSeq2SeqLM,
@@ -41,7 +35,7 @@ def _load(engine: str, directory: str, kind: str) -> Any:
         if kind != "encoder":
             model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
         return model
-    if engine in ("torch", OURS_COMPILED):
+    if engine == "torch":
         return load_model(directory).eval()
     if engine == OURS_IN_BFLOAT16:
         return load_model(directory).bfloat16().eval()
@@ -61,8 +55,6 @@ def main() -> None:
             answer = engine(**inputs).logits
         else:
             limits = {"max_new_tokens": work.new_tokens, "max_length": None, "num_beams": work.beams}
-            if engine_name == OURS_COMPILED:
-                limits |= {"cache_implementation": "static", "compile_config": COMPILED}
             answer = engine.generate(**inputs, do_sample=False, **limits)
         report = {
             "seconds": time.perf_counter() - start,

@@ -100,7 +100,7 @@ def losses(model: LanguageModel, inputs: torch.Tensor, labels: torch.Tensor, len
     pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
     for ids, targets in track(list(pairs), "measuring", transient=True):
         logits = model(ids).logits[0].float()  # (length, vocab)
-        if model.config.is_decoder:  # the token behind each position; the last of a piece predicts none
+        if model.config.is_decoder:  # the token after each position; the last of a piece predicts none
             targets = F.pad(targets[1:], (0, 1), value=IGNORED)
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
         found.append(loss.masked_fill(targets == IGNORED, torch.nan))

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import shutil
 import statistics
@@ -14,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import NamedTemporaryFile, mkdtemp
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile
 from transformers import HfArgumentParser, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
@@ -29,12 +30,6 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 from hf_roformer_lite.training.shards import in_shards
 
 WAYS = ("ddp", "fsdp2", "zero2", "tp")
-SEND_NOTHING = {
-    torch.ops.c10d.broadcast_.default,
-    torch.ops.c10d.barrier.default,
-    torch.ops._c10d_functional.wait_tensor.default,
-    torch.ops._c10d_functional._wrap_tensor_autograd.default,
-}
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
@@ -52,31 +47,34 @@ class Step:
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
 
-class SentBytes(TorchDispatchMode):
-    """Counts what this process sends by collectives, as a ring sends them.
+def sent_bytes(run: Callable[[], None]) -> float:
+    """What this process sends in `run` by collectives of float32, as a ring sends them; torch's profiler sees them.
 
     DDP's broadcast of buffers is left out: the model has the angles of its positions, 256 bytes.
     """
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        others = dist.get_world_size() - 1
-        if func is torch.ops.c10d._allgather_base_.default:  # (output, input, …): the own part goes to all others
-            self.bytes += args[1].nbytes * others
-        elif func is torch.ops.c10d._reduce_scatter_base_.default:  # all parts but the own one leave
-            self.bytes += args[0].nbytes * others
-        elif func is torch.ops.c10d.allreduce_.default:  # sums are scattered, and then gathered
-            self.bytes += sum(tensor.nbytes for tensor in args[0]) * 2 * others / (others + 1)
-        elif func is torch.ops._c10d_functional.all_gather_into_tensor.default:
-            self.bytes += args[0].nbytes * others
-        elif func is torch.ops._c10d_functional.all_reduce.default:
-            self.bytes += args[0].nbytes * 2 * others / (others + 1)
-        elif func.namespace in ("c10d", "_c10d_functional") and func not in SEND_NOTHING:
-            raise NotImplementedError(f"{func} sends bytes that are not counted")
-        return func(*args, **(kwargs or {}))
+    processes = dist.get_world_size()
+    others = processes - 1
+    # Which argument of a collective is sent, and how often.
+    shares: dict[str, tuple[int, float]] = {
+        "c10d::_allgather_base_": (1, others),  # (output, input, …): the own part goes to all others
+        "c10d::allgather_into_tensor_coalesced_": (1, others),
+        "c10d::_reduce_scatter_base_": (0, others),  # all parts but the own one leave
+        "c10d::allreduce_": (0, 2 * others / processes),  # sums are scattered, and then gathered
+        "c10d::broadcast_": (0, 0),
+    }
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        run()
+    with NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text("utf-8"))["traceEvents"]
+    sent = 0.0
+    for event in events:
+        if event.get("name", "").startswith("c10d::"):
+            argument, times = shares[event["name"]]
+            shape = event["args"]["Input Dims"][argument]
+            shapes = shape if shape and isinstance(shape[0], list) else [shape]  # those of a list of tensors
+            sent += 4 * times * sum(map(math.prod, shapes))
+    return sent
 
 
 def measure_worker(step: Step) -> dict[str, float]:
@@ -93,12 +91,11 @@ def measure_worker(step: Step) -> dict[str, float]:
     torch.manual_seed(dist.get_rank() if batches > 1 else 0)
     ids = torch.randint(5, step.vocab_size, (step.batch, step.seq))
     labels = torch.where(torch.rand(ids.shape) < 0.15, ids, -100)
-    sent, seconds, busy = SentBytes(), [], []
+    seconds, busy = [], []
     for _ in range(step.rounds + 2):
         dist.barrier()
-        sent.bytes, started, started_busy = 0.0, time.perf_counter(), time.process_time()
-        with sent:
-            train_on(input_ids=ids, labels=labels)
+        started, started_busy = time.perf_counter(), time.process_time()
+        train_on(input_ids=ids, labels=labels)
         seconds.append(time.perf_counter() - started)
         busy.append(time.process_time() - started_busy)
     result = {
@@ -107,7 +104,7 @@ def measure_worker(step: Step) -> dict[str, float]:
         "seconds": statistics.median(seconds[2:]),
         "processor_seconds": statistics.median(busy[2:]),  # of the first process; other work changes it little
         "tokens_per_second": batches * ids.numel() / statistics.median(seconds[2:]),
-        "sent_bytes": sent.bytes,
+        "sent_bytes": sent_bytes(lambda: train_on(input_ids=ids, labels=labels)),
     }
     dist.barrier()
     dist.destroy_process_group()

@@ -213,22 +213,12 @@ def roformer_weights(work: Workload) -> Comparison:
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
-def compiled(work: Workload) -> Comparison:
-    """Forward and backward of masked language modelling: our model as it is, and by `torch.compile`."""
-    return compare_ways(work, {OURS: {"compile": False}, "ours, compiled": {"compile": True}})
-
-
 def number_types(work: Workload) -> Comparison:
-    """The same in float32, and in bfloat16 by autocast."""
-    return compare_ways(work, {"ours, float32": {"dtype": "float32"}, "ours, bfloat16": {"dtype": "bfloat16"}})
-
-
-def compare_ways(work: Workload, ways: dict[str, dict[str, object]]) -> Comparison:
-    """Steps of our masked language model with some options of the workload changed."""
-    batches = make_batches(work)
+    """Forward and backward of our masked language model in float32, and in bfloat16 by autocast."""
+    batches, ways = make_batches(work), {"ours, float32": "float32", "ours, bfloat16": "bfloat16"}
     contenders = []
     for name in chosen(list(ways), work):
-        own = dataclasses.replace(work, **ways[name])
+        own = dataclasses.replace(work, dtype=ways[name])
         contenders.append(Contender(name, work_of(MAKERS["mlm"][OURS](own, "mlm"), batches, own, "mlm")))
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
@@ -283,7 +273,6 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "local-layers": local_layers,
     "local-layers-step": local_layers_step,
     "roformer-weights": roformer_weights,
-    "compiled": compiled,
     "number-types": number_types,
     "system-a": system_a,
     "system-a-step": system_a_step,

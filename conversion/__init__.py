@@ -9,7 +9,6 @@
 
 from .checkpoints import convert_checkpoint, export_checkpoint, load_checkpoint, open_checkpoint, source_of
 from .converted_model import ConvertedModel
-from .fine_tuning import convert_for_fine_tuning, merged
 from .registry import CONVERTERS, convert, converter_of, export, families, find_converter
 from .verification import Difference, verify
 
@@ -19,14 +18,12 @@ __all__ = [
     "Difference",
     "convert",
     "convert_checkpoint",
-    "convert_for_fine_tuning",
     "converter_of",
     "export",
     "export_checkpoint",
     "families",
     "find_converter",
     "load_checkpoint",
-    "merged",
     "open_checkpoint",
     "source_of",
     "verify",

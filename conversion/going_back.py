@@ -30,7 +30,7 @@ _BRIDGED_BY_ZEROS = {"attention_bias", "mlp_bias", "norm_bias", "head_bias", "lm
 # What changes no number of a forward pass in evaluation.
 _WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
-    *("use_cache", "initializer_range", "sparse_prediction", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *("use_cache", "initializer_range", "skip_logits", "pad_token_id", "bos_token_id", "eos_token_id"),
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
     *("hidden_dropout_places", "classifier_input_dropout"),
 }

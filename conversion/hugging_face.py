@@ -158,10 +158,6 @@ class HuggingFaceConverter(Converter):
         """Whether a checkpoint with this config is one of this family."""
         return source_config.get("model_type") == self.config_class.model_type
 
-    def is_causal(self, theirs: PreTrainedConfig) -> bool:
-        """Whether a checkpoint with the config `theirs` is a causal model."""
-        return self.constants.get("is_decoder", getattr(theirs, "is_decoder", False))
-
     def architecture(self, source_config: SourceConfig) -> str:
         """The name of their class: the first of the config's `architectures`, by default the stack alone."""
         names = source_config.get("architectures") or [self.class_name("Model")]
@@ -219,7 +215,8 @@ class HuggingFaceConverter(Converter):
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         their_class = self.their_class(source_config)
-        # Their own eager attention computes probabilities in float32 in any dtype.
+        # Their own eager attention computes probabilities in float32 in any dtype. `_supports_sdpa` is private to
+        # transformers; nothing else says what a class supports before a model of it is made.
         backend = "sdpa" if their_class._supports_sdpa else "eager"
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": backend})
         options = {}

@@ -158,10 +158,6 @@ class WeightMap:
             theirs.update(zip(rule.theirs, copies, strict=True))
         return theirs
 
-    def makes(self, name: str) -> bool:
-        """Whether a rule makes our tensor `name`."""
-        return any(_pattern(part).fullmatch(name) for rule in self.rules for part in rule.our_names)
-
     def ignores(self, name: str) -> bool:
         """Whether the model does not need their tensor `name`."""
         return any(_pattern(ignored).fullmatch(name) for ignored in self.ignored)

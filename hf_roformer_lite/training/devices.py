@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from accelerate import PartialState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import ExportableState
 
 DEVICES = "number_of_devices"  # among the options that a training is known by
@@ -26,25 +27,55 @@ def is_by_deepspeed(args: TrainingArguments) -> bool:
 
 
 class ProcessCount(TrainerCallback, ExportableState):
-    """Notes in every checkpoint how many processes wrote it."""
+    """Notes in every checkpoint how many processes wrote it, when all of them have.
+
+    A training that another number of processes continues begins with new random states: those that there are belong to
+    processes that learnt other rows.
+    """
 
     def __init__(self):
         self.processes = 1
+        self.is_training = self.needs_seed = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.processes = args.world_size
+        is_continued = state.global_step > 0
+        self.needs_seed = is_continued and _noted_in(state.stateful_callbacks) not in (None, args.world_size)
+        self.processes, self.is_training = args.world_size, True
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.needs_seed:
+            set_seed(args.seed + state.global_step)
+            self.needs_seed = False
 
     def state(self) -> dict[str, Any]:
-        """What `trainer_state.json` keeps."""
+        """What `trainer_state.json` keeps. That file says that a checkpoint is whole: the process that writes it waits
+        here for the others, which come to `on_save`."""
+        if self.is_training:
+            PartialState().wait_for_everyone()
         return {"args": {}, "attributes": {"processes": self.processes}}
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not args.should_save:
+            PartialState().wait_for_everyone()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.is_training = False
 
 
 def processes_of(checkpoint: str | Path) -> int | None:
     """How many processes wrote a checkpoint, or None where that is not noted."""
     state = json.loads((Path(checkpoint) / "trainer_state.json").read_text("utf-8"))
-    noted = (state.get("stateful_callbacks") or {}).get(ProcessCount.__name__)
+    return _noted_in(state.get("stateful_callbacks") or {})
+
+
+def _noted_in(callbacks: Any) -> int | None:
+    noted = callbacks.get(ProcessCount.__name__)
     return noted["attributes"]["processes"] if isinstance(noted, dict) else None
 
 

@@ -83,7 +83,7 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
             )
         except ValueError as error:  # the model was trained in bfloat16, which this device does not have
             raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
-        args._n_gpu = min(args.n_gpu, 1)  # the device that was asked for, not all there are
+        args.takes_one_device = True  # the one that was asked for
     return trainer_class(
         model=saved.model,
         args=args,

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..model.remote_code import RemoteCodeMixin
+from ..model.configuration_roformer_lite import RemoteCode
 from ..output_directory import RESULTS_FILE, complete_directory
 from .hub_upload import upload
 from .loss_curve import draw_loss_curve
@@ -59,6 +59,6 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
 
 
 def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_code: bool) -> None:
-    if with_code and isinstance(part, RemoteCodeMixin):  # a stock tokenizer needs no code
+    if with_code and isinstance(part, RemoteCode):  # a stock tokenizer needs no code
         part.remote_code = True
     part.save_pretrained(folder)

@@ -4,14 +4,18 @@ The gradients of a random head first bend a trained encoder towards that head; b
 only what the encoder lacks is left to learn (Kumar et al. 2022, ICLR, arXiv:2202.10054).
 """
 
+import sys
+from contextlib import suppress
+
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
-from ..model.losses import IGNORE_INDEX, sequence_loss
+from ..model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
+from ..padding_free import padding_free
 
 _MOST_ITEMS = 20_000  # texts or words that the head is fitted on
 _PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # on squared weights, for states with a mean square of 1
@@ -28,25 +32,38 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
         train: The encoded training data; of large ones about 20,000 texts or words are taken.
     """
     model = trainer.model
+    layer = _output_layer(model)
+    if layer is None:
+        print("the new head begins with random numbers: it has no linear layer with a bias to fit", file=sys.stderr)
+        return
     problem_type = model.config.problem_type or "single_label_classification"
-    states, labels = _labelled_states(trainer, train)  # (items, hidden), (items, …)
+    states, labels = _labelled_states(trainer, train, layer)  # (items, hidden), (items, …)
     mean = states.mean(dim=0)
     states = states - mean
     scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
-    fitted = _fit_with_best_penalty(states / scale, labels, model.classifier.out_proj.out_features, problem_type)
+    fitted = _fit_with_best_penalty(states / scale, labels, layer.out_features, problem_type)
     with torch.no_grad():
-        model.classifier.out_proj.weight.copy_(fitted.weight / scale)
-        model.classifier.out_proj.bias.copy_(fitted.bias - fitted.weight @ mean / scale)
+        layer.weight.copy_(fitted.weight / scale)
+        layer.bias.copy_(fitted.bias - fitted.weight @ mean / scale)
+
+
+def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
+    """The last layer of a head, in whatever class; one without bias, as in causal classes, sees every token."""
+    in_stack = set(model.base_model.modules())
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear) and part not in in_stack]
+    return linear[-1] if linear and linear[-1].bias is not None else None
 
 
 @torch.no_grad()
-def _labelled_states(trainer: Trainer, train: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+def _labelled_states(trainer: Trainer, train: Dataset, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     """What the last layer sees of training data in random order, and the labels."""
     model, order = trainer.model, np.random.default_rng(trainer.args.seed).permutation(len(train))
     loader = DataLoader(train.select(order), trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
     states, labels = [], []
-    hook = model.classifier.out_proj.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
-    was_training = model.training
+    hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
+    was_training, is_tagger = model.training, type(model).__name__.endswith("ForTokenClassification")
+    if is_tagger:  # its head computes a flat row, whose tokens are in another order than the labels
+        padding_free(model, False)
     model.eval()
     for batch in loader:
         labels.append(batch["labels"].to(model.device))
@@ -58,6 +75,9 @@ def _labelled_states(trainer: Trainer, train: Dataset) -> tuple[torch.Tensor, to
             break
     model.train(was_training)
     hook.remove()
+    if is_tagger:
+        with suppress(ValueError):
+            padding_free(model)
     return torch.cat(states), torch.cat(labels)
 
 

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
-from ..model.configuration_roformer_lite import RoFormerLiteConfig
+from ..model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 from ..model.tokenization_roformer_lite import RoFormerLiteTokenizer
+from .arguments import ModelArguments
 from .corpus.corpus import Corpus
 from .corpus.stream import TextStream
 from .fingerprint import tokenizer_fingerprint
 from .pair_of_stacks import pair_of_stacks
-from .pretrained import pretrained_for_task, pretrained_tokenizer
+from .pretrained import pretrained_config, pretrained_for_task, pretrained_tokenizer
 from .tasks.base import Task
 from .tokenizer_arguments import TokenizerArguments
 
@@ -115,7 +117,7 @@ def make_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase) -> P
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
-    overrides = parse_overrides(options.model.config, options.task.config_class)
+    overrides = parse_overrides(options.model.config, config_class_of(options.model, options.task.config_class))
     try:
         model = _make_model(options, tokenizer, overrides)
         _check_positions(options, model)
@@ -139,15 +141,15 @@ def _make_model(
 
 def _check_positions(options: "TrainOptions", model: PreTrainedModel) -> None:
     """Refuse texts longer than a table of learned positions, before the first long one stops the training."""
-    args, config = options.task.args, model.config
-    stacks = {name: getattr(config, "encoder", config) for name in ("max_length", "max_source_length", "block_size")}
-    for name, stack in {**stacks, "max_target_length": getattr(config, "decoder", config)}.items():
-        learned, length = getattr(stack, "position_embedding_type", None) == "learned", getattr(args, name, 0)
-        if learned and length > stack.max_position_embeddings:
-            raise InputError(
-                f"--{name} {length} is more than the model has positions for; give at most "
-                f"{stack.max_position_embeddings}"
-            )
+    rows = []
+    for name, table in model.named_modules():
+        if isinstance(table, nn.Embedding) and ("position" in name or name.endswith("wpe")):
+            before = 0 if table.padding_idx is None else table.padding_idx + 1  # RoBERTa counts from there
+            rows.append(table.num_embeddings - max(before, getattr(table, "offset", 0)))  # BART's first two are unused
+    for name in ("max_length", "max_source_length", "max_target_length", "block_size"):
+        length = getattr(options.task.args, name, 0)
+        if rows and length > min(rows):
+            raise InputError(f"--{name} {length} is more than the model has positions for; give at most {min(rows)}")
 
 
 def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fields: dict[str, Any]) -> PreTrainedModel:
@@ -164,6 +166,11 @@ def _new_model(options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, fiel
     return options.task.auto_model.from_config(config)
 
 
+def config_class_of(model: ModelArguments, otherwise: type[PreTrainedConfig]) -> type[PreTrainedConfig]:
+    """The class of the configuration that `--config` changes: that of the model given, or of a new one."""
+    return type(pretrained_config(model.model_name_or_path)) if model.model_name_or_path else otherwise
+
+
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
     """`["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` as arguments of `config_class.from_preset`.
 
@@ -172,7 +179,8 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
     Raises:
         InputError: for an assignment without `=`, and for a field that `config_class` does not have.
     """
-    stack_fields = set(RoFormerLiteConfig.__dataclass_fields__)
+    own = (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig)
+    stack_fields = set(RoFormerLiteConfig.__dataclass_fields__) if issubclass(config_class, own) else set()
     sides = [side for side in ("encoder", "decoder") if side in config_class.__dataclass_fields__]
     fields: dict[str, Any] = {}
     for assignment in assignments:

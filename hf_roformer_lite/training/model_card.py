@@ -59,7 +59,7 @@ def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
         metric_notes=task.metric_notes(run.model),
         beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
-        package=task.package,
+        package=task.package if task.has_own_class else task.library,
         snippet=task.snippet(model_id, example),
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(run.model, "remote_code", False),
@@ -118,7 +118,7 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
         license=options.card.license,
         library_name=task.library,
         pipeline_tag=task.pipeline_tag,
-        tags=["roformer-lite", *(["rope"] if _rotates(run.model.config) else []), task.name],
+        tags=[*(_own_tags(run.model.config) if task.has_own_class else []), task.name],
         datasets=hub_datasets or None,
         base_model=bases[0] if len(bases) == 1 else bases or None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in figures}) or None,
@@ -127,10 +127,10 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
     )
 
 
-def _rotates(config: PreTrainedConfig) -> bool:
-    """Whether a stack has rotary positions; converted encoders often have learned ones."""
+def _own_tags(config: PreTrainedConfig) -> list[str]:
+    """Converted encoders often have learned positions."""
     stacks = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
-    return any(stack.position_embedding_type == "rope" for stack in stacks)
+    return ["roformer-lite", *(["rope"] if any(stack.position_embedding_type == "rope" for stack in stacks) else [])]
 
 
 def _model_id(options: "TrainOptions") -> str:

@@ -8,7 +8,6 @@ from torch.optim import AdamW, Muon, Optimizer
 from transformers import TrainingArguments
 
 from ..errors import InputError, check_number
-from ..model.modeling_roformer_lite import RoFormerLiteModel
 
 MUON = "muon"  # as `--optim` names it
 _LIMITS = {
@@ -66,12 +65,12 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
     that one learning rate serves both.
 
     Args:
-        model: The model, or a wrapper of it; the stacks inside are looked for.
+        model: The model, or a wrapper of it; its lists of layers are looked for.
         args: Learning rate, weight decay, AdamW's numbers; `optim_args` are arguments of `torch.optim.Muon`.
         decayed: Names of the weights that decay.
     """
-    stacks = [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]
-    in_layers = [weight for stack in stacks for weight in stack.layers.parameters()]
+    layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    in_layers = [weight for part in layers for weight in part.parameters()]
     matrices = [weight for weight in dict.fromkeys(in_layers) if weight.ndim == 2 and weight.requires_grad]
     if not matrices:
         raise InputError("--optim muon: the model has no matrices to train in its layers; leave the option out")

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import Trainer
 
-from ..model.torch_internals import has_onednn_bfloat16
 from .resume import note, noted
 from .trainer_arguments import RoFormerLiteTrainingArguments
 
@@ -25,6 +23,7 @@ MIN_GAIN = 1.1  # a smaller gain could be chance
 MIN_STEPS = 200  # of a training that is worth a trial
 _BATCHES, _ROUNDS = 3, 2  # each batch in both types; the first round compiles its shapes
 _NOTE = "bf16"
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")  # by which processors multiply bfloat16
 
 
 def make_trainer_of_faster_type(
@@ -47,10 +46,9 @@ def make_trainer_of_faster_type(
     _take(gain is not None and gain >= MIN_GAIN, args, state_dir)
     if gain is not None and args.should_save:
         print(_sentence(gain), file=sys.stderr)
-    if not args.bf16:
-        return trainer
-    AcceleratorState._reset_state()  # as transformers does where it makes another accelerator
-    return make()
+    if args.bf16:
+        trainer.accelerator.native_amp = True  # autocast on a CPU is of bfloat16
+    return trainer
 
 
 def _take(bf16: bool, args: RoFormerLiteTrainingArguments, state_dir: Path) -> None:
@@ -59,10 +57,16 @@ def _take(bf16: bool, args: RoFormerLiteTrainingArguments, state_dir: Path) -> N
         note(state_dir, _NOTE, bf16)
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it."""
+    has = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+    return any(has.get(name, False) for name in _INSTRUCTIONS)
+
+
 def _is_possible(trainer: Trainer) -> bool:
     """Whether a trial can help, in all processes."""
     args, in_parts = trainer.args, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    is_possible = args.device.type == "cpu" and has_onednn_bfloat16() and not in_parts and _steps(trainer) >= MIN_STEPS
+    is_possible = args.device.type == "cpu" and multiplies_bfloat16() and not in_parts and _steps(trainer) >= MIN_STEPS
     return bool(_sum_of_processes(trainer, [not is_possible])[0] == 0)
 
 
@@ -98,8 +102,7 @@ def without_autocast(model: nn.Module) -> None:
 
     `Accelerator.unwrap_model` goes through all decorators of a `forward`, also those that belong to it.
     """
-    if vars(model).pop("_original_forward", None) is not None:
-        del model.forward
+    vars(model).pop("forward", None)
 
 
 def _seconds(trainer: Trainer, batch: dict[str, Any], half: bool) -> float:

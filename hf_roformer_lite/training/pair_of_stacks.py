@@ -4,16 +4,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerBase
-from transformers.configuration_utils import PreTrainedConfig
 
-from ..conversion import converter_of
 from ..errors import InputError
-from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
-from ..model.encoder_decoder import RoFormerLiteForConditionalGeneration
-from ..model.lm_heads import RoFormerLiteForCausalLM
+from ..model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
+from ..model.heads_roformer_lite import RoFormerLiteForCausalLM
 from ..model.modeling_roformer_lite import RoFormerLiteModel
-from .pretrained import check_vocabulary, load_pretrained, pretrained_config, pretrained_tokenizer
+from ..model.modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration
+from ..saved_model import load_with_new_head
+from .pretrained import check_vocabulary, merged, pretrained_config, pretrained_tokenizer
 
 if TYPE_CHECKING:
     from .options import TrainOptions
@@ -68,32 +66,31 @@ def _fields_of_sides(overrides: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return {key: value for key, value in overrides.items() if key in names and key not in sides}, sides
 
 
-def _stack_config(option: str, name: str) -> PreTrainedConfig:
-    """The configuration of a single stack of this package, or of one that can be converted."""
+def _stack_config(option: str, name: str) -> RoFormerLiteConfig:
+    """The configuration of a single stack of this package."""
     config = pretrained_config(name)
-    is_known = isinstance(config, RoFormerLiteConfig) or converter_of(config.to_dict()) is not None
-    if not is_known or config.is_encoder_decoder:
-        raise InputError(f"--{option} {name}: {config.model_type} is no stack of this package, nor converted to one")
+    if not isinstance(config, RoFormerLiteConfig):
+        raise InputError(
+            f"--{option} {name}: {config.model_type} is no stack of this package; give what `roformer-lite convert "
+            f"{name} OUT --from auto` writes"
+        )
     return config
-
-
-def _is_causal(config: PreTrainedConfig) -> bool:
-    converter = converter_of(config.to_dict())
-    return config.is_decoder if converter is None else converter.is_causal(config)
 
 
 def _encoder(name: str, tokens: int) -> RoFormerLiteModel:
     config = _stack_config("encoder_name_or_path", name)
-    if _is_causal(config):
+    if config.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is causal; give it as --decoder_name_or_path")
     check_vocabulary(name, config, tokens)
-    return load_pretrained(AutoModel, name, {"add_pooling_layer": False})[0]
+    fields = {"add_pooling_layer": False}
+    return load_with_new_head(AutoModel, name, type(config).from_dict({**config.to_dict(), **fields}))[0]
 
 
 def _decoder(name: str, fields: dict[str, Any]) -> RoFormerLiteForCausalLM:
-    if not _is_causal(_stack_config("decoder_name_or_path", name)):
+    config = _stack_config("decoder_name_or_path", name)
+    if not config.is_decoder:
         raise InputError(f"--decoder_name_or_path {name}: it is no causal model; leave it out for a new decoder")
-    return load_pretrained(AutoModelForCausalLM, name, fields)[0]
+    return load_with_new_head(AutoModelForCausalLM, name, type(config).from_dict(merged(config.to_dict(), fields)))[0]
 
 
 def _check_same_vocabulary(encoder_name: str, tokenizer: PreTrainedTokenizerBase, decoder_name: str) -> None:

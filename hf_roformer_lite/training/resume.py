@@ -19,7 +19,6 @@ from ..output_directory import RESULTS_FILE, write_whole_file
 from .devices import DEVICES, is_by_deepspeed, processes_of, same_steps, without_devices
 from .lock import LOCK_FILE
 from .sharded_files import check_nothing_but_data
-from .shards import OPTIMIZER_SHARDS
 from .weight_average import AVERAGED_WEIGHTS
 
 RUN_FILE = "run.json"
@@ -180,17 +179,13 @@ def check_checkpoint(checkpoint: Path, args: TrainingArguments) -> None:
     processes = processes_of(checkpoint) or args.world_size
     random = [f"rng_state_{index}.pth" for index in range(processes)] if processes > 1 else []
     scaler = ["scaler.pt"] if args.fp16 and torch.cuda.is_available() else []
-    others = ["scheduler.pt", *(random or ["rng_state.pth"]), *scaler]
+    others = ["optimizer.pt", "scheduler.pt", *(random or ["rng_state.pth"]), *scaler]
     if args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
         for name in ("pytorch_model_fsdp", "optimizer"):
             _check_fsdp(checkpoint, name, processes)
-        for name in others:
+        for name in others[1:]:
             _check_torch_file(checkpoint / name)
         return
-    if (checkpoint / OPTIMIZER_SHARDS).is_dir():
-        _check_parts(checkpoint / OPTIMIZER_SHARDS, processes)
-    else:
-        others.insert(0, "optimizer.pt")
     for name in others:
         _check_torch_file(checkpoint / name, " because of --save_only_model" if args.save_only_model else "")
     weights = [*checkpoint.glob("model*.safetensors"), *checkpoint.glob(AVERAGED_WEIGHTS)]

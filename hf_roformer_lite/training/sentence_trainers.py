@@ -5,7 +5,6 @@ The training loop, the batches and the losses are those of sentence-transformers
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,9 +58,10 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Leave the callback out: it collects, also from the Hub, what the library's own card says."""
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
-        self.model.save_pretrained(str(folder), create_model_card=False)
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Save the modules without the library's own card."""
+        if self.args.should_save:
+            self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
 
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):

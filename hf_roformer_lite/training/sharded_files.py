@@ -1,28 +1,20 @@
 """Directories of torch.distributed.checkpoint, checked before it reads them, because it unpickles what is there."""
 
+import copyreg
 import io
 import pickle
+from dataclasses import is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
-# All that the description of a checkpoint is made of, besides types of numbers.
-_KNOWN = {
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    *(
-        ("torch.distributed.checkpoint.metadata", name)
-        for name in (
-            "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties "
-            "TensorStorageMetadata _MEM_FORMAT_ENCODING"
-        ).split()
-    ),
-}
+# All that the description of a checkpoint is made of, besides plain classes of data in the modules of the second set.
+_KNOWN = {("pathlib", "PosixPath"), ("pathlib", "WindowsPath"), ("torch", "Size")}
+_MODULES_OF_DATA = {f"torch.distributed.checkpoint.{name}" for name in ("metadata", "filesystem")}
+_LAYOUT_BY_NAME = copyreg.dispatch_table[torch.layout](torch.strided)[0]  # by which torch pickles `torch.strided`
 
 
 class _Description(pickle.Unpickler):
@@ -30,9 +22,16 @@ class _Description(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
-        return super().find_class(module, name)
+        if is_dtype or (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        if (module, name) == (_LAYOUT_BY_NAME.__module__, _LAYOUT_BY_NAME.__name__):
+            return _LAYOUT_BY_NAME
+        if module in _MODULES_OF_DATA:
+            found = super().find_class(module, name)
+            is_class = isinstance(found, type) and found.__module__ == module
+            if is_class and (is_dataclass(found) or issubclass(found, Enum)):
+                return found
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
 
 
 def check_nothing_but_data(folder: Path) -> None:

@@ -5,23 +5,14 @@ no optimizer state of it. What is missing is here.
 """
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 from transformers.distributed import DistributedConfig
-from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
-from transformers.trainer import SCHEDULER_NAME
-from transformers.utils import SAFE_WEIGHTS_NAME
-
-from ..errors import InputError
-from .sharded_files import check_nothing_but_data
-
-OPTIMIZER_SHARDS = "optimizer_shards"
 
 
 def in_shards(model: PreTrainedModel, processes: int) -> PreTrainedModel:
@@ -47,13 +38,15 @@ class ShardedCheckpoints:
     """Put before `Trainer`, as in `class T(ShardedCheckpoints, Trainer)`, it saves and continues trainings of models
     in shards.
 
-    A checkpoint has the weights in one file, as always, and the optimizer states in `optimizer_shards`, a directory
-    of torch.distributed.checkpoint to which each process writes its part. Both are read by any number of processes.
+    Checkpoints are those of a model in one piece: weights and optimizer states are gathered, one tensor after the
+    other, and the Trainer writes them. Any number of processes reads them, with shards or without; each process reads
+    all, and keeps its part.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         model = kwargs.get("model", args[0] if args else None)
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
+        self.gathered: dict[int, dict[str, Any]] | None = None  # the states of the optimizer, to be written next
         if not getattr(model, "is_distributed_loading_by_transformers", False) or arguments is None:
             super().__init__(*args, **kwargs)
             return
@@ -63,37 +56,32 @@ class ShardedCheckpoints:
             super().__init__(*args, **kwargs)
         finally:
             arguments.save_only_model = wanted
+        model.register_load_state_dict_pre_hook(_divide_weights)
 
-    @property
-    def saves_shards(self) -> bool:
-        """Whether checkpoints are for any number of processes; also those of a single one, where that is asked for."""
-        return self.is_distributed_loading_by_transformers or getattr(self.args, "shard_weights", False)
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new and self.is_distributed_loading_by_transformers:
+            optimizer.register_state_dict_post_hook(self._with_gathered_states)
+            optimizer.register_load_state_dict_pre_hook(_divide_states)
+        return optimizer
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.saves_shards:
-            super()._save_optimizer_and_scheduler(output_dir)
-            return
-        save_optimizer_distributed(self.model, _bare(self.optimizer), str(Path(output_dir) / OPTIMIZER_SHARDS))
-        if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the weights, and gather the states of the optimizer, which the Trainer saves after them."""
+        super().save_model(*args, **kwargs)
+        if self.is_distributed_loading_by_transformers and self.is_in_train and not self.args.save_only_model:
+            states = self.optimizer.state_dict()["state"]
+            whole = {
+                number: {name: _whole(value, self.args.should_save) for name, value in state.items()}
+                for number, state in states.items()
+            }
+            self.gathered = whole if self.args.should_save else None
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        folder = None if checkpoint is None else Path(checkpoint) / OPTIMIZER_SHARDS
-        if not self.saves_shards or folder is None or not folder.is_dir():
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        try:
-            check_nothing_but_data(folder)
-        except ValueError as error:
-            raise InputError(f"{folder} is damaged, or not what torch saves ({error})") from error
-        load_optimizer_distributed(self.model, _bare(self.optimizer), str(folder))
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        if self.is_distributed_loading_by_transformers:
-            _load_whole_weights(self.model, Path(resume_from_checkpoint))
-        else:  # the trainers of sentence-transformers take no model
-            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+    def _with_gathered_states(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        if self.gathered is None:
+            return state_dict
+        states, self.gathered = self.gathered, None
+        return {**state_dict, "state": states}
 
     def gather_weights(self) -> PreTrainedModel:
         """Put the whole model in the place of its shards, to measure and save it as any other; returns it."""
@@ -101,25 +89,36 @@ class ShardedCheckpoints:
         self.is_distributed_loading_by_transformers = False
         return self.model
 
-    def _load_best_model(self) -> None:
-        if self.is_distributed_loading_by_transformers:
-            _load_whole_weights(self.model, Path(self.state.best_model_checkpoint))
-        else:
-            super()._load_best_model()
+
+def _whole(value: Any, is_kept: bool) -> Any:
+    """A shard as the whole tensor on the CPU, where it `is_kept`; all processes must ask for it."""
+    if not isinstance(value, DTensor):
+        return value
+    whole = value.full_tensor()
+    return whole.cpu() if is_kept else None
 
 
-def _bare(optimizer: Any) -> torch.optim.Optimizer:
-    return getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+def _part(whole: Any, like: Any) -> Any:
+    """The part of a `whole` tensor that this process has of `like`, a tensor in shards."""
+    if not isinstance(like, DTensor) or isinstance(whole, DTensor) or whole.shape != like.shape:
+        return whole
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def _load_whole_weights(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Every process reads the file and keeps its part. Tied weights are in it under one name only."""
-    path = checkpoint / SAFE_WEIGHTS_NAME
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} cannot be read ({error})") from error
-    found = set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
-    missing = [name for name in found.missing_keys if name not in model.all_tied_weights_keys]
-    if missing:
-        raise InputError(f"{path} lacks {len(missing)} weights of the model, such as {missing[0]}")
+def _divide_weights(model: nn.Module, state_dict: dict[str, Any], *_: Any) -> None:
+    """What is loaded into a model in shards is divided like its weights."""
+    own = model.state_dict()
+    state_dict.update({name: _part(value, own.get(name)) for name, value in state_dict.items()})
+
+
+def _divide_states(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What is loaded into the optimizer of a model in shards is divided like its weights."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = {
+        number: {
+            name: _part(value, weights[number]) if isinstance(value, torch.Tensor) else value
+            for name, value in state.items()
+        }
+        for number, state in state_dict["state"].items()
+    }
+    return {**state_dict, "state": states}

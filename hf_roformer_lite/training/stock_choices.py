@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import torch
 from accelerate.utils import DynamoBackend
 from transformers import GenerationConfig, Seq2SeqTrainer, TrainingArguments
 
@@ -39,12 +40,10 @@ def check_stock_choices(args: TrainingArguments) -> None:
         raise InputError(f"--torch_compile_backend {args.torch_compile_backend} must be one of {known}")
     if args.torch_compile_mode:
         try:
-            from torch._inductor import list_mode_options
-        except ImportError:  # a torch that keeps its list elsewhere checks the mode itself
-            return
-        modes = list_mode_options()
-        if args.torch_compile_mode not in modes:
-            raise InputError(f"--torch_compile_mode {args.torch_compile_mode} must be one of {', '.join(modes)}")
+            torch.compile(check_stock_choices, mode=args.torch_compile_mode)  # which compiles nothing yet
+        except RuntimeError as error:
+            known = str(error).partition("one of")[2].strip(" :.")
+            raise InputError(f"--torch_compile_mode {args.torch_compile_mode} must be one of {known}") from error
 
 
 def _check_generation_config(given: str | Path | GenerationConfig | None) -> None:

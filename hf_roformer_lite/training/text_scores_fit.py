@@ -12,8 +12,7 @@ from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.text_of_tokens import Words
-from ..model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoFormerLiteWordScores
+from ..model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores, RoFormerLiteWordScores, Words
 from .baselines.tagging import train_field
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from ..model.tag_chain import messages_of_neighbours
-from ..model.task_heads import RoFormerLiteClassificationModel
-from ..model.text_scores import RoFormerLiteTextScores, RoFormerLiteWordScores
+from ..model.heads_roformer_lite import RoFormerLiteClassificationModel
+from ..model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
 from .baselines import Baselines
 from .metrics import Metrics
 from .text_scores_fit import Examples, read

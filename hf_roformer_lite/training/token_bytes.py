@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..model.text_of_tokens import LONGEST_TOKEN, SEPARATOR
+from ..model.text_features import LONGEST_TOKEN, SEPARATOR
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 

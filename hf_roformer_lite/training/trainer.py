@@ -12,13 +12,13 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Trainer, set_seed
+from transformers import Seq2SeqTrainer, Trainer
 
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
 from .corpus.corpus import BatchCollator, Corpus
 from .corpus.stream import TextStream
-from .devices import ProcessCount, processes_of
+from .devices import ProcessCount
 from .divergence import DivergenceGuard
 from .early_stopping import EarlyStopping
 from .muon import MUON, make_muon
@@ -46,9 +46,10 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.model.register_load_state_dict_post_hook(_without_tied)
         self.lengths = lengths
         self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.saves_shards:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.shard_weights:
             for option, is_given in (("ema_decay", self.averaging), ("optim muon", self.args.optim == MUON)):
                 if is_given:
                     raise InputError(
@@ -74,7 +75,7 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         place, max_tokens = (self.args.process_index, self.args.world_size), self.args.max_tokens_per_batch
         if isinstance(self.train_dataset, Corpus | TextStream):
             collator = BatchCollator(self.data_collator, seed, self.args.process_index)
-            data = self.train_dataset.loading(self._train_batch_size, max_tokens, seed, *place)
+            data = self.train_dataset.loading(self._batch_size(), max_tokens, seed, *place)
         elif max_tokens:
             try:
                 sampler = TokenBudgetBatchSampler(self.lengths, max_tokens, seed, *place)
@@ -102,6 +103,11 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
             put_on_device=True,
             dispatch_batches=False,
         )
+
+    def _batch_size(self) -> int:
+        """Of each process, which `auto_find_batch_size` may have made smaller than `args` says."""
+        total = self.get_total_train_batch_size(self.args)
+        return total // self.args.gradient_accumulation_steps // self.args.world_size
 
     def _seeded_collator(self, seed: int) -> Any:
         if not hasattr(self.data_collator, "generator"):
@@ -164,16 +170,6 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.args.word_dropout
         return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        self.accelerator.wait_for_everyone()  # what is written next says that the checkpoint is whole
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is None or processes_of(checkpoint) in (None, self.args.world_size):
-            super()._load_rng_state(checkpoint)
-        else:  # each random state there is of a process that learnt other rows
-            set_seed(self.args.seed + self.state.global_step)
-
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
         self.guard.see_loss(loss)
@@ -186,11 +182,11 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         with torch.random.fork_rng([device] if device.type == "cuda" else []), averaged:
             return super().evaluate(*args, **kwargs)
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # Tied weights are saved under one name only, and the Trainer would report the other names as missing.
-        tied = set(getattr(self.model, "all_tied_weights_keys", {}))
-        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result)
+
+def _without_tied(model: nn.Module, found: Any) -> None:
+    """Tied weights are saved under one name only, and the Trainer would report the other names as missing."""
+    tied = getattr(model, "all_tied_weights_keys", {})
+    found.missing_keys[:] = [key for key in found.missing_keys if key not in tied]
 
 
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):

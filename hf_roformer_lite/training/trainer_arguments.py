@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -21,6 +22,8 @@ _FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
 @dataclass
 class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, TrainingArguments):
     """transformers' `TrainingArguments` with a few more fields, and defaults for small models trained from scratch."""
+
+    takes_one_device: ClassVar[bool] = False  # not all that a process sees; may be set on an object
 
     def __post_init__(self):
         check_stock_values(self)
@@ -59,6 +62,10 @@ class RoFormerLiteTrainingArguments(HubArguments, OwnTrainingArguments, Training
             self.optim = optim
         is_given = self.bf16 is not None or self.mixed_precision != "no" or self.bf16_full_eval
         self.may_choose_type = not (is_given or self.torch_compile or self.shard_weights)
+
+    @property
+    def n_gpu(self) -> int:
+        return min(1, super().n_gpu) if self.takes_one_device else super().n_gpu
 
     def _is_launched_on_a_cpu(self) -> bool:
         """Whether this is one of several processes without an accelerator. DeepSpeed starts its own group."""

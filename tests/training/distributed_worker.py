@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from conftest import build, stack_config
 from datasets import IterableDataset
 from torch.utils.data import DataLoader
@@ -46,7 +45,6 @@ def with_trainer(
     **options,
 ) -> list[float]:
     """Train with the stock Trainer, or with another; returns the loss of every step."""
-    AcceleratorState._reset_state()
     arguments = TrainingArguments(
         out,
         **{
@@ -77,9 +75,15 @@ def streamed_rows(kind: str) -> IterableDataset:
     return IterableDataset.from_generator(lambda: (row for _ in range(STEPS) for row in make_rows(kind)))
 
 
+def is_data_parallel(model: PreTrainedModel) -> bool:
+    """Whether the processes share the rows of a model in shards."""
+    config = getattr(model.config, "distributed_config", None)
+    return config is not None and config.fsdp_size > 1
+
+
 def with_loop(kind: str, model: PreTrainedModel, steps: range = range(STEPS), optimizer=None) -> list[float]:
     """Train by hand on one batch, whole or shared by the processes of a data-parallel model."""
-    is_shared = getattr(model, "_fsdp_size", None) not in (None, 1)
+    is_shared = is_data_parallel(model)
     size = dist.get_world_size() if is_shared else 1
     rank = dist.get_rank() if is_shared else 0
     items = (batch_of(kind)["labels"] != -100).sum()
@@ -110,7 +114,6 @@ def muon(model: PreTrainedModel) -> torch.optim.Optimizer:
 
 def with_accelerate(kind: str, make_optimizer: Callable[[PreTrainedModel], torch.optim.Optimizer]) -> list[float]:
     """Train by accelerate's own loop: prepare, backward, gather."""
-    AcceleratorState._reset_state()
     accelerator = Accelerator(cpu=True)
     model = make_model(kind).train()
     loader = DataLoader(make_rows(kind), batch_size=4 // accelerator.num_processes)
@@ -129,7 +132,7 @@ def with_accelerate(kind: str, make_optimizer: Callable[[PreTrainedModel], torch
 
 def worst_gradient(kind: str, sharded: PreTrainedModel, whole: PreTrainedModel) -> float:
     """Largest difference of any gradient between a model in shards and the same in one piece."""
-    is_shared = sharded._fsdp_size > 1
+    is_shared = is_data_parallel(sharded)
     half = slice(dist.get_rank() * 4, dist.get_rank() * 4 + 4)
     items = (batch_of(kind)["labels"] != -100).sum()
     loss = sharded.train()(**batch_of(kind, half if is_shared else slice(None)), num_items_in_batch=items).loss

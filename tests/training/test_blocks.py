@@ -33,8 +33,8 @@ def test_token_ids_are_those_of_a_call(tokenizer, split_special_tokens):
 
 def test_token_ids_of_a_tokenizer_that_does_more_than_its_backend():
     class Reversed(BertTokenizer):
-        def _encode_plus(self, text, *args, **kwargs):
-            return super()._encode_plus([one[::-1] for one in text], *args, **kwargs)
+        def __call__(self, text, *args, **kwargs):
+            return super().__call__([one[::-1] for one in text], *args, **kwargs)
 
     words = Reversed(vocab={token: number for number, token in enumerate(["[PAD]", "[UNK]", "ab", "ba"])})
     assert [ids.tolist() for ids in token_ids(["ab", "ba ab"], words)] == [[3], [3, 2]]

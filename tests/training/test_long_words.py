@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, models
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from hf_roformer_lite.cli import main
-from hf_roformer_lite.model.tokenization_long_words import LONGEST_WORD, cut_long_words
-from hf_roformer_lite.model.tokenization_roformer_lite import _untrained_backend
+from hf_roformer_lite.tokenizer_training import cut_long_words, untrained_backend
 
 WORDS = "the cat sees a red house".split()
 
@@ -32,7 +31,7 @@ def test_training_time_grows_with_the_word_and_not_with_its_square(algorithm):
 
 
 def test_only_long_words_are_cut_and_nothing_is_lost():
-    backend = _untrained_backend("bpe", True, None)
+    backend = untrained_backend("bpe", True, None)
     long = letters(600)
     hyphens, spaces, han = "-" * 300, " " * 300, "红" * 300
     texts = [
@@ -48,7 +47,7 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
     assert ["".join(parts) for parts in cut] == texts
     assert [len(parts) for parts in cut] == [1, 3, 2, 2, 3, 1, 1]
     for part in (part for parts in cut for part in parts):
-        assert all(len(word) <= LONGEST_WORD for word, _ in backend.pre_tokenizer[0].pre_tokenize_str(part))
+        assert all(len(word) <= 256 for word, _ in backend.pre_tokenizer[0].pre_tokenize_str(part))
     assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
     assert list(cut_long_words(["", "a", long[:256]], backend)) == ["", "a", long[:256]]
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3  # a backend that splits nothing itself

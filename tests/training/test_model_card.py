@@ -89,7 +89,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
 @pytest.mark.parametrize("task", ["mlm", "classify"])
 def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "base").mkdir()
+    stack_config().save_pretrained(tmp_path / "base")
     given = ["--model_name_or_path", str(tmp_path / "base"), "--hub_token", "hf_x"]
     card = card_of(tmp_path, {}, task, *given, "--output_dir", str(tmp_path / "models" / "m"))
     assert "secret" not in card.content and str(tmp_path) not in card.content and "hf_x" not in card.content
@@ -118,6 +118,8 @@ def test_the_tag_of_rotary_positions(task, stack, tags, tmp_path):
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hf_roformer_lite.model_name._refusal_of_hub", lambda name: None)
+    config_of_hub = "hf_roformer_lite.training.model_and_tokenizer.config_class_of"
+    monkeypatch.setattr(config_of_hub, lambda model, otherwise: otherwise)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text

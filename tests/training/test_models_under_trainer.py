@@ -11,7 +11,6 @@ from toy_training import HEADS, make_model, make_rows
 from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.dropout import RoFormerLiteDropout
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -60,6 +59,10 @@ for kind in ("seq2seq", "mlm", "single"):
     trainer.save_model(f"{sys.argv[1]}/{kind}")
     if trainer.is_world_process_zero():
         trainer.state.save_to_json(f"{sys.argv[1]}/{kind}/state.json")
+# Left to the interpreter's end, gloo's threads are sometimes still running when they are destroyed.
+trainer.model_wrapped = trainer.model
+trainer.accelerator.free_memory()
+trainer.accelerator.end_training()
 """
 
 
@@ -105,12 +108,13 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     model = make_model(kind)
     expected = model(**batch)
     assert expected.logits.shape == (*batch["labels"].shape, VOCAB)
-    seen = []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[:-1].numel()))
+    seen, forward = [], model.lm_head.forward
     labels = batch["labels"][:, 1:] if kind == "causal" else batch["labels"]
-    sparse = model.train()(**batch)
+    torch.testing.assert_close(model.train()(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
+    model.lm_head.forward = lambda states: seen.append(states.shape[:-1].numel()) or forward(states)
+    torch.testing.assert_close(model(**batch).loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert seen == [int((labels != -100).sum())]
-    torch.testing.assert_close(sparse.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    del model.lm_head.forward
     logits = expected.logits[:, :-1] if kind == "causal" else expected.logits
     by_torch = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
@@ -171,19 +175,3 @@ def test_torch_export_with_dynamic_shapes(name):
     exported = torch.export.export(pair, (), inputs, strict=False).module()
     with torch.no_grad():
         torch.testing.assert_close(exported(**inputs).logits, pair(**inputs).logits, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_keeps_the_mean_and_its_gradient(dtype):
-    dropout = RoFormerLiteDropout(0.3)
-    states = torch.ones(999, 1001, dtype=dtype, requires_grad=True)
-    torch.manual_seed(5)
-    dropped = dropout(states)
-    share = (dropped == 0).float().mean().item()
-    assert abs(share - 0.3) < 4 * (0.3 * 0.7 / states.numel()) ** 0.5 + 2**-16
-    assert dropped.unique().tolist() == [0, torch.tensor(1 / 0.7).to(dtype).item()]
-    assert (dropped[:, 1:] != dropped[:, :-1]).float().mean().item() == pytest.approx(2 * 0.3 * 0.7, abs=0.003)
-    dropped.sum().backward()
-    assert torch.equal(states.grad, dropped.detach())
-    torch.manual_seed(5)
-    assert torch.equal(dropout(states), dropped) and torch.equal(dropout.eval()(states), states)

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from hf_roformer_lite.cli import main
-from hf_roformer_lite.model.torch_internals import has_onednn_bfloat16
 from hf_roformer_lite.training import number_type
 from hf_roformer_lite.training.clock import TrainingClock
 
@@ -24,7 +23,7 @@ WAYS = {
     "stream": "causal --streaming true --train_file rows.txt --line_by_line true --packing 32",
     "by-tokens": "seq2seq --train_file rows.tsv --max_tokens_per_batch 60",
 }
-HALF = pytest.mark.skipif(not has_onednn_bfloat16(), reason="the processor does not multiply bfloat16")
+HALF = pytest.mark.skipif(not number_type.multiplies_bfloat16(), reason="the processor does not multiply bfloat16")
 
 
 @pytest.fixture(autouse=True)

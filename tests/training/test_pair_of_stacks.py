@@ -83,7 +83,8 @@ def test_converted_encoder(folder, tmp_path):
     BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False).save_pretrained(tmp_path / "bert")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
     BertModel(BertConfig(vocab_size=5 + len(words), **sizes)).save_pretrained(tmp_path / "bert")
-    start = ["--train_file", folder / "pairs.tsv", "--encoder_name_or_path", tmp_path / "bert", "--size", "tiny"]
+    assert main(["convert", "--from", "auto", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 0
+    start = ["--train_file", folder / "pairs.tsv", "--encoder_name_or_path", tmp_path / "ours", "--size", "tiny"]
     out = train("seq2seq", tmp_path / "m", *start, *UNCHANGED)
     config, bert = json.loads((out / "config.json").read_text("utf-8")), tensors(tmp_path / "bert")
     assert config["encoder"]["norm_placement"] == "post" and config["decoder"]["norm_placement"] == "pre"

@@ -62,7 +62,7 @@ class Hostile:
 
 @pytest.mark.parametrize("place", ["description", "value"])
 def test_what_a_checkpoint_hides_is_not_unpickled(place, tmp_path):
-    folder, mark = tmp_path / "optimizer_shards", tmp_path / "it ran"
+    folder, mark = tmp_path / "optimizer_0", tmp_path / "it ran"
     sharded.save(
         {"weight": torch.ones(5), "rate": Hostile(mark) if place == "value" else 0.1},
         checkpoint_id=folder,

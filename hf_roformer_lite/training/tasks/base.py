@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ...engines import ENGINES
 from ...errors import InputError
 from ...model.configuration_roformer_lite import RoFormerLiteConfig
+from ...padding_free import padding_free
 from ...saved_model import load_complete_model, model_class_of
 from ..data_files import Row, read_table, text_of
 from ..metrics import ByLabel, Metrics
@@ -44,7 +46,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    architecture: ClassVar[str]  # how the model's class name ends
+    architecture: ClassVar[str | tuple[str, ...]]  # how the model's class name ends
     auto_model: ClassVar[type]
     pipeline_tag: ClassVar[str]  # the Hub's name of the task
     library: ClassVar[str] = "transformers"  # the Hub's name of what opens the finished model
@@ -61,6 +63,7 @@ class Task(ABC):
     def __init__(self, args: TaskArguments):
         self.args = args
         self.has_new_head = False  # on weights that were trained before
+        self.has_own_class = True  # whether the model is of this package, and not of transformers
 
     def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
         """Refuse options that would stop the command only after it has trained for some time.
@@ -306,7 +309,10 @@ class Task(ABC):
     @classmethod
     def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
         """The saved model, as `predict` gets it; `InputError` when a file is missing or wrong."""
-        return load_complete_model(directory, config, model_class_of(config, directory)).to(device).eval()
+        model = load_complete_model(directory, config, model_class_of(config, directory)).to(device).eval()
+        with suppress(ValueError):  # the training has said why
+            padding_free(model)
+        return model
 
     @classmethod
     def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
@@ -324,12 +330,17 @@ class Task(ABC):
             options: Those of `prediction_options` that were given, by their names.
         """
 
+    @property
+    def first_import(self) -> str:
+        """What makes the model known to transformers, which needs nothing to open its own classes."""
+        line = "import hf_roformer_lite  # makes the architecture known to transformers\n"
+        return line if self.has_own_class else ""
+
     def loading_code(self, model_id: str) -> str:
         """The lines that every snippet begins with."""
         auto = self.auto_model.__name__
         return (
-            "import hf_roformer_lite  # makes the architecture known to transformers\n"
-            f"from transformers import {auto}, AutoTokenizer\n\n"
+            f"{self.first_import}from transformers import {auto}, AutoTokenizer\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({quoted(model_id)})\n"
             f"model = {auto}.from_pretrained({quoted(model_id)})\n"
         )

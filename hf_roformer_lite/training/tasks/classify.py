@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
-    from ...model.text_scores import RoFormerLiteDocumentScores, RoFormerLiteTextScores
+    from ...model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores
     from ..baselines import Baselines
     from ..text_scores_weights import Split
 

@@ -26,7 +26,7 @@ class ColbertTask(PairTask):
     """Late interaction: each token of the query takes its best match among those of the document."""
 
     name, summary = ColbertDataArguments.task, ColbertDataArguments.summary
-    architecture = "RoFormerLiteModel"
+    architecture = "Model"
     auto_model = AutoModel
     pipeline_tag = "feature-extraction"
     arguments = ColbertDataArguments

@@ -38,7 +38,7 @@ class EmbedTask(SentenceTask):
     """Vectors of texts, the means of their tokens' states."""
 
     name, summary = EmbedDataArguments.task, EmbedDataArguments.summary
-    architecture = "RoFormerLiteModel"
+    architecture = "Model"
     auto_model = AutoModel
     pipeline_tag = "sentence-similarity"
     arguments = EmbedDataArguments
@@ -143,7 +143,7 @@ class EmbedTask(SentenceTask):
         parts = super().trainer_parts(options, model, *data)
         for module in self.sentence_model:
             pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
-            if pooling is not None:
+            if pooling is not None and self.has_own_class:
                 model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         return parts
 

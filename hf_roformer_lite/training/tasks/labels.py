@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import Trainer
 
-    from ...model.text_scores import RoFormerLiteTextScores
+    from ...model.text_features import RoFormerLiteTextScores
     from ..baselines import Baselines
     from ..options import TrainOptions
     from ..text_scores_weights import Split

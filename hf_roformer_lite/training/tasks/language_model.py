@@ -24,7 +24,7 @@ from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
 from .base import Task, quoted
-from .blocks import BlockCutter, token_ids
+from .blocks import BlockCutter, document_tokens, token_ids
 from .masking import MaskingCollator
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class CausalLMTask(LanguageModelTask):
     """Continuing text."""
 
     name, summary = LanguageModelDataArguments.task, LanguageModelDataArguments.summary
-    architecture = "ForCausalLM"
+    architecture = ("ForCausalLM", "LMHeadModel")
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
     arguments = LanguageModelDataArguments
@@ -245,8 +245,9 @@ class CausalLMTask(LanguageModelTask):
         return " ".join(row["text"].split()[:5])
 
     def snippet(self, model_id: str, row: Row) -> str:
+        token = "tokenizer.cls_token" if self.has_own_class else "(tokenizer.cls_token or tokenizer.bos_token)"
         return self.loading_code(model_id) + (
-            f"prompt = tokenizer.cls_token + {quoted(self.example_line(row))}\n"
+            f"prompt = {token} + {quoted(self.example_line(row))}\n"
             "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
             "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], skip_special_tokens=True))"
         )
@@ -262,7 +263,8 @@ class CausalLMTask(LanguageModelTask):
         cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
     ) -> tuple[torch.Tensor, int]:
         """Tokens `(B, L)` of each input, padded on the left, and of what was generated; where the latter begins."""
-        prompts = [saved.tokenizer.cls_token + text for text in inputs]  # no [SEP], which would end the text
+        first, _ = document_tokens(saved.tokenizer)
+        prompts = [first + text for text in inputs]  # no [SEP], which would end the text
         encoded = saved.tokenizer(
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
         ).to(saved.model.device)

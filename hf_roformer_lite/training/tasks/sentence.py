@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...errors import InputError
+from ...padding_free import padding_free
 from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
 from ..metrics import Metrics
 from ..sentence_models import make_sentence_model, open_sentence_model
@@ -269,11 +271,7 @@ class SentenceTask(Task):
 
     def loading_code(self, model_id: str) -> str:
         name = self.model_class().__name__
-        return (
-            "import hf_roformer_lite  # makes the architecture known to transformers\n"
-            f"from sentence_transformers import {name}\n\n"
-            f"model = {name}({quoted(model_id)})\n"
-        )
+        return f"{self.first_import}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
         if self.main_metric == "spearman":
@@ -289,7 +287,10 @@ class SentenceTask(Task):
     @classmethod
     def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
         super().load(directory, config, device)  # which refuses damaged files
-        return open_sentence_model(cls.model_class(), directory, str(device)).eval()
+        model = open_sentence_model(cls.model_class(), directory, str(device)).eval()
+        with suppress(ValueError):  # the training has said why
+            padding_free(model)
+        return model
 
     # saving
 

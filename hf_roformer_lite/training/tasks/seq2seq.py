@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from ...errors import InputError
-from ...model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from ...model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 from ..data_files import Row, file_format, read_parallel, text_of
 from ..metrics import Metrics, sentence_chrf, translation_metrics
 from ..task_arguments import Seq2SeqDataArguments
@@ -90,7 +90,6 @@ class Seq2SeqTask(Task):
         longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
         model.generation_config.max_length = longest
         model.generation_config.num_beams = args.generation_num_beams or 1
-        model.generation_config._from_model_config = False  # or it would be derived from the model's again
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:

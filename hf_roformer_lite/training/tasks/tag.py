@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer
 
-    from ...model.text_scores import RoFormerLiteTextScores, RoFormerLiteWordScores
+    from ...model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores
     from ..baselines import Baselines
     from ..text_scores_weights import Split
 

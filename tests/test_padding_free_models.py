@@ -1,0 +1,265 @@
+"""`padding_free` with every text model of transformers: each gives what it gave, or is refused.
+
+`python tests/test_padding_free_models.py [TYPES]` writes the table of `docs/padding_free_models.md` anew.
+"""
+
+import inspect
+import re
+import sys
+import warnings
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from hf_roformer_lite.padding_free import padding_free
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "padding_free_models.md"
+TABLES = [
+    getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
+    for kind in ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
+]
+ENCODER_DECODERS = set(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values())
+TYPES = sorted(kind for kind in set().union(*TABLES) if kind in CONFIG_MAPPING_NAMES)
+FAST = set(
+    "albert bert distilbert electra eurobert gemma3_text gpt2 llama mamba modernbert nomic_bert opt qwen3 roberta "
+    "mobilebert gemma2 gpt_oss lfm2 marian".split()
+)
+LIMIT = 3e7  # parameters: what stays larger has sizes in places that no rule finds
+SIZES = {
+    **dict.fromkeys("hidden_size d_model dim n_embd emb_dim embedding_size hidden_size_global d_latents".split(), 64),
+    **dict.fromkeys("num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth".split(), 2),
+    **dict.fromkeys("num_encoder_layers num_decoder_layers num_blocks num_self_attends_per_block".split(), 2),
+    **dict.fromkeys("num_attention_heads n_head n_heads num_heads num_key_value_heads attention_heads".split(), 4),
+    **dict.fromkeys("encoder_attention_heads decoder_attention_heads num_experts num_local_experts".split(), 4),
+    **dict.fromkeys("num_encoder_attention_heads num_decoder_attention_heads linear_num_heads".split(), 4),
+    **dict.fromkeys("intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim hidden_dim n_inner d_ff".split(), 96),
+    **dict.fromkeys("moe_intermediate_size ffn_hidden_size expert_ffn_hidden_size".split(), 32),
+    **dict.fromkeys("head_dim v_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim".split(), 16),
+    **dict.fromkeys("mamba_n_heads mamba_d_head mamba_d_state mamba_chunk_size chunk_size num_latents".split(), 16),
+    **dict.fromkeys("rotary_dim qk_rope_head_dim qk_nope_head_dim laurel_rank hidden_size_per_layer_input".split(), 8),
+    **{"q_lora_rank": 24, "kv_lora_rank": 16, "mamba_expand": 4, "hc_lowrank": 8, "entity_emb_size": 16},
+    **{"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8},
+    **{"num_experts_per_tok": 2, "moe_topk": 2, "zero_expert_num": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    **{"indexer_compress_ratio": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    **dict.fromkeys("vocab_size entity_vocab_size vocab_size_per_layer_input".split(), 120),
+    **{"encoder_hash_byte_group_vocab": 50, "max_position_embeddings": 128, "sliding_window": 7},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3, "local_attention": 14},
+    **{"per_layer_config": None, "image_size": 32},
+}
+# The first of these that transformers can build and run decides. `...`: a field that is left out.
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {"num_key_value_heads": 2},
+    {},
+    {"sliding_window": ...},
+    {"head_dim": ..., "rotary_dim": ...},
+    {"head_dim": ..., "embedding_size": ..., "sliding_window": ..., "num_key_value_heads": ...},
+    {"head_dim": ..., "sliding_window": ..., "num_hidden_layers": 5},
+)
+LINEAR, SLIDING, FULL = "linear_attention", "sliding_attention", "full_attention"
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+SWA = "num_attention_heads num_key_value_heads q_lora_rank kv_lora_rank head_dim qk_nope_head_dim v_head_dim".split()
+DOTS = {"per_layer_config": ..., **{f"swa_{name}": SIZES[name] for name in SWA}}
+# Fields that belong to one type: what must fit together there, and what its checkpoints have but no default.
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "blt": {"use_cache": False},
+    "cohere_compass_text": {"rope_parameters": {FULL: ROPE, SLIDING: ROPE}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8}},
+    "dots3_note": DOTS,
+    "dots3_note_text": DOTS,
+    "falcon_h1": {"mamba_d_ssm": 256},
+    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": [SLIDING, FULL] * 2},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 7},
+    "granitemoehybrid": {"layer_types": [LINEAR, FULL]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "layoutlmv3": {"visual_embed": False, "coordinate_size": 12, "shape_size": 8},
+    "lfm2": {"layer_types": ["conv", FULL]},
+    "lfm2_moe": {"layer_types": ["conv", FULL], "num_dense_layers": 1},
+    "lilt": {"hidden_size": 96},
+    "longcat_flash": {"head_dim": 8},
+    "mamba2": {"num_heads": 8, "n_groups": 2, "state_size": 16},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2},
+    "perceiver": {"max_position_embeddings": 20},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"], "attention_head_size": 16},
+    "t5": {"decoder_start_token_id": 0},
+    "xlstm": {"hidden_size": 128, "v_head_dim": ..., "mode": "train", "chunk_size": 1, "use_cache": False},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"num_hidden_layers": 3, "layers_block_type": [LINEAR, "hybrid", "hybrid"]},
+    "zamba2": {"layers_block_type": [LINEAR, "hybrid"]},
+    "zaya": {"num_experts_per_tok": 1},
+}
+# Types that no batch of text alone can run or train.
+NOT_TEXT = {
+    "gemma3n": "its part for images needs the package timm; its text model is gemma3n_text",
+    "gemma4_assistant": "it drafts from the keys, values and states of another model",
+    "gemma4_unified_assistant": "it drafts from the keys, values and states of another model",
+    "git": "its loss expects the tokens of an image before the text",
+    "layoutlmv2": "it reads images of pages, by the package detectron2",
+    "musicgen": "its tokens are codes of sound, several at a place",
+    "musicgen_melody": "its tokens are codes of sound, several at a place",
+}
+
+
+def class_of(kind: str) -> type[PreTrainedModel]:
+    """The first class of a type, rather its decoder alone than an encoder–decoder."""
+    names = [table[kind] for table in TABLES if kind in table]
+    names = [name if isinstance(name, str) else name[0] for name in names]
+    return getattr(transformers, min(names, key=lambda name: name in ENCODER_DECODERS))
+
+
+def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """`fields` with `others` in their place, and in that of what they hold."""
+    inner = {name: merged(fields[name], value) for name, value in others.items() if isinstance(fields.get(name), dict)}
+    return {name: value for name, value in {**fields, **others, **inner}.items() if value is not ...}
+
+
+def small_fields(defaults: PreTrainedConfig, others: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a small model without dropout that has a layer of each kind, and of the configurations within it."""
+    known = set(vars(defaults)) | set(defaults.attribute_map)
+    random = re.compile("dropout|pdrop|layerdrop|jitter")
+    fields = {name: 0.0 for name, value in vars(defaults).items() if random.search(name) and type(value) is float}
+    fields |= {name: value for name, value in SIZES.items() if name in known}
+    kinds = [list(dict.fromkeys(vars(defaults).get(name) or ())) for name in ("layer_types", "mlp_layer_types")]
+    if kinds[0]:
+        fields["num_hidden_layers"] = layers = max(2, *map(len, kinds))
+        for name, names in zip(("layer_types", "mlp_layer_types"), kinds, strict=True):
+            fields |= {name: (names * layers)[-layers:]} if names else {}
+    fields = merged(fields, {name: value for name, value in others.items() if name in known})
+    for name in defaults.sub_configs:
+        if isinstance(part := getattr(defaults, name), PreTrainedConfig):
+            fields[name] = {"model_type": part.model_type, **small_fields(part, others)}
+    return fields
+
+
+def tiny_model(kind: str) -> PreTrainedModel:
+    """A model without dropout, whose random weights are large enough that a leak would show."""
+    reason = ""
+    for others in VARIANTS:
+        try:
+            defaults = AutoConfig.for_model(kind)
+            for part in map(partial(getattr, defaults), defaults.sub_configs):  # the text model's, where it is alone
+                defaults = part if type(part) is class_of(kind).config_class else defaults
+            fields = small_fields(defaults, others)
+            config = type(defaults)(**merged(fields, OVERRIDES.get(kind, {})))
+            with torch.device("meta"):
+                size = sum(parameter.numel() for parameter in class_of(kind)(config).parameters())
+            if size > LIMIT:
+                reason = reason or "no small configuration by these rules"
+                continue
+            torch.manual_seed(0)
+            model = class_of(kind)(config).eval()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.is_floating_point():
+                        parameter.add_(torch.randn_like(parameter) * 0.1)
+                model(**batch_of(model))
+            return model
+        except Exception as error:
+            reason = reason or f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+    raise NotImplementedError(reason)
+
+
+def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 110, (4, 20), generator=generator)
+    mask = (torch.arange(20) < torch.tensor([20, 13, 6, 1])[:, None]).long()
+    ids[0, 4] = ids[1, 2] = 3  # the mask token
+    ids[range(4), mask.sum(1) - 1] = 2  # the end of a text
+    batch = {"input_ids": ids * mask, "attention_mask": mask}
+    if "bbox" in inspect.signature(type(model).forward).parameters:
+        batch["bbox"] = torch.zeros(4, 20, 4, dtype=torch.long)
+    if re.search("ForMaskedLM|LMHead|ForCausalLM|ForConditionalGeneration", type(model).__name__):
+        batch["labels"] = ids.masked_fill((mask == 0) | (torch.rand(4, 20, generator=generator) < 0.3), -100)
+    return batch
+
+
+def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Logits of real tokens or of rows, of full rows, and where a model generates, of the token after those; with
+    labels the loss in training and all gradients."""
+    full = {name: value[:1] for name, value in batch.items() if name not in ("labels", "attention_mask")}
+    with torch.no_grad():
+        logits, whole = model.eval()(**batch).logits, model(**full)
+    is_real = batch["attention_mask"] != 0
+    outputs = [logits[is_real] if logits.shape[:2] == is_real.shape else logits, whole.logits]
+    with torch.no_grad(), suppress(Exception):  # of models that can't go on from their cache like this
+        if whole.get("past_key_values") is not None:
+            outputs.append(model(full["input_ids"][:, :1], past_key_values=whole.past_key_values).logits)
+    if "labels" in batch:
+        model.train().zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        outputs += [loss.detach(), torch.cat(gradients)]
+        model.eval()
+    return outputs
+
+
+def result_of(kind: str) -> str:
+    if kind in NOT_TEXT:
+        return f"not text: {NOT_TEXT[kind]}"
+    try:
+        model = tiny_model(kind)
+    except NotImplementedError as error:
+        return f"not built: {error}"
+    batch = batch_of(model)
+    expected = outputs_of(model, batch)
+    try:
+        padding_free(model)
+    except ValueError as error:
+        for found, value in zip(outputs_of(model, batch), expected, strict=True):  # left as it was
+            torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-6)
+        return f"refused: {str(error).partition('padding-free: ')[2]}"
+    worst = max(
+        float((found - value).abs().max() / value.abs().max().clamp(min=1))
+        for found, value in zip(outputs_of(model, batch), expected, strict=True)
+    )
+    return f"exact: {worst:.0e}" if worst <= 1e-5 else f"differs: {worst:.0e}"
+
+
+def written() -> dict[str, str]:
+    rows = re.findall(r"^\| `(\S+)` \| \S+ \| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    return {kind: result.partition(":")[0] for kind, result in rows}
+
+
+def test_the_table_has_every_type():
+    assert set(written()) == set(TYPES) and set(written().values()) <= {"exact", "refused", "not text"}
+
+
+ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_exact_or_refused(kind):
+    assert result_of(kind).partition(":")[0] == written()[kind]
+
+
+def main() -> None:
+    transformers.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore")
+    page = PAGE.read_text("utf-8")
+    rows = []
+    for kind in TYPES:
+        row = re.search(rf"^\| `{re.escape(kind)}` .*$", page, re.MULTILINE)
+        if not row or not sys.argv[1:] or kind in sys.argv[1:]:
+            result = result_of(kind).replace("|", "/")
+            print(kind, result, flush=True)
+            rows.append(f"| `{kind}` | {class_of(kind).__name__} | {result[:160].strip()} |")
+        else:
+            rows.append(row[0])
+    exact, refused, not_text = (sum(f"| {name}" in row for row in rows) for name in ("exact", "refused", "not text"))
+    said = f"{exact} are exact, {refused} refused, {not_text} not text"
+    head = re.sub(r"\d+ are exact, \d+ refused, \d+ not \w+", said, page.partition("\n| ")[0].rstrip())
+    table = ["| type | class | result |", "|---|---|---|", *rows]
+    PAGE.write_text("\n".join([head, "", *table]) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+"""`padding_free` where people train: in two processes, with noise, by the trainers of other libraries, and taken up
+again. Everything is in double precision, so that two runs agree to the last digits, or differ for a reason."""
+
+import datetime
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from test_padding_free import BERT, DECODER, collate, make, rows_for
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from torch.distributed.fsdp import fully_shard
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_roformer_lite import padding_free
+
+OPTIONS = {
+    "max_steps": 12,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "save_strategy": "no",
+}
+
+
+@dataclass
+class Run:
+    """What a training left behind."""
+
+    losses: torch.Tensor
+    weights: torch.Tensor
+    tokens: int  # that the first linear map of the model has seen, padding included
+
+
+def weights_of(model: torch.nn.Module) -> torch.Tensor:
+    weights = [getattr(weight, "full_tensor", lambda weight=weight: weight)() for weight in model.parameters()]
+    return torch.cat([weight.detach().flatten() for weight in weights])
+
+
+def run(trainer: Trainer, resume: Path | None = None) -> Run:
+    model, tokens = trainer.model, []
+    first = next(m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D")
+    first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    trainer.train(resume_from_checkpoint=resume and str(resume))
+    losses = [log.get("loss", log.get("eval_loss")) for log in trainer.state.log_history]
+    return Run(torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens))
+
+
+def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> Trainer:
+    arguments = TrainingArguments(str(folder), **{**OPTIONS, **options})
+    rows = rows_for(name)
+    return Trainer(
+        model,
+        arguments,
+        collate,
+        train_dataset=rows,
+        eval_dataset=rows[:9] if metrics else None,
+        compute_metrics=metrics,
+    )
+
+
+def two_of(name: str) -> list[torch.nn.Module]:
+    """A stock model, and the same padding-free."""
+    return [make(name).double(), padding_free(make(name).double())]
+
+
+def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:
+    assert len(stock.losses) >= 3 and stock.losses.std() > 1e-3
+    torch.testing.assert_close(free.losses, stock.losses, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(free.weights, stock.weights, rtol=0, atol=1e-6)
+    assert (free.tokens < stock.tokens) == is_flat
+
+
+@pytest.mark.parametrize("name", ["bert mlm", "llama classes", "gpt2"])
+def test_noise_on_the_embeddings(name, tmp_path):
+    """NEFTune draws its noise for `(B, L, width)` and scales it by L: for a flat row it would be another."""
+    quiet = run(trainer_of(make(name).double(), name, tmp_path))
+    stock, free = (run(trainer_of(model, name, tmp_path, neftune_noise_alpha=30.0)) for model in two_of(name))
+    assert_same(stock, free)
+    assert (stock.losses - quiet.losses).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("bert tokens", {"label_names": ["labels"], "eval_accumulation_steps": 1}),
+        ("bert classes", {"prediction_loss_only": True}),
+        ("llama", {}),
+    ],
+)
+def test_evaluation(name, options, tmp_path):
+    """Between steps of training, with batches of different widths."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def metrics(found) -> dict[str, float]:
+        seen.append((found.predictions, found.label_ids))
+        return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+    options = {"eval_strategy": "steps", "eval_steps": 6, "per_device_eval_batch_size": 4, **options}
+    assert_same(*(run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name)))
+    assert len(seen) == (0 if options.get("prediction_loss_only") else 4)
+    lengths = np.array([len(row["input_ids"]) for row in rows_for(name)[:9]])
+    for (expected, labels), (found, others) in zip(seen[:2], seen[2:], strict=True):
+        assert found.shape == expected.shape and np.array_equal(labels, others)
+        real = np.arange(found.shape[1]) < lengths[:, None] if found.ndim == 3 else slice(None)
+        np.testing.assert_allclose(found[real], expected[real], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert mlm", "llama"])
+def test_checkpoints(name, tmp_path):
+    """The files of stock checkpoints; either kind of model takes up the training of the other; the best is loaded."""
+    options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
+    options |= {"load_best_model_at_end": True, "learning_rate": 2e-2, "per_device_train_batch_size": 8}
+    runs, best = [], []
+    for kind, model in zip(("stock", "free"), two_of(name), strict=True):
+        trainer = trainer_of(model, name, tmp_path / kind, lambda _: {}, **options)
+        runs.append(run(trainer))
+        best.append(Path(trainer.state.best_model_checkpoint).name)
+    assert_same(*runs)
+    assert best[0] == best[1]
+    checkpoints = [tmp_path / kind / "checkpoint-8" for kind in ("stock", "free")]
+    files = [sorted(path.name for path in checkpoint.iterdir()) for checkpoint in checkpoints]
+    assert files[0] == files[1]
+    assert len({(checkpoint / "config.json").read_bytes() for checkpoint in checkpoints}) == 1
+    for model, checkpoint in zip(two_of(name), reversed(checkpoints), strict=True):
+        resumed = run(trainer_of(model, name, tmp_path / "resumed", lambda _: {}, **options), checkpoint)
+        torch.testing.assert_close(resumed.losses, runs[0].losses, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(resumed.weights, runs[0].weights, rtol=0, atol=1e-6)
+
+
+def test_renamed_class():
+    """FSDP2, and others that wrap a model in place, give it a subclass of their own after `padding_free`."""
+    for name in ("llama", "bert mlm"):
+        batch = collate(rows_for(name)[:4])
+        if name == "bert mlm":
+            batch["labels"] = batch["input_ids"]  # those of padding count
+        stock, free = two_of(name)
+        expected = stock.train()(**batch).loss
+        free.__class__ = type(f"FSDP{type(free).__name__}", (type(free),), {})
+        torch.testing.assert_close(free.train()(**batch).loss, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_by_the_trainer(tmp_path):
+    """Padding is computed, and a compiled model stays one graph."""
+    torch._dynamo.reset()
+    options = {"torch_compile": True, "torch_compile_backend": "eager"}
+    stock, free = two_of("bert classes")
+    expected = run(trainer_of(stock, "bert classes", tmp_path, max_steps=4))
+    assert_same(expected, run(trainer_of(free, "bert classes", tmp_path, max_steps=4, **options)), is_flat=False)
+    torch._dynamo.reset()
+    stock, free = two_of("llama")
+    batch = collate(rows_for("llama")[:4])
+    compiled = torch.compile(free.train(), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**batch).loss, stock.train()(**batch).loss)
+
+
+WORDS = "harbour boat sail wave tide oven bread flour dough crust orbit star moon comet sky".split()
+TEXTS = [" ".join((WORDS * 2)[n % 15 : n % 15 + 1 + 5 * n % 11]) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", "[SEP]", *WORDS])}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
+
+
+def saved(folder: Path, tokenizer: PreTrainedTokenizerFast, model_class: type) -> str:
+    torch.manual_seed(0)
+    is_bert = model_class.__name__.startswith("Bert")
+    config = BertConfig(**BERT, num_labels=1) if is_bert else LlamaConfig(**DECODER)
+    model_class(config).double().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+SENTENCES = {  # the loss, the pooling and the model
+    "ranking": ("MultipleNegativesRankingLoss", "mean", BertModel),
+    "scores": ("CoSENTLoss", "cls", BertModel),
+    "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", LlamaModel),
+    "cross": ("BinaryCrossEntropyLoss", "", BertForSequenceClassification),
+}
+
+
+def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> tuple[Any, Run]:
+    """A model of sentence-transformers that was trained, and its training."""
+    import sentence_transformers as st
+    from sentence_transformers.cross_encoder import losses as cross_losses
+    from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    name, mode, _ = SENTENCES[way]
+    columns: dict[str, list] = {"first": TEXTS[:20], "second": TEXTS[20:]}
+    if way in ("scores", "cross"):
+        columns["label"] = [float(n % 2) for n in range(20)]
+    if way == "cross":
+        model, loss_class = st.CrossEncoder(base, device="cpu"), getattr(cross_losses, name)
+        trainer_class, arguments_class = st.CrossEncoderTrainer, st.CrossEncoderTrainingArguments
+    else:
+        model = st.SentenceTransformer(modules=[Transformer(base), Pooling(32, pooling_mode=mode)], device="cpu")
+        loss_class = getattr(losses, name)
+        trainer_class, arguments_class = st.SentenceTransformerTrainer, st.SentenceTransformerTrainingArguments
+    loss = loss_class(padding_free(model, is_free), **({"mini_batch_size": 3} if way == "cached" else {}))
+    arguments = arguments_class(str(folder), **{**OPTIONS, "learning_rate": 1e-2})
+    return model, run(trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss))
+
+
+@pytest.mark.parametrize("way", SENTENCES)
+def test_sentence_transformers(way, tokenizer, tmp_path):
+    base = saved(tmp_path / "base", tokenizer, SENTENCES[way][2])
+    assert_same(*(sentence_run(way, is_free, base, tmp_path)[1] for is_free in (False, True)))
+
+
+@pytest.mark.slow
+def test_trained_sentence_models_in_a_process_without_us(tokenizer, tmp_path):
+    pairs = list(zip(TEXTS[:20], TEXTS[20:], strict=True))
+    for way in ("ranking", "cross"):
+        base = saved(tmp_path / "base", tokenizer, SENTENCES[way][2])
+        model, _ = sentence_run(way, True, base, tmp_path)
+        model.save_pretrained(str(tmp_path / way))
+        np.save(tmp_path / f"{way}.npy", model.predict(pairs) if way == "cross" else model.encode(TEXTS))
+    script = (
+        "import sys; sys.modules['hf_roformer_lite'] = None\n"
+        "import numpy as np, os; from sentence_transformers import CrossEncoder, SentenceTransformer\n"
+        f"os.chdir(r'{tmp_path}')\n"
+        f"found = SentenceTransformer('ranking', device='cpu').encode({TEXTS})\n"
+        "np.testing.assert_allclose(found, np.load('ranking.npy'), atol=1e-6)\n"
+        f"found = CrossEncoder('cross', device='cpu').predict({pairs})\n"
+        "np.testing.assert_allclose(found, np.load('cross.npy'), atol=1e-6)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def reward(completions: list[str], **_: Any) -> list[float]:
+    return [float(len(set(text.split()))) for text in completions]
+
+
+TRL = {
+    "sft": {"max_length": 64},
+    "sft packed": {"max_length": 64, "packing": True},
+    "sft flat": {"max_length": None, "padding_free": True},
+    "sft adapters": {"max_length": 64, "learning_rate": 2e-2},
+    "sft noise, evaluation": {
+        "max_length": 64,
+        "neftune_noise_alpha": 20.0,
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+    },
+    "dpo": {"max_length": 64},
+    "grpo": {"max_completion_length": 6, "num_generations": 2},
+}
+
+
+@pytest.mark.parametrize("way", TRL)
+def test_trl(way, tokenizer, tmp_path):
+    """Its trainers replace the forward pass of a language model by one that returns a number for each token."""
+    import trl
+    from peft import LoraConfig
+
+    kind = way.partition(" ")[0].upper()
+    columns = {"SFT": {"text": TEXTS}, "GRPO": {"prompt": TEXTS}}.get(kind)
+    columns = columns or {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]}
+    folder, runs = saved(tmp_path / "base", tokenizer, LlamaForCausalLM), []
+    more: dict[str, Any] = {}
+    if way == "sft adapters":
+        more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    if kind == "GRPO":
+        more["reward_funcs"] = reward
+    for is_free in (False, True):
+        model = padding_free(LlamaForCausalLM.from_pretrained(folder), is_free)
+        if kind == "DPO":
+            more["ref_model"] = LlamaForCausalLM.from_pretrained(folder)
+        options = {**OPTIONS, "bf16": False, "gradient_checkpointing": False, **TRL[way]}
+        arguments = getattr(trl, f"{kind}Config")(str(tmp_path), **options)
+        data = Dataset.from_dict(columns)
+        if "evaluation" in way:
+            more["eval_dataset"] = data
+        trainer = getattr(trl, f"{kind}Trainer")(
+            model, args=arguments, train_dataset=data, processing_class=tokenizer, **more
+        )
+        runs.append(run(trainer))
+        if kind == "GRPO":  # the loss of a step of its kind is zero
+            runs[-1].losses = torch.tensor([log["reward"] for log in trainer.state.log_history if "reward" in log])
+    assert_same(*runs, is_flat=way not in ("sft packed", "sft flat"))
+
+
+TWO = ("bert classes", "llama", "bert mlm")
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """The stock Trainer, data-parallel; then in shards (FSDP2), by a loop."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", __file__]
+    finished = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert finished.returncode == 0, finished.stderr[-5000:]
+    results = torch.load(tmp_path / "results.pt")
+    for way in ("ddp", "shards"):
+        for name in TWO:
+            runs = [[Run(*fields) for fields in results[f"{way} {name} {kind}"]] for kind in ("stock", "free")]
+            (stock, _), (free, other) = runs
+            assert_same(stock, free)
+            assert torch.equal(free.weights, other.weights)
+            assert free.tokens != other.tokens  # each has rows of its own
+
+
+def in_shards(model: torch.nn.Module, name: str) -> Run:
+    mesh = dist.init_device_mesh("cpu", (2,))
+    for module in list(model.modules()):
+        if type(module).__name__ in ("BertLayer", "LlamaDecoderLayer"):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer, rows, tokens = torch.optim.AdamW(model.parameters(), lr=1e-3), rows_for(name), []
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    losses = []
+    for step in range(8):
+        batch = collate(rows[dist.get_rank() :: 2][step % 4 * 3 :][:3])
+        loss = model.train()(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return Run(torch.stack(losses), weights_of(model), sum(tokens))
+
+
+def main(folder: Path) -> None:
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+    results: dict[str, list] = {}
+    for name in TWO:
+        accumulation = 1 if name == "bert classes" else 2  # of batches with different numbers of labels
+        options = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": accumulation}
+        for way in ("ddp", "shards"):
+            for kind, model in zip(("stock", "free"), two_of(name), strict=True):
+                if way == "ddp":
+                    trainer = trainer_of(model, name, folder, **options)
+                found = run(trainer) if way == "ddp" else in_shards(model, name)
+                both = results[f"{way} {name} {kind}"] = [None, None]
+                dist.all_gather_object(both, (found.losses, found.weights, found.tokens))
+    if dist.get_rank() == 0:
+        torch.save(results, folder / "results.pt")
+    dist.barrier()
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()
+    trainer.accelerator.end_training()  # ends the group of processes, too
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
