@@ -22,7 +22,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "cpu"
 
-TEXTS = (("the", "cat", "sat", "on", "it"), ("good", "dog"), ("a", "fine", "film"))
+TEXTS = (("the", "cat", "sat", "on", "it"), ("a", "fine", "film"), ("good", "dog"))
 COLOURS = ("#7fb3e6", "#f5b971", "#8fd19e")
 PADDING, INK, FAINT = "#ececec", "#222222", "#777777"
 
@@ -44,8 +44,6 @@ RACES: tuple[tuple[str, dict[str, Any]], ...] = (
         "seq2seq step, mini, 16×64, vocabulary 8,192",
         {"task": "seq2seq", "size": "mini", "lengths": "full", "vocab_size": 8192},
     ),
-    ("greedy generation, mini, 8 rows, 64 in, 64 out", {"task": "generate", "size": "mini"}),
-    ("4 beams, the same", {"task": "beam"}),
     ("1×8192 tokens, sliding windows of 128", {"task": "local-layers"}),
     ("RoFormer's own weights, 1×4096 tokens", {"task": "roformer-weights"}),
 )
@@ -85,27 +83,27 @@ def where_a_token_goes() -> Figure:
     _grid(axes, 0.3, words=True)
     _arrow(axes, 5.3, 7.2)
 
-    _heading(axes, 8.6, "real tokens only", "(N, hidden), N = 10", "found once a batch:  model/ragged.py")
+    _heading(axes, 8.6, "real tokens only", "(1, N, hidden), N = 10", "found once a batch:  padding.py")
     colours = [colour for tokens, colour in zip(TEXTS, COLOURS, strict=True) for _ in tokens]
     for place, (word, colour) in enumerate(zip([word for text in TEXTS for word in text], colours, strict=True)):
         _cell(axes, 7.5, 7.65 - 0.7 * place, 2.2, 0.7, colour, word)
     _arrow(axes, 9.95, 11.3)
 
-    _heading(axes, 15.2, "every layer", "(N, hidden) → (N, hidden)", "model/layers.py,  model/attention.py")
+    _heading(axes, 15.2, "every layer", "(1, N, hidden) → (1, N, hidden)", "modeling_roformer_lite.py")
     axes.add_patch(
         FancyBboxPatch((11.7, 1.35), 7.0, 7.1, boxstyle="round,pad=0.15", facecolor="#fafafa", edgecolor=FAINT)
     )
     for y, text in ((7.45, "norm, projections, rotation"), (1.55, "norm, feed-forward")):
         axes.add_patch(Rectangle((12.0, y), 6.4, 0.85, facecolor="#d9d2e9", edgecolor="white"))
         axes.text(15.2, y + 0.42, f"{text}: all N tokens at once", ha="center", va="center", fontsize=8.5)
-    axes.text(15.2, 6.55, "attention: each text on its own, grouped by length", ha="center", fontsize=8.5, color=INK)
-    for left, tokens, colour in zip((12.35, 15.45, 16.9), TEXTS, COLOURS, strict=True):
+    axes.text(15.2, 6.55, "attention: by document (attention_functions.py)", ha="center", fontsize=8.5, color=INK)
+    for left, tokens, colour in zip((12.35, 15.35, 17.25), TEXTS, COLOURS, strict=True):
         for row in range(len(tokens)):
             for column in range(len(tokens)):
                 _cell(axes, left + 0.55 * column, 5.55 - 0.55 * row, 0.55, 0.55, colour)
     _arrow(axes, 18.95, 20.4)
 
-    _heading(axes, 23.2, "restored for the caller", "(B, L, hidden)", "zeros at padding:  model/ragged.py")
+    _heading(axes, 23.2, "restored for the caller", "(B, L, hidden)", "zeros at padding:  padding.py")
     _grid(axes, 20.75, words=False)
     return figure
 
@@ -129,7 +127,7 @@ def fastest_peer(result: dict[str, Any]) -> tuple[str, float]:
 
 def speed() -> Figure:
     """How many times as fast as the fastest model of transformers: a bar for each kind of work."""
-    figure, axes = pyplot.subplots(figsize=(10, 4.6), layout="constrained", facecolor="white")
+    figure, axes = pyplot.subplots(figsize=(10, 4.0), layout="constrained", facecolor="white")
     for place, (_, fields) in enumerate(RACES):
         result = find_result(fields)
         peer, times = fastest_peer(result)
@@ -140,7 +138,7 @@ def speed() -> Figure:
     axes.set_xlim(0, 4.6)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xlabel("times as fast as the fastest model of transformers (1: the same speed)", fontsize=9)
-    axes.set_title("Real tokens a second on two CPU cores, float32", fontsize=11, loc="left")
+    axes.set_title("Version 0.1: real tokens a second on two CPU cores, float32", fontsize=11, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     legend = [Patch(color="#4a8ac6", label="real lengths, with padding"), Patch(color="#c3cfdb", label="full rows")]
     axes.legend(handles=legend, loc="center right", fontsize=9, frameon=False)

@@ -1,8 +1,4 @@
-"""`roformer-lite`: the command line. A command's module is imported when the command is given.
-
-The modules in `commands/` import torch and the models only after they have checked the options, so that `--help` and
-mistakes are answered at once.
-"""
+"""`roformer-lite`: the command line. A command's module is imported when the command is given."""
 
 import argparse
 import logging

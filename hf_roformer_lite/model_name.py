@@ -1,7 +1,4 @@
-"""What a user calls a model by: a directory, or a name on the Hub. A mistyped one is refused before it is loaded.
-
-Nothing here imports torch.
-"""
+"""What a user calls a model by: a directory, or a name on the Hub. A mistyped one is refused before it is loaded."""
 
 import difflib
 import os
@@ -9,6 +6,10 @@ import sys
 from functools import cache
 from pathlib import Path
 from threading import Thread
+
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .errors import InputError
 
@@ -21,8 +22,6 @@ _OFFLINE = "HF_HUB_OFFLINE is set"
 def is_hub_name(name: str | Path) -> bool:
     """Whether a name, which is no directory, can be one on the Hub: `name` or `owner/name`, with no directory `owner`
     here."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
     name = str(name)
     try:
         validate_repo_id(name)
@@ -103,9 +102,6 @@ def _refusal_of_hub(name: str) -> str | None:
 
 
 def _ask_hub(name: str, patience: float) -> str | None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
-
     try:
         get_hf_file_metadata(hf_hub_url(name, _FILES[0]), timeout=patience)
     except EntryNotFoundError:
@@ -120,6 +116,4 @@ def _ask_hub(name: str, patience: float) -> str | None:
 
 
 def _is_cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
     return any(isinstance(try_to_load_from_cache(name, file), str) for file in _FILES)

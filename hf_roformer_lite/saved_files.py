@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from transformers.utils import cached_file
 
 from .errors import InputError
 from .model_name import check_model_name
@@ -42,8 +43,6 @@ def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None
         path = Path(name) / file
         return path if path.is_file() else None
     check_model_name(name, f"no {wanted} can be loaded from {name}")
-    from transformers.utils import cached_file
-
     try:
         found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:

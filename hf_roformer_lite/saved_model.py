@@ -26,7 +26,6 @@ import hf_roformer_lite
 
 from .errors import InputError
 from .generation_fields import check_generation_fields
-from .model.configuration_roformer_lite import MAX_LAYERS
 from .saved_files import Checkpoint, find_file, read_object, read_optional_object, reason, weight_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
@@ -35,7 +34,7 @@ _GENERATION_FILE = "generation_config.json"
 _SHOWN = 3  # tensors in a message
 
 # What would take memory or time without end before anything can be compared with the weights.
-_MAX_LABELS = 1_000_000
+_MAX_LABELS, _MAX_LAYERS = 1_000_000, 10_000
 
 
 def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrainedConfig:
@@ -67,9 +66,15 @@ def _check_fields(fields: dict[str, Any], path: Path) -> None:
     if dtype is not None and not floating:
         raise InputError(f"{path}: dtype={dtype!r} must be a type of floating-point numbers, such as float32")
     for name, value in fields.items():
-        largest = _MAX_LABELS if name == "num_labels" else MAX_LAYERS if name.endswith("_layers") else None
+        largest = _MAX_LABELS if name == "num_labels" else _MAX_LAYERS if name.endswith("_layers") else None
         if largest and isinstance(value, int) and value > largest:
             raise InputError(f"{path}: {name}={value} is too large: at most {largest:,}")
+
+
+def is_ours(part: Any) -> bool:
+    """Whether a model, a class of models or a configuration is of this package."""
+    part = part if isinstance(part, type) else type(part)
+    return part.__module__.startswith(f"{hf_roformer_lite.__name__}.")
 
 
 def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTrainedModel]:
@@ -100,8 +105,11 @@ def load_model(name: str | Path) -> PreTrainedModel:
     """
     config = load_config(name)
     model_class = model_class_of(config, name)
-    if not model_class.__module__.startswith(f"{hf_roformer_lite.__name__}."):
-        raise InputError(f"{name}: holds no model of this package: {model_class.__name__}")
+    if not is_ours(model_class):
+        raise InputError(
+            f"{name}: {model_class.__name__} is no model of this package; `roformer-lite convert --from auto` makes "
+            "one of it"
+        )
     return load_complete_model(name, config, model_class)
 
 
@@ -144,12 +152,14 @@ def load_with_new_head(
     if saved_config.architectures:
         where = check_weights(name, saved_config, model_class_of(saved_config, name))
     check_generation_config(name, saved_config)
-    model, loaded = _from_pretrained(auto_model, name, where, config=config)
+    # AdamW's small steps are lost in half precision.
+    model, loaded = _from_pretrained(auto_model, name, where, config=config, dtype=torch.float32)
     prefix = f"{model.base_model_prefix}."
     new = sorted({*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])})
     # BERT's pooler lies in its stack, but belongs to the heads of some tasks, and is saved with these alone.
     unfit = [key for key in new if key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")]
-    if unfit and saved_config.architectures:  # the weights are those of the saved configuration
+    # Those of this package were compared with the saved configuration already.
+    if unfit and (is_ours(model) and saved_config.architectures or unfit[0] not in loaded["missing_keys"]):
         raise InputError(
             f"{where}: {unfit[0]} does not fit the configuration that is asked for; give only --config fields that "
             "change no shape, such as hidden_dropout=0.3"
@@ -186,7 +196,7 @@ def check_weights(name: str | Path, config: PreTrainedConfig, model_class: type[
     where = str(files[0] if len(files) == 1 else files[0].parent)
     stored = Checkpoint(files)
     quantised = getattr(config, "quantization_config", None) is not None
-    if quantised or not model_class.__module__.startswith(f"{hf_roformer_lite.__name__}."):
+    if quantised or not is_ours(model_class):
         return where
     for stack in (getattr(config, "encoder", config), getattr(config, "decoder", config)):
         if stack.num_hidden_layers > len(stored):

@@ -10,6 +10,7 @@ from transformers.utils import ModelOutput
 
 from .errors import InputError
 from .model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .model.padding import pool
 from .saved_files import find_file, reason
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
@@ -76,6 +77,6 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         """As `RoFormerLiteModel.forward`."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
-        layout = self.model.lay_out(**inputs)
-        states = self.model(**inputs, layout=layout, return_dict=True).last_hidden_state
-        return SentenceEncoderOutput(states, layout.tokens.pool(states, self.config.classifier_pooling))
+        states = self.model(**inputs, return_dict=True).last_hidden_state
+        pooled = pool(states, self.config.classifier_pooling, None, attention_mask)
+        return SentenceEncoderOutput(states, pooled)

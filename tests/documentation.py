@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, and the output that the page shows below it."""
+    """A block of code, and the output that the page shows: below it, or in comments behind its calls of print."""
 
     page: Path
     line: int
@@ -46,10 +46,13 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text("utf-8")
-    return [
-        Block(page, text.count("\n", 0, found.start()) + 1, *found.group(1, 2, 3)) for found in BLOCK.finditer(text)
-    ]
+    text, blocks = page.read_text("utf-8"), []
+    for found in BLOCK.finditer(text):
+        language, code, printed = found.groups()
+        if comments := re.findall(r"^print\(.*\)  # (.*\n)", code, re.MULTILINE):
+            printed = "".join(comments)
+        blocks.append(Block(page, text.count("\n", 0, found.start()) + 1, language, code, printed))
+    return blocks
 
 
 def write_examples(folder: Path) -> None:

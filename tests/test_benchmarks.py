@@ -1,5 +1,6 @@
 """The benchmarks: the floor counts exactly the model's products, and all contenders do the same work."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoForm
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import by_length, inference, kernels, long_texts, rates, stacks  # noqa: E402
+from benchmarks import by_length, inference, long_texts, padding_free, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
@@ -79,48 +80,6 @@ def test_every_contender_runs(task):
     torch.manual_seed(0)
     for contender in TASKS[task](work).contenders:
         contender.run()
-
-
-@pytest.mark.parametrize(
-    "contenders",
-    [
-        kernels.product(8, 64, 96, copies=3),
-        kernels.product(96, 512, 2048),
-        kernels.cross_entropy(300, 32, 500),
-        kernels.stacked_heads(3, 7, 8, 16, train=False),
-        kernels.stacked_heads(3, 7, 8, 16, train=True),
-    ],
-    ids=["few-rows", "many-rows", "cross-entropy", "heads", "heads-with-gradients"],
-)
-def test_kernels_compute_the_same(contenders):
-    results = [contender.run() for contender in contenders]
-    assert len(results) > 1 and contenders[0].name == stacks.OURS
-    for result in results[1:]:
-        torch.testing.assert_close(result, results[0], rtol=1e-4, atol=1e-3)
-
-
-def test_rates_are_of_one_product(monkeypatch):
-    """Every library at hand computes the product whose rate is given, and the floor takes the fastest."""
-    monkeypatch.setattr(rates, "ROUNDS", 1)
-    for dtype, least in ((torch.float32, 3), (torch.bfloat16, 2)):
-        torch.manual_seed(0)
-        with torch.no_grad():
-            found = {name: torch.as_tensor(run()[0]) for name, run in rates.products(96, 64, 128, dtype).items()}
-        expected = found["torch"]
-        assert len(found) >= least
-        for product in found.values():
-            torch.testing.assert_close(product.reshape(-1)[:128], expected.reshape(-1)[:128], rtol=1e-2, atol=1e-2)
-        measured = rates.measure(96, 64, 128, dtype)
-        assert measured.keys() == found.keys() and min(measured.values()) > 0
-        assert rates.fastest(96, 64, 128, dtype, "cpu") is rates.fastest(96, 64, 128, dtype, "cpu")
-
-
-def test_kernels_are_measured(monkeypatch):
-    monkeypatch.setattr(kernels, "KERNELS", {"dropout (4, 8)": lambda: kernels.dropout(4, 8)})
-    rows = kernels.measure_kernels(rounds=1)
-    assert rows.keys() == {"dropout (4, 8): ours", "dropout (4, 8): nn.Dropout"}
-    assert rows["dropout (4, 8): ours"]["times_ours"] == 1
-    assert all(row["milliseconds"] > 0 for row in rows.values())
 
 
 @pytest.mark.slow
@@ -236,3 +195,51 @@ def test_families_compute_the_same():
         rows = compare(family, Workload(size="tiny", batch=2, seq=12, vocab_size=60, rounds=1, batches=1))
         assert [row.work for row in rows] == ["encode", "step"]
         assert all(row.difference <= 1e-5 and row.ratio > 0 for row in rows)
+
+
+def test_padding_free_models_learn_the_same(tmp_path):
+    """All steps that are timed have the losses of the stock model, also those of converted and of packed models."""
+    options = padding_free.Options(quick=True)
+    families, beside = list(padding_free.compare_families(options)), list(padding_free.compare_beside(options))
+    works = {"bert": ("encode", "classify", "masked lm"), "llama": ("encode", "causal lm")}
+    assert [(row["family"], row["work"]) for row in families] == [
+        (name, work) for name in works for work in works[name]
+    ]
+    assert {row["way"] for row in beside} == {"padding_free", "converted", "packed", "packed, padding_free"}
+    for row in families + beside:
+        assert row["difference"] <= 1e-5 and row["places"] > 1
+    assert all(row[order] > 0 for row in families for order in ("random", "grouped", "full"))
+    assert padding_free.markdown(families).count("\n") == 1 + len(families)
+    padding_free.draw(families, tmp_path / "steps.svg")
+    assert (tmp_path / "steps.svg").stat().st_size
+
+
+def test_few_batches_stand_for_many():
+    """They are padded as those of the Trainer are, in random order and grouped by length."""
+    shares = {}
+    for lengths, batches in (("real", 1), ("real", 50), ("sorted", 2), ("sorted", 50)):
+        work = padding_free.Paragraphs(batch=16, seq=256, lengths=lengths, batches=batches)
+        rows = work.drawn_lengths()
+        assert [len(row) for row in rows] == [16] * batches and all(4 <= min(row) <= max(row) <= 256 for row in rows)
+        shares[lengths, batches] = sum(16 * max(row) for row in rows) / sum(map(sum, rows))
+    assert abs(shares["real", 1] / shares["real", 50] - 1) < 0.05 and shares["real", 50] > 3
+    assert abs(shares["sorted", 2] / shares["sorted", 50] - 1) < 0.05 and shares["sorted", 50] < 1.1
+
+
+@pytest.mark.slow
+def test_padding_free_trainings_and_memory(tmp_path):
+    """Each in a process of its own, by the command, whose tables and files have them."""
+    questions = [[f"house {n} of {n % 7}" + " again" * (n % 9), f"street {n % 5}"] for n in range(80)]
+    with gzip.open(tmp_path / "questions.json.gz", "wt") as file:
+        json.dump({"train": questions}, file)
+    options = ["--quick", "--parts", "memory", "training", "--questions", tmp_path / "questions.json.gz"]
+    command = [sys.executable, "-m", "benchmarks", "padding_free", *options, "--out", tmp_path / "results"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "results").glob("*.json")
+    result = json.loads(path.read_text())
+    assert result["memory"] and padding_free.markdown(result["training"]) in done.stdout
+    assert all(row["ratio"] > 1 for row in result["memory"])
+    assert [row["order"] for row in result["training"]] == ["random", "grouped"]
+    for row in result["training"]:
+        assert abs(row["stock, last loss"] - row["padding_free, last loss"]) < 1e-4

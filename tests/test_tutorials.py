@@ -21,7 +21,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.commands.demo_data import unique_examples
-from hf_roformer_lite.model.rope import sinusoidal_positions
+from hf_roformer_lite.model.modeling_roformer_lite import sinusoidal_positions
 
 TUTORIALS = ROOT / "tutorials"
 ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "

@@ -7,17 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformers.dynamic_module_utils import get_relative_imports
+
 from ..errors import InputError
-from ..former_modules import FORMER_FILES
+from ..model.configuration_roformer_lite import RemoteCode
 from ..model_name import check_directory
 from ..output_directory import is_disk_full, remove_left_overs, unfinished_path
+from ..saved_model import load_config, load_tokenizer
 from .command_parser import CommandParser
+
+# What may have an `auto_map`, and what makes a part of it that can write one.
+_LOADERS = {"config.json": load_config, "tokenizer_config.json": load_tokenizer}
 
 
 def bundle(directory: Path) -> list[str]:
     """Write the code of a saved model and tokenizer into their directory, where they are of this package.
 
-    config.json and tokenizer_config.json gain an `auto_map`; nothing else changes there.
+    config.json and tokenizer_config.json gain an `auto_map`, and files of code that an older bundle needed, and this
+    one does not, are removed. Nothing else changes there.
 
     Returns:
         The names of the code files written.
@@ -27,16 +34,13 @@ def bundle(directory: Path) -> list[str]:
             the disk is full or not writable; nothing is changed then.
     """
     check_directory(directory)
-    from ..model.remote_code import RemoteCodeMixin
-    from ..saved_model import load_config, load_tokenizer
-
     maps: dict[str, Any] = {}
     with _staging(directory) as folder:
-        for name, load in {"config.json": load_config, "tokenizer_config.json": load_tokenizer}.items():
+        for name, load in _LOADERS.items():
             if not (directory / name).is_file():
                 continue
             part = load(directory)
-            if isinstance(part, RemoteCodeMixin):  # the tokenizer may be another library's
+            if isinstance(part, RemoteCode):  # the tokenizer may be another library's
                 part.save_pretrained(folder, remote_code=True)
                 maps[name] = json.loads((folder / name).read_text("utf-8"))["auto_map"]
         if not maps:
@@ -46,13 +50,30 @@ def bundle(directory: Path) -> list[str]:
             text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
             (folder / name).write_text(text, "utf-8")
         code = sorted(path.name for path in folder.glob("*.py"))
-        was_bundle = "auto_map" in json.loads((directory / next(iter(maps))).read_text("utf-8"))
+        former = _code_of(directory)
         for name in (*code, *maps):  # all is written; renaming needs no space. The code goes before what names it.
             (folder / name).replace(directory / name)
-        if was_bundle:
-            for name in FORMER_FILES.difference(code):  # of version 0.1.0, which nothing imports any more
-                (directory / name).unlink(missing_ok=True)
+        for path in former - _code_of(directory):
+            path.unlink()
     return code
+
+
+def _code_of(directory: Path) -> set[Path]:
+    """The files of `directory` that its `auto_map`s name, with those that they import."""
+    waiting: list[str] = []
+    found: set[Path] = set()
+    for path in (directory / name for name in _LOADERS):
+        auto_map = json.loads(path.read_text("utf-8")).get("auto_map", {}) if path.is_file() else {}
+        for reference in auto_map.values():
+            # A tokenizer has two places, for a slow and a fast class, of which one may be empty.
+            classes = reference if isinstance(reference, list) else [reference]
+            waiting += [name.rpartition(".")[0] for name in classes if name]
+    while waiting:
+        path = directory / f"{waiting.pop()}.py"
+        if path.parent == directory and path.is_file() and path not in found:
+            found.add(path)
+            waiting += get_relative_imports(path)
+    return found
 
 
 @contextmanager

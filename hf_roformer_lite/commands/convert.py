@@ -2,47 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from ..conversion import CONVERTERS, convert_checkpoint, export_checkpoint
 from ..errors import InputError
 from ..model_name import check_directory
 from .command_parser import CommandParser
 
-# The names in `conversion.CONVERTERS`, which cannot be imported without torch.
-SOURCES = (
-    "deeplotx",
-    "prenorm-encoder-layer",
-    "prenorm-decoder-layer",
-    "bert-like",
-    "walkthrough",
-    "scratch-seq2seq",
-    "torch-encoder",
-    "torch-decoder",
-    "torch-transformer",
-    "bert",
-    "ernie",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "electra",
-    "distilbert",
-    "albert",
-    "nomic_bert",
-    "jina_embeddings_v3",
-    "gte",
-    "roformer",
-    "roformer_v2",
-    "llama",
-    "qwen2",
-    "eurobert",
-    "ultrabert",
-    "modernbert",
-    "modernbert-decoder",
-    "neobert",
-    "esm",
-    "gpt_neox",
-    "bart",
-    "mbart",
-    "marian",
-)
+SOURCES = tuple(CONVERTERS)
 AUTO = "auto"  # the family that config.json names, or the one that has words for all that a model of ours is
 
 
@@ -96,8 +61,6 @@ def main(argv: list[str]) -> None:
     )
     options, paths = parser.parse(argv)
     check_directory(paths.checkpoint)
-    from ..conversion import convert_checkpoint, export_checkpoint
-
     if options.source is not None:
         model = convert_checkpoint(options.source, paths.checkpoint, paths.out)
         print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {paths.out}")

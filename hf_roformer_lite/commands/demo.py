@@ -12,6 +12,7 @@ from ..output_place import check_place
 from ..training.shown_command import shown_command
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
+from .predictor import Predictor
 from .train import parse_options
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
         The share of `test` that it gets exactly right.
     """
     from rich.table import Table
-
-    from .predictor import Predictor
 
     predictor = Predictor.load(str(directory))
     answers = [answer.line for answer in predictor.answer([example.written for example in test], batch_size=250)]

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from transformers.utils.logging import disable_progress_bar
+
 from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output_directory import RESULTS_FILE, complete_directory, remove_left_overs
 from ..output_place import check_place
+from ..saved_files import read_optional_object
 from ..training.task_arguments import TASK_ARGUMENTS
+from ..training.tasks.base import Task
 from ..version import __version__
 from .command_parser import CommandParser
+from .predictor import Predictor
 from .required_packages import TRAINING_PACKAGES, require_packages
 from .tables import TableWriter
 
@@ -21,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..training.evaluation import SavedEvaluation
     from ..training.evaluation_report import LabelReport
-    from ..training.tasks.base import Task
-    from .predictor import Predictor
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
@@ -104,6 +107,7 @@ def measuring_arguments() -> type:
             for name, (hint, text) in options.items()
         ],
     )
+    # A private name of transformers, of which its parser of data classes makes the title of a group of options.
     made._argument_group_name = "reading and measuring (without an option, it is as in the model's training)"
     return made
 
@@ -125,11 +129,9 @@ def main(argv: list[str]) -> None:
 
 def _evaluate(options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]) -> None:
     from rich.console import Console
-    from transformers.utils.logging import disable_progress_bar
 
     from ..training.evaluation import evaluate_saved
     from ..training.evaluation_report import label_report
-    from .predictor import Predictor
 
     disable_progress_bar()  # of loading the weights
     predictor = Predictor.load(directory, options.device)
@@ -147,7 +149,7 @@ def _evaluate(options: EvaluateArguments, given: dict[str, Any], directory: str,
         console.print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
-def _task(predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str) -> "Task":
+def _task(predictor: Predictor, options: EvaluateArguments, given: dict[str, Any], directory: str) -> Task:
     """The task of the model, with the options given, and where there are none those of its training."""
     kind = predictor.task.arguments
     foreign = [name for name in given if name not in kind.measuring_options]
@@ -170,8 +172,6 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
     Raises:
         InputError: when what is noted of them is not what a training notes.
     """
-    from ..saved_files import read_optional_object
-
     training = read_optional_object(directory, RESULTS_FILE).get("training", {})
     noted = training.get("arguments", {}) if isinstance(training, dict) else None
     if not isinstance(noted, dict):
@@ -202,7 +202,7 @@ def _report_text(found: "SavedEvaluation", report: "LabelReport | None", example
     return "\n".join(parts) + "\n"
 
 
-def _table(task: "Task", found: "SavedEvaluation") -> "Table":
+def _table(task: Task, found: "SavedEvaluation") -> "Table":
     from rich.table import Table
 
     table = Table("metric", title=f"{task.name}: {found.rows:,} rows in {found.seconds:.1f} s")
@@ -213,8 +213,8 @@ def _table(task: "Task", found: "SavedEvaluation") -> "Table":
 
 
 def _results(
-    predictor: "Predictor",
-    task: "Task",
+    predictor: Predictor,
+    task: Task,
     found: "SavedEvaluation",
     report: "LabelReport | None",
     arguments: dict[str, Any],

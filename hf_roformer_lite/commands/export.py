@@ -3,16 +3,30 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..conversion.checkpoints import new_directory
 from ..errors import InputError
-from ..exporting import EXPORTED_ENGINES, FORMATS, GRAPH_FORMATS, QUANTIZATIONS, check_libraries
+from ..exporting import (
+    EXPORTED_ENGINES,
+    FORMATS,
+    GRAPH_FORMATS,
+    QUANTIZATIONS,
+    check_libraries,
+    export_ctranslate2,
+    export_gguf,
+    export_model,
+)
+from ..exporting.onnx import write_onnx
+from ..exporting.sentence_embeddings import is_bare_encoder, write_pooling
 from ..model_name import check_model_name
 from ..output_directory import RESULTS_FILE, complete_directory, require_space
+from ..saved_files import read_optional_object
+from ..saved_model import load_model, load_tokenizer
+from ..sentence_encoder import SentenceEncoder
 from .command_parser import CommandParser
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _GRAPH_SIZE = 2**19  # bytes; more than a graph takes without its weights
 _QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUANTIZATIONS.items())
@@ -61,10 +75,6 @@ def main(argv: list[str]) -> None:
     options, paths = parser.parse(argv)
     check_model_name(paths.dir)
     check_libraries(options.format)
-    from ..conversion.checkpoints import new_directory
-    from ..saved_files import read_optional_object
-    from ..saved_model import load_model, load_tokenizer
-
     out = new_directory(paths.out)
     settings = read_optional_object(paths.dir, RESULTS_FILE).get("settings", {})
     tokenizer = load_tokenizer(paths.dir)
@@ -80,7 +90,7 @@ def main(argv: list[str]) -> None:
     print(f"{type(model).__name__} as {options.format}, {parts}: {out}")
 
 
-def _save_what_predict_reads(model: "PreTrainedModel", settings: Any, directory: Path) -> None:
+def _save_what_predict_reads(model: PreTrainedModel, settings: Any, directory: Path) -> None:
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)
     if model.can_generate():
@@ -89,8 +99,8 @@ def _save_what_predict_reads(model: "PreTrainedModel", settings: Any, directory:
 
 
 def _write(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | None",
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
     directory: Path,
     options: ExportArguments,
 ) -> str:
@@ -100,23 +110,14 @@ def _write(
         folder = directory / options.format
         folder.mkdir()
     if options.format == "ctranslate2":
-        from ..exporting import export_ctranslate2
-
         loader = export_ctranslate2(model, tokenizer, folder, options.quantization)
         return f"to be loaded by ctranslate2.{loader}"
     if options.format == "gguf":
-        from ..exporting import export_gguf
-
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     return _write_graphs(model, folder, options)
 
 
-def _write_graphs(model: "PreTrainedModel", folder: Path, options: ExportArguments) -> str:
-    from ..exporting import export_model
-    from ..exporting.onnx import write_onnx
-    from ..exporting.sentence_embeddings import is_bare_encoder, write_pooling
-    from ..sentence_encoder import SentenceEncoder
-
+def _write_graphs(model: PreTrainedModel, folder: Path, options: ExportArguments) -> str:
     gives_embeddings = options.embeddings or (options.format in EXPORTED_ENGINES and is_bare_encoder(model))
     traced = SentenceEncoder(model) if gives_embeddings else model
     exported = export_model(traced, options.format)

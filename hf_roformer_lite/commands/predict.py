@@ -7,19 +7,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
+
+from tqdm import tqdm
+from transformers import set_seed
+from transformers.utils.logging import disable_progress_bar
 
 from ..engines import ENGINES, check_engine, check_engine_name
 from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_number
 from ..model_name import check_model_name
 from ..output_file import complete_file
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
+from ..training.tasks.answers import Input
 from .command_parser import CommandParser
+from .predictor import Predictor
 from .tables import AnswerTable, check_table_name, table_stream
-
-if TYPE_CHECKING:
-    from ..training.tasks.answers import Input
-    from .predictor import Predictor
 
 DTYPES = ("float32", "bfloat16", "auto")
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
@@ -191,11 +193,6 @@ def main(argv: list[str]) -> None:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
         check_engine(files.engine, paths.dir, files.device)
-        from transformers import set_seed  # torch comes with it
-        from transformers.utils.logging import disable_progress_bar
-
-        from .predictor import Predictor
-
         disable_progress_bar()  # of loading the weights
         predictor = Predictor.load(paths.dir, files.device, options, files.engine)
         if files.dtype == "bfloat16":
@@ -207,7 +204,7 @@ def main(argv: list[str]) -> None:
             _answer_table(predictor, files, options, output)
 
 
-def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_lines(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     if files.input_file and file_format(files.input_file) in (".csv", ".jsonl"):
         logger.warning("%s is read line by line; --text_column reads a column of it", files.input_file)
     interactive = not files.input_file and sys.stdin.isatty()
@@ -221,7 +218,7 @@ def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict
             output.flush()
 
 
-def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_table(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     kind = file_format(files.output_file or files.input_file)
     columns = predictor.task.answer_columns(predictor.saved, options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
@@ -238,9 +235,7 @@ def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict
             stream.flush()
 
 
-def _choose_dtype(
-    predictor: "Predictor", inputs: list["Input"], files: ReadingArguments, options: dict[str, Any]
-) -> None:
+def _choose_dtype(predictor: Predictor, inputs: list[Input], files: ReadingArguments, options: dict[str, Any]) -> None:
     if files.dtype != "auto" or len(inputs) < files.batch_size:  # a line typed at a terminal tells nothing
         return
     gain = predictor.take_faster_type(inputs, files.batch_size, options)
@@ -266,7 +261,5 @@ def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def _progress(files: ReadingArguments, read: Any) -> Any:
     """A bar on standard error, where that is a terminal and the input a file, which can be read twice."""
-    from tqdm import tqdm
-
     shown = files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
     return tqdm(total=sum(1 for _ in read(files)) if shown else None, unit=" texts", delay=1, disable=not shown)

@@ -14,9 +14,9 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..model.lm_heads import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+from ..model.configuration_roformer_lite import AUTO_CLASSES
+from ..model.heads_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 from ..model.modeling_roformer_lite import RoFormerLiteModel
-from ..registration import MODEL_TYPES
 from ..saved_files import find_file, read_object
 from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, try_tokenizer
 from ..sentence_encoder import check_sentence_modules
@@ -73,7 +73,7 @@ def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] |
     config_file = None if name is None or "@" in name or ".gguf" in name else find_file(name, "config.json")
     if name is not None and config_file is None and os.path.isdir(name):
         raise InputError(f"no model can be loaded from {name}: it has no config.json")
-    if name is None or config_file is None or read_object(config_file).get("model_type") not in MODEL_TYPES.values():
+    if name is None or config_file is None or read_object(config_file).get("model_type") not in AUTO_CLASSES:
         return None
     config, tokenizer = load_config(name), load_tokenizer(name)
     if tokenizer is None:

@@ -79,7 +79,7 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     """
     from ..saved_files import reason
     from ..training.fine_tuning import FineTuning
-    from ..training.model_and_tokenizer import parse_overrides
+    from ..training.model_and_tokenizer import config_class_of, parse_overrides
     from ..training.options import TrainOptions
     from ..training.stock_choices import check_stock_choices
     from ..training.tasks import TASKS
@@ -99,7 +99,8 @@ def parse_options(task: str, argv: Sequence[str]) -> "TrainOptions":
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices
         raise InputError(reason(error)) from error
     check_stock_choices(training)
-    parse_overrides(model.config, task_class.config_class)  # a mistake there must not wait until the data are read
+    # A mistake there must not wait until the data are read.
+    parse_overrides(model.config, config_class_of(model, task_class.config_class))
     implementation = task_class(data)
     implementation.check_options(training)
     command = shown_command(f"train {task}", argv)

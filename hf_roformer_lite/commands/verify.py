@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from ..conversion import find_converter, open_checkpoint, source_of, verify
 from ..errors import InputError, check_file, check_number
 from ..model_name import check_directory
+from ..saved_model import load_tokenizer
 from ..training.data_files import numbered_lines
 from .command_parser import CommandParser
 from .convert import AUTO, SOURCES, check_source
@@ -56,9 +58,6 @@ def main(argv: list[str]) -> None:
     )
     options, paths = parser.parse(argv)
     check_directory(paths.checkpoint)
-    from ..conversion import find_converter, open_checkpoint, source_of, verify
-    from ..saved_model import load_tokenizer
-
     state_dict, config = open_checkpoint(paths.checkpoint)
     source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
     lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]

@@ -1,18 +1,18 @@
 """An exported directory, loaded by its engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import ModelOutput
 
 from ..errors import InputError
 from ..saved_files import find_file
 from ..saved_model import check_generation_config
-
-if TYPE_CHECKING:
-    from transformers.utils import ModelOutput
+from .ctranslate2 import CTranslate2Generator
+from .graphs import GraphGenerator, GraphModel, load_graphs
 
 _GENERATING = ("ForConditionalGeneration", "ForCausalLM")
 
@@ -24,7 +24,7 @@ class Engine(Protocol):
     generation_config: GenerationConfig
     device: torch.device
 
-    def __call__(self, **inputs: torch.Tensor) -> "ModelOutput": ...
+    def __call__(self, **inputs: torch.Tensor) -> ModelOutput: ...
 
     def generate(self, **inputs: Any) -> torch.Tensor: ...
 
@@ -52,10 +52,6 @@ def load_engine(engine: str, directory: str, config: PreTrainedConfig, tokenizer
             raise InputError(
                 f"--engine ctranslate2: {architecture} was exported without its head, which CTranslate2 does not have"
             )
-        from .ctranslate2 import CTranslate2Generator
-
         return CTranslate2Generator(folder, config, generation_config, tokenizer)
-    from .graphs import GraphGenerator, GraphModel, load_graphs
-
     graphs = load_graphs(folder, engine)
     return GraphGenerator(graphs, config, generation_config) if generates else GraphModel(graphs, config)

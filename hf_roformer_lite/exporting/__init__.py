@@ -1,31 +1,9 @@
 """A saved model in the form of other runtimes."""
 
-import re
-from importlib.metadata import requires
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
-from ..errors import InputError
-
-if TYPE_CHECKING:
-    from .ctranslate2 import export_ctranslate2
-    from .gguf import export_gguf
-    from .graphs import export_model
-
-GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # and transformers' names of them
-FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
-EXPORTED_ENGINES = ("onnx", "openvino", "ctranslate2")  # formats that `predict` runs, each from a folder of its name
-QUANTIZATIONS = {  # how the weights can be stored, besides float32
-    "onnx": ("int8",),
-    "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
-    "gguf": ("f16", "bf16", "q8_0"),
-}
-_LIBRARIES = {  # that writing and running a format needs, and the extra that brings them
-    "onnx": ("export", ("onnx", "onnxruntime", "onnxscript")),
-    "openvino": ("openvino", ("openvino",)),
-    "ctranslate2": ("ctranslate2", ("ctranslate2",)),
-    "gguf": ("gguf", ("gguf",)),
-}
+from .ctranslate2 import export_ctranslate2
+from .formats import EXPORTED_ENGINES, FORMATS, GRAPH_FORMATS, QUANTIZATIONS, check_libraries, quantized_name
+from .gguf import export_gguf
+from .graphs import export_model
 
 __all__ = [
     "EXPORTED_ENGINES",
@@ -38,38 +16,3 @@ __all__ = [
     "export_model",
     "quantized_name",
 ]
-
-
-def quantized_name(graph: str) -> str:
-    """The file of an ONNX graph in int8, as transformers.js calls it."""
-    return f"{graph}_quantized.onnx"
-
-
-def check_libraries(format: str) -> None:
-    """Refuse a format whose libraries are not installed.
-
-    Raises:
-        InputError: naming them, in the versions that this package needs.
-    """
-    versions = {re.split(r"[^\w-]", line)[0]: line.partition(";")[0] for line in requires("hf_roformer_lite") or ()}
-    extra, names = _LIBRARIES.get(format, ("", ()))
-    missing = [versions.get(name, name) for name in names if find_spec(name) is None]
-    if missing:
-        raise InputError(f'{format} needs {", ".join(missing)}; install with pip install "hf_roformer_lite[{extra}]"')
-
-
-def __getattr__(name: str) -> Any:
-    """The exporters, imported when they are first used: torch comes with them."""
-    if name == "export_model":
-        from .graphs import export_model
-
-        return export_model
-    if name == "export_ctranslate2":
-        from .ctranslate2 import export_ctranslate2
-
-        return export_ctranslate2
-    if name == "export_gguf":
-        from .gguf import export_gguf
-
-        return export_gguf
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

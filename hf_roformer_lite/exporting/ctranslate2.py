@@ -13,13 +13,15 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..model.attention import RoFormerLiteAttention
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.layers import RoFormerLiteLayer
-from ..model.modeling_roformer_lite import RoFormerLiteModel
-from ..model.rope import sinusoidal_positions
-from . import QUANTIZATIONS
+from ..model.modeling_roformer_lite import (
+    RoFormerLiteAttention,
+    RoFormerLiteLayer,
+    RoFormerLiteModel,
+    sinusoidal_positions,
+)
 from .expressible import Requirements
+from .formats import QUANTIZATIONS
 from .vocabulary import vocabulary_of
 
 # Our names of activations, and members of CTranslate2's `Activation`.

@@ -17,10 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..model.configuration_roformer_lite import RoFormerLiteConfig
-from ..model.layers import RoFormerLiteLayer
-from ..model.modeling_roformer_lite import RoFormerLiteModel
-from . import QUANTIZATIONS
+from ..model.modeling_roformer_lite import RoFormerLiteLayer, RoFormerLiteModel
 from .expressible import Requirements
+from .formats import QUANTIZATIONS
 
 _FILE = "model.gguf"
 _WORD_START = "\u2581"

@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import InputError
-from . import GRAPH_FORMATS, check_libraries
+from .formats import GRAPH_FORMATS, check_libraries
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel

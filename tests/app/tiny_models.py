@@ -6,7 +6,7 @@ from pathlib import Path
 from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.configuration_roformer_lite_seq2seq import RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 from hf_roformer_lite.training.sentence_models import open_sentence_model
 from hf_roformer_lite.training.tasks import ColbertTask
 

@@ -65,8 +65,8 @@ def test_a_hub_that_cannot_be_reached(tmp_path):
         assert 2 < time.monotonic() - started
     for done, reason in ((closed, "Connection refused"), (waiting, "")):
         assert done.returncode == 2
-        (line,) = done.stderr.splitlines()  # no line about another try
-        assert line.startswith(
+        line = done.stderr.splitlines()[-1]
+        assert "Retrying" not in done.stderr and line.startswith(
             "roformer-lite predict: error: modle: there is no such directory, and it cannot be had from the Hub: "
         )
         assert reason in line
@@ -75,8 +75,8 @@ def test_a_hub_that_cannot_be_reached(tmp_path):
 def test_a_hub_that_does_not_have_it(tmp_path):
     with running_hub() as hub:
         done = predict("me/modle", hub.url, str(tmp_path))
-    assert done.returncode == 2 and "the Hub: it has no repository of this name" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the Hub: it has no repository of this name" in done.stderr.splitlines()[-1]
 
 
 def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch, capsys):

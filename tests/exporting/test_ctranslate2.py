@@ -154,12 +154,13 @@ def test_quantization(quantization, tokenizer, tmp_path):
         sizes[kind] = (directory / "model.bin").stat().st_size
     assert sizes[quantization] < 0.6 * sizes[None]
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    encoder = ctranslate2.Encoder(str(tmp_path / quantization), compute_type="default", intra_threads=1)
+    # What is in the file: products of 8 bits saturate on processors that can't add them up in 32.
+    encoder = ctranslate2.Encoder(str(tmp_path / quantization), compute_type="float32", intra_threads=1)
     row = texts((12,), 5)[0]
     found = np.array(encoder.forward_batch([row]).last_hidden_state)[0].ravel()
     with torch.no_grad():
         expected = model.model(torch.tensor([row])).last_hidden_state.numpy().ravel()
-    assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > 0.995
+    assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) > 0.999
 
 
 @pytest.mark.parametrize(

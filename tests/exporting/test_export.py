@@ -19,11 +19,10 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
-    exporting,
 )
 from hf_roformer_lite.cli import main
 from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting import export_model
+from hf_roformer_lite.exporting import export_model, formats
 from hf_roformer_lite.exporting.graphs import sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
@@ -198,7 +197,7 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_what_is_not_installed(monkeypatch):
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
     message = (
         'onnx needs onnx>=1.21, onnxruntime, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
     )

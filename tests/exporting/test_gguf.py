@@ -6,6 +6,7 @@ import tarfile
 import urllib.request
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -107,15 +108,36 @@ def expected_embedding(model, tokenizer, text: str) -> np.ndarray:
     return (pooled / pooled.norm()).numpy()
 
 
-@pytest.mark.parametrize(("kind", "quantization"), [*((kind, None) for kind in KINDS), ("eurobert", "q8_0")])
-def test_embeddings_and_ids(kind, quantization, tokenizer, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_and_ids(kind, tokenizer, tmp_path):
     model = model_of(kind, tokenizer)
-    assert export_gguf(model, tokenizer, tmp_path, quantization) == kind
+    assert export_gguf(model, tokenizer, tmp_path) == kind
     server = server_of(tmp_path)
     assert [ids_of(server, line) for line in LINES] == [tokenizer(line)["input_ids"] for line in LINES]
     for line in LINES[:4]:
-        cosine = embed(server, line) @ expected_embedding(model, tokenizer, line)
-        assert cosine >= (0.999 if quantization else 0.99999), line
+        assert embed(server, line) @ expected_embedding(model, tokenizer, line) >= 0.99999, line
+
+
+def test_quantized(tokenizer, tmp_path):
+    """The file holds each weight within half a step of its block. How exactly int8 is multiplied is the processor's
+    (cosines from 0.9988 to 0.9998 were seen), so the served vectors are asked for their meaning."""
+    model = model_of("eurobert", tokenizer)
+    for name in (None, "q8_0"):
+        (tmp_path / str(name)).mkdir()
+        export_gguf(model, tokenizer, tmp_path / str(name), name)
+    exact, quantized = (gguf.GGUFReader(tmp_path / name / "model.gguf").tensors for name in ("None", "q8_0"))
+    assert sum(tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0 for tensor in quantized) > 10
+    for expected, tensor in zip(exact, quantized, strict=True):
+        assert expected.name == tensor.name
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(-1, 32)
+        blocks = np.asarray(expected.data, np.float32).reshape(-1, 32)
+        step = np.abs(blocks).max(1, keepdims=True) / 127  # stored in half precision, to 11 bits
+        assert (np.abs(values - blocks) <= step * (0.5 + 127 / 2048)).all(), tensor.name
+    server = server_of(tmp_path / "q8_0")
+    expected = np.stack([expected_embedding(model, tokenizer, line) for line in LINES])
+    for number, line in enumerate(LINES):
+        assert ids_of(server, line) == tokenizer(line)["input_ids"]
+        assert (expected @ embed(server, line)).argmax() == number
 
 
 @pytest.mark.slow
