@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import HfArgumentParser
 
-from hf_roformer_lite.commands.train import check_options, parse_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.shown_command import shown_command
-from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
+from roformer_lite.commands.train import check_options, parse_options
+from roformer_lite.errors import InputError
+from roformer_lite.training.shown_command import shown_command
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
 from .variants import DEFAULT, VARIANTS, planned
@@ -110,7 +110,7 @@ def train(command: list[str]) -> dict[str, Any]:
     """Train in a process of its own; the model is deleted."""
     before = _processor_seconds()
     with TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "hf_roformer_lite.cli", *command, "--output_dir", f"{folder}/model"]
+        program = [sys.executable, "-m", "roformer_lite.cli", *command, "--output_dir", f"{folder}/model"]
         done = subprocess.run(program, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"roformer-lite {' '.join(command)} failed:\n{done.stderr[-2000:]}")

@@ -34,7 +34,7 @@ class Setting:
 
 
 def train_ours(checkpoint: str, files: list[str], options: dict[str, Any], out: Path) -> dict[str, float]:
-    from hf_roformer_lite.cli import main
+    from roformer_lite.cli import main
 
     names = ("train_file", "validation_file", "test_file")
     typed = [part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair]

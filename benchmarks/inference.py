@@ -24,7 +24,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from hf_roformer_lite.engines import ENGINES
+from roformer_lite.engines import ENGINES
 
 from .workload import Workload
 
@@ -105,7 +105,7 @@ def write_model(work: InferenceArguments, directory: Path) -> None:
 
 def prepare(work: InferenceArguments, folder: Path) -> dict[str, Path]:
     """The directory of each engine; those that have no such model are left out, with a line that says so."""
-    from hf_roformer_lite.cli import main
+    from roformer_lite.cli import main
 
     directories = {"torch": folder / "torch"}
     write_model(work, directories["torch"])

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
-from hf_roformer_lite.engines.loading import load_engine
-from hf_roformer_lite.saved_model import load_config, load_model, load_tokenizer
+from roformer_lite.engines.loading import load_engine
+from roformer_lite.saved_model import load_config, load_model, load_tokenizer
 
 from .inference import OURS_IN_BFLOAT16, STOCK, InferenceArguments
 from .processes import peak_of_process

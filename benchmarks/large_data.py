@@ -127,7 +127,7 @@ def _tokenise(texts: list[str]) -> int:
 
 def prepare(options: LargeDataOptions, folder: Path, text: Path, output: Path) -> dict[str, Any]:
     """The rate that `roformer-lite prepare` tells of itself, and the resident memory of its processes."""
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "prepare", "mlm", "--train_file", str(text)]
+    command = [sys.executable, "-m", "roformer_lite.cli", "prepare", "mlm", "--train_file", str(text)]
     command += ["--line_by_line", "--tokenizer", str(folder / "tokenizer"), "--num_proc", str(options.num_proc)]
     process = subprocess.Popen([*command, "--output_dir", str(output)], stdout=subprocess.PIPE, text=True)
     memory: list[float] = []  # of the largest process, in MiB
@@ -166,7 +166,7 @@ def _over_time(memory: list[float]) -> dict[str, int]:
 
 def read(folder: str, seconds: str = "120") -> dict[str, Any]:
     """Read prepared data as a training does, with packing and masks, for one pass or some time."""
-    from hf_roformer_lite.training.corpus.corpus import Corpus
+    from roformer_lite.training.corpus.corpus import Corpus
 
     corpus = Corpus.prepared([folder], packing=512)
     manifest = json.loads((Path(folder) / "prepared.json").read_text("utf-8"))
@@ -183,11 +183,11 @@ def read(folder: str, seconds: str = "120") -> dict[str, Any]:
 
 def stream(text: str, tokenizer: str, seconds: str = "120") -> dict[str, Any]:
     """The same of a text that is tokenised while it is read."""
-    from hf_roformer_lite.training.corpus.stream import TextStream
-    from hf_roformer_lite.training.language_model_arguments import MaskedLMDataArguments
-    from hf_roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
-    from hf_roformer_lite.training.splits import open_splits
-    from hf_roformer_lite.training.tasks.language_model import MaskedLMTask
+    from roformer_lite.training.corpus.stream import TextStream
+    from roformer_lite.training.language_model_arguments import MaskedLMDataArguments
+    from roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
+    from roformer_lite.training.splits import open_splits
+    from roformer_lite.training.tasks.language_model import MaskedLMTask
 
     task = MaskedLMTask(MaskedLMDataArguments(train_file=[text], line_by_line=True, packing=512, block_size=512))
     rows = TextStream(task, open_splits(task, task.args)["train"], 0, task.args)
@@ -198,9 +198,9 @@ def stream(text: str, tokenizer: str, seconds: str = "120") -> dict[str, Any]:
 def _learn(loading: dict[str, Any], tokenizer: str, seconds: float) -> dict[str, Any]:
     from torch.utils.data import DataLoader
 
-    from hf_roformer_lite.training.corpus.corpus import BatchCollator
-    from hf_roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
-    from hf_roformer_lite.training.tasks.masking import MaskingCollator
+    from roformer_lite.training.corpus.corpus import BatchCollator
+    from roformer_lite.training.model_and_tokenizer import pretrained_tokenizer
+    from roformer_lite.training.tasks.masking import MaskingCollator
 
     collator = BatchCollator(MaskingCollator(pretrained_tokenizer(tokenizer)), 0, 0)
     process, memory, tokens, places = psutil.Process(), [], 0, 0

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import HfArgumentParser, PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-from hf_roformer_lite.saved_model import load_model, load_tokenizer
+from roformer_lite.saved_model import load_model, load_tokenizer
 
 from .curves import Panel, draw
 from .report import machine, save, show

@@ -7,9 +7,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.model_and_tokenizer import parse_overrides
-from hf_roformer_lite.training.options import TrainOptions
+from roformer_lite.errors import InputError
+from roformer_lite.training.model_and_tokenizer import parse_overrides
+from roformer_lite.training.options import TrainOptions
 
 DEFAULT = "default"
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import EMBEDDINGS, ENCODER_FIELDS, LINEAR, LM_FIELDS, POOLED_FIELDS, POSITIONS, POST_NORM
 from .bert_family import QUESTION_ANSWERING as LINEAR_ON_TOKENS

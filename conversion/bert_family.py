@@ -14,7 +14,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, Head, HuggingFaceConverter, Rules, same_names

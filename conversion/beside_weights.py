@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.generation_fields import check_generation_fields
-from hf_roformer_lite.saved_files import find_file, read_optional_object
+from roformer_lite.errors import InputError
+from roformer_lite.generation_fields import check_generation_fields
+from roformer_lite.saved_files import find_file, read_optional_object
 
 _GENERATION = "generation_config.json"
 _MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling

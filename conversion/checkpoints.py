@@ -9,11 +9,11 @@ from typing import Any
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.output_directory import complete_directory
-from hf_roformer_lite.output_place import check_place
-from hf_roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
-from hf_roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
+from roformer_lite.errors import InputError
+from roformer_lite.output_directory import complete_directory
+from roformer_lite.output_place import check_place
+from roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
+from roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
 
 from .beside_weights import copy_sentence_modules, take_generation_config
 from .converter import Converter

@@ -6,8 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.saved_files import find_file, read_object
+from roformer_lite.errors import InputError
+from roformer_lite.saved_files import find_file, read_object
 
 from .checkpoints import load_checkpoint
 

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .weight_map import WeightMap
 

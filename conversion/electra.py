@@ -13,7 +13,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import (
     LM_FIELDS,

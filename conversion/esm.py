@@ -15,7 +15,7 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import (
     ENCODER_FIELDS,

@@ -19,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 if TYPE_CHECKING:
     from .hugging_face import HuggingFaceConverter

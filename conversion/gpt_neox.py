@@ -11,7 +11,7 @@ from hf_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from .converter import SourceConfig

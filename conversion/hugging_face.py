@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
 from .exact_reference import computing_in, make_exact

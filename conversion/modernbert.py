@@ -18,7 +18,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import LINEAR
 from .converter import SourceConfig

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.saved_model import without_reports
+from roformer_lite.errors import InputError
+from roformer_lite.saved_model import without_reports
 
 from . import (
     albert,

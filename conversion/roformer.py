@@ -24,7 +24,7 @@ from hf_roformer_lite import (
     RoFormerLiteJiebaTokenizer,
     RoFormerLiteModel,
 )
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .bert_family import (
     BERT_FIELDS,

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import BertTokenizerFast, PreTrainedConfig, PreTrainedModel, RoFormerConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM, RoFormerLiteModel
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from . import published_classes
 from .bert_family import EMBEDDINGS, ENCODER_FIELDS, POST_NORM, attention_rules

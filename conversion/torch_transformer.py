@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig, RoFormerLiteSeq2SeqModel
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .converter import (
     CLASSIC_FIELDS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .converter import Converter, SourceConfig, Tensors
 from .registry import find_converter

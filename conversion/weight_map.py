@@ -13,7 +13,7 @@ from functools import reduce
 
 import torch
 
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 from .weight_operations import UNCHANGED, Operation
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 
 class Operation:

@@ -21,7 +21,7 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-CLI = f"{sys.executable} -m hf_roformer_lite.cli "
+CLI = f"{sys.executable} -m roformer_lite.cli "
 # What only prepares a machine, needs several of them, or is run by other tests: the demo, the built pages.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)

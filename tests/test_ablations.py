@@ -8,9 +8,9 @@ import torch
 from conftest import ROOT
 from torch import nn
 
-from hf_roformer_lite.commands.train import parse_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.model_and_tokenizer import parse_overrides
+from roformer_lite.commands.train import parse_options
+from roformer_lite.errors import InputError
+from roformer_lite.training.model_and_tokenizer import parse_overrides
 
 sys.path.insert(0, str(ROOT))
 

@@ -19,7 +19,7 @@ PUBLIC = [name for name in hf_roformer_lite.__all__ if name != "__version__"]
 
 def test_wheel_is_whole_and_typed(tmp_path):
     source = tmp_path / "source"
-    for folder in ("hf_roformer_lite", "conversion"):
+    for folder in ("hf_roformer_lite", "roformer_lite", "conversion"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -39,9 +39,10 @@ def test_wheel_is_whole_and_typed(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "hf_roformer_lite").rglob("*.py")}
+    packages = ("hf_roformer_lite", "roformer_lite")
+    modules = {str(path.relative_to(ROOT)) for package in packages for path in (ROOT / package).rglob("*.py")}
     modules |= {f"hf_roformer_lite/conversion/{path.name}" for path in (ROOT / "conversion").glob("*.py")}
-    assert modules | {"hf_roformer_lite/py.typed", "hf_roformer_lite/training/model_card_template.md.jinja"} <= packed
+    assert modules | {"hf_roformer_lite/py.typed", "roformer_lite/training/model_card_template.md.jinja"} <= packed
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -19,9 +19,9 @@ from hf_roformer_lite import (
     RoFormerLiteSeq2SeqConfig,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.demo_data import unique_examples
 from hf_roformer_lite.model.modeling_roformer_lite import sinusoidal_positions
+from roformer_lite.cli import main
+from roformer_lite.commands.demo_data import unique_examples
 
 TUTORIALS = ROOT / "tutorials"
 ALONE = "import runpy, sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'hf_roformer_lite')); "

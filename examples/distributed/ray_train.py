@@ -16,13 +16,13 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from hf_roformer_lite.commands.train import check_options
-from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite.commands.train import check_options
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS
 
 
 def train(command: dict[str, list[str]]) -> None:
     """What each worker runs."""
-    from hf_roformer_lite.cli import main
+    from roformer_lite.cli import main
 
     status = main(["train", *command["options"]])
     if status:

@@ -23,4 +23,4 @@ srun --kill-on-bad-exit=1 torchrun \
     --rdzv-backend c10d \
     --rdzv-id "$SLURM_JOB_ID" \
     --rdzv-endpoint "$first_machine:${RENDEZVOUS_PORT:-29500}" \
-    -m hf_roformer_lite.cli train "$@"
+    -m roformer_lite.cli train "$@"

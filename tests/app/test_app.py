@@ -21,13 +21,13 @@ from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
 from tiny_models import MODELS, NAMES, TEXTS, save_model  # noqa: E402
 
-from hf_roformer_lite.app.attention import SHOWN_TOKENS, attention_maps, attention_table  # noqa: E402
-from hf_roformer_lite.app.launch import launch, load_trial  # noqa: E402
-from hf_roformer_lite.app.page import build_page  # noqa: E402
-from hf_roformer_lite.app.views import entity_parts  # noqa: E402
-from hf_roformer_lite.cli import main  # noqa: E402
-from hf_roformer_lite.errors import InputError  # noqa: E402
-from hf_roformer_lite.request_body import MAX_BODY  # noqa: E402
+from roformer_lite.app.attention import SHOWN_TOKENS, attention_maps, attention_table  # noqa: E402
+from roformer_lite.app.launch import launch, load_trial  # noqa: E402
+from roformer_lite.app.page import build_page  # noqa: E402
+from roformer_lite.app.views import entity_parts  # noqa: E402
+from roformer_lite.cli import main  # noqa: E402
+from roformer_lite.errors import InputError  # noqa: E402
+from roformer_lite.request_body import MAX_BODY  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
 MASKED = "a [MASK] film in [MASK]"

@@ -20,10 +20,10 @@ pytest.importorskip("gradio", reason="the extra app is not installed")
 from gradio_client import Client  # noqa: E402
 from tiny_models import TEXTS, save_model  # noqa: E402
 
-from hf_roformer_lite.app.space import write_space  # noqa: E402
-from hf_roformer_lite.cli import main  # noqa: E402
-from hf_roformer_lite.commands.predictor import Predictor  # noqa: E402
-from hf_roformer_lite.commands.required_packages import TRAINING_PACKAGES  # noqa: E402
+from roformer_lite.app.space import write_space  # noqa: E402
+from roformer_lite.cli import main  # noqa: E402
+from roformer_lite.commands.predictor import Predictor  # noqa: E402
+from roformer_lite.commands.required_packages import TRAINING_PACKAGES  # noqa: E402
 
 # A Space has what its requirements name and Gradio brings along, and no more.
 NOT_THERE = sorted({*TRAINING_PACKAGES, "sentence_transformers", "peft", "onnxruntime"} - {"jinja2", "rich"})
@@ -117,7 +117,7 @@ def test_names_of_models_are_no_code(name, tmp_path):
     out = write_space(str(model), tmp_path / "space")
     title = " ".join(name.split())
     source = f"""from pathlib import Path
-from hf_roformer_lite.app.launch import open_page
+from roformer_lite.app.launch import open_page
 open_page(str(Path(__file__).with_name("model")), title={title!r})"""
     written = ast.parse((out / "app.py").read_text("utf-8"))
     assert ast.get_docstring(written).startswith("The page of a model:")
@@ -159,7 +159,7 @@ def test_a_page_reaches_nobody(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "hf_roformer_lite.cli",
+        "roformer_lite.cli",
         "app",
         str(model),
         "--device",
@@ -204,7 +204,7 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             error = capsys.readouterr().err
             assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error
     assert not (tmp_path / "space").exists()
-    monkeypatch.setattr("hf_roformer_lite.commands.required_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("roformer_lite.commands.required_packages.find_spec", lambda name: None)
     assert main(["app", str(model)]) == 2
     assert 'a page needs gradio; install them with pip install "hf_roformer_lite[app]"' in capsys.readouterr().err
     assert json.loads((model / "results.json").read_text())["task"] == "classify"

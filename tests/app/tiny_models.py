@@ -7,8 +7,8 @@ from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
-from hf_roformer_lite.training.sentence_models import open_sentence_model
-from hf_roformer_lite.training.tasks import ColbertTask
+from roformer_lite.training.sentence_models import open_sentence_model
+from roformer_lite.training.tasks import ColbertTask
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]

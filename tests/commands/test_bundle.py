@@ -5,7 +5,7 @@ import json
 from conftest import build, stack_config
 
 from hf_roformer_lite import RoFormerLiteForMaskedLM, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 
 def test_code_of_an_older_bundle_goes(tmp_path):

@@ -10,9 +10,9 @@ import yaml
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import hf_roformer_lite  # noqa: F401
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands import demo
-from hf_roformer_lite.commands.demo_data import unique_examples
+from roformer_lite.cli import main
+from roformer_lite.commands import demo
+from roformer_lite.commands.demo_data import unique_examples
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -295,7 +295,7 @@ def test_predict_errors(seq2seq_model, tmp_path, capsys):
 def test_disk_full_while_saving(tmp_path, capsys, monkeypatch):
     import errno
 
-    from hf_roformer_lite.training import finished_model
+    from roformer_lite.training import finished_model
 
     def full(history, path, chosen_step):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))

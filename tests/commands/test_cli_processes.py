@@ -13,8 +13,8 @@ import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.demo_data import unique_examples
+from roformer_lite.cli import main
+from roformer_lite.commands.demo_data import unique_examples
 
 OPTIONS = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -61,7 +61,7 @@ def test_killed_training_ends_as_if_nothing_had_happened(data, tmp_path, one_thr
 
     command += ["--output_dir", str(tmp_path / "killed")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "hf_roformer_lite.cli", *command], env=ENVIRONMENT, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "roformer_lite.cli", *command], env=ENVIRONMENT, stderr=subprocess.DEVNULL
     )
     saved = tmp_path / "killed.training" / "checkpoint-20" / "averaged_weights.safetensors"
     deadline = time.monotonic() + 300
@@ -95,7 +95,7 @@ def test_two_processes_train_as_one_that_accumulates(optim, tolerance, data, tmp
     assert main(["train", "seq2seq", *command, *accumulating]) == 0
 
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    arguments = ["-m", "hf_roformer_lite.cli", "train", "seq2seq", *command, "--output_dir", str(tmp_path / "two")]
+    arguments = ["-m", "roformer_lite.cli", "train", "seq2seq", *command, "--output_dir", str(tmp_path / "two")]
     finished = subprocess.run([*launcher, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stderr[-3000:]
     results = json.loads((tmp_path / "two" / "results.json").read_text())

@@ -12,8 +12,8 @@ from conftest import build, stack_config
 from safetensors.torch import load_file, save_file
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+from roformer_lite.cli import main
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from hf_roformer_lite.commands.demo_data import (
+from roformer_lite.commands.demo_data import (
     chinese_number,
     english_number,
     english_ordinal,

@@ -16,8 +16,8 @@ import torch
 from conftest import build, stack_config
 
 from hf_roformer_lite import RoFormerLiteForMaskedLM, RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.sentence_encoder import SentenceEncoder
+from roformer_lite.cli import main
+from roformer_lite.sentence_encoder import SentenceEncoder
 
 TEXTS = ["a fine film", "far too long for what it says", "fine"]
 
@@ -44,7 +44,7 @@ def url(encoder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "serve", str(encoder[0]), "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(encoder[0]), "--host", "127.0.0.1"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     server = subprocess.Popen([*command, "--port", str(port)], env=environment, stderr=subprocess.PIPE, text=True)
     try:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.confusion_picture import confusion_matrix, draw_confusion
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.training.confusion_picture import confusion_matrix, draw_confusion
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -206,7 +206,7 @@ def test_several_labels_and_numbers(tmp_path):
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys, monkeypatch):
-    from hf_roformer_lite.training import confusion_picture
+    from roformer_lite.training import confusion_picture
 
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,yes", "a dog,no")
     command = ["evaluate", classifier, "--test_file", data, "--output_dir"]
@@ -278,7 +278,7 @@ def test_mistakes_in_the_options(options, message, capsys):
 
 
 def test_packages_that_are_missed(monkeypatch, tmp_path):
-    from hf_roformer_lite.commands import evaluate
+    from roformer_lite.commands import evaluate
 
     monkeypatch.setattr(evaluate, "TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
     with pytest.raises(InputError, match="evaluating needs matplotlib_of_another_name; install"):

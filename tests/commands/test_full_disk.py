@@ -12,10 +12,10 @@ import pytest
 from conftest import build, stack_config
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands import export
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.output_directory import complete_directory, remove_left_overs, write_whole_file
+from roformer_lite.cli import main
+from roformer_lite.commands import export
+from roformer_lite.errors import InputError
+from roformer_lite.output_directory import complete_directory, remove_left_overs, write_whole_file
 
 pytestmark = pytest.mark.slow
 

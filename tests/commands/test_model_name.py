@@ -9,9 +9,9 @@ import time
 import pytest
 from hub_server import ENVIRONMENT, running_hub
 
-from hf_roformer_lite import model_name
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.model_name import check_model_name, is_hub_name
+from roformer_lite import model_name
+from roformer_lite.errors import InputError
+from roformer_lite.model_name import check_model_name, is_hub_name
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
 
 def predict(name: str, endpoint: str, home: str, **environment: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": endpoint, "HF_HOME": home, **environment}
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "predict", name]
+    command = [sys.executable, "-m", "roformer_lite.cli", "predict", name]
     return subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=120)
 
 

@@ -9,13 +9,13 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArg
 from transformers.debug_utils import DebugOption
 from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
-from hf_roformer_lite.cli import COMMANDS, main
-from hf_roformer_lite.commands.train import check_options, parse_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training import stock_arguments as stock_module
-from hf_roformer_lite.training.stock_arguments import COMPUTED_DEFAULT, stock_arguments
-from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
-from hf_roformer_lite.training.tasks import TASKS
+from roformer_lite.cli import COMMANDS, main
+from roformer_lite.commands.train import check_options, parse_options
+from roformer_lite.errors import InputError
+from roformer_lite.training import stock_arguments as stock_module
+from roformer_lite.training.stock_arguments import COMPUTED_DEFAULT, stock_arguments
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite.training.tasks import TASKS
 
 STOCK = {"mlm": TrainingArguments, "seq2seq": Seq2SeqTrainingArguments}
 NEEDED = ["--dataset_name", "x", "--output_dir", "m", "--use_cpu", "true"]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hf_roformer_lite import output_file
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands import predictor as predictor_module
-from hf_roformer_lite.errors import InputError
+from roformer_lite import output_file
+from roformer_lite.cli import main
+from roformer_lite.commands import predictor as predictor_module
+from roformer_lite.errors import InputError
 
 LINES = ["a fine film", "", "a dull film"]
 
@@ -84,7 +84,7 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(model, place
 
 def test_a_disk_that_is_really_full(model, place):
     """/dev/full takes nothing; it is no regular file, so that it is written directly."""
-    code = "import sys; from hf_roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [
         sys.executable,
         "-c",
@@ -103,7 +103,7 @@ def test_a_disk_that_is_really_full(model, place):
 
 def test_standard_output_by_its_name(model, place):
     """Here a pipe, whose name under /proc is none that a file could be made beside."""
-    code = "import sys; from hf_roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from roformer_lite.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "predict", str(model), "--output_file", "/dev/stdout", "--input_file"]
     done = subprocess.run([*command, "x.txt"], capture_output=True, text=True, timeout=120)
     check([line.partition("\t")[0] for line in done.stdout.splitlines()])

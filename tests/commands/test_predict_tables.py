@@ -11,10 +11,10 @@ import pytest
 from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands import predictor
-from hf_roformer_lite.commands.tables import AnswerTable, table_stream
-from hf_roformer_lite.training.data_files import columns_of, read_table
+from roformer_lite.cli import main
+from roformer_lite.commands import predictor
+from roformer_lite.commands.tables import AnswerTable, table_stream
+from roformer_lite.training.data_files import columns_of, read_table
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 LABELS = ["bad", "fair", "good"]

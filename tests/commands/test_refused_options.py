@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from transformers.integrations import integration_utils
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.train import check_options, parse_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training import task_arguments
-from hf_roformer_lite.training.arguments import ModelArguments
+from roformer_lite.cli import main
+from roformer_lite.commands.train import check_options, parse_options
+from roformer_lite.errors import InputError
+from roformer_lite.training import task_arguments
+from roformer_lite.training.arguments import ModelArguments
 
 REFUSED = [
     ("mlm", "--model_name_or_path m --size tiny", "--size tiny has no effect beside --model_name_or_path"),
@@ -134,7 +134,7 @@ def test_a_link_to_a_directory_is_followed(tmp_path):
 
 
 def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
-    from hf_roformer_lite.commands import train
+    from roformer_lite.commands import train
 
     monkeypatch.setattr(train, "TRAINING_PACKAGES", {"rich": "train", "matplotlib_of_another_name": "train"})
     assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", "m"]) == 2

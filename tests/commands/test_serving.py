@@ -15,8 +15,8 @@ from conftest import VOCAB, build, stack_config
 from transformers import AutoTokenizer, ContinuousBatchingConfig, GenerationConfig, RoFormerForCausalLM
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteModel, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+from roformer_lite.cli import main
 
 LINES = ["one two three four five six", "two four six eight ten", "three six nine twelve"] * 4
 
@@ -93,7 +93,7 @@ def test_server(saved, options, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
     command += ["--host", "127.0.0.1", "--port", str(port), *options]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -130,7 +130,7 @@ def server(saved):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with open(saved / "server.log", "w") as log:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.train import parse_options
-from hf_roformer_lite.training.trainer_arguments import RoFormerLiteTrainingArguments
+from roformer_lite.cli import main
+from roformer_lite.commands.train import parse_options
+from roformer_lite.training.trainer_arguments import RoFormerLiteTrainingArguments
 
 CASES = {
     "--report_to tensorbord": "--report_to tensorbord: tensorbord is not supported",

@@ -21,7 +21,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint, verify
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 
 def test_every_source_is_compared_with_its_original():

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from hf_roformer_lite import RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.conversion import CONVERTERS, convert_checkpoint, export_checkpoint
-from hf_roformer_lite.errors import InputError
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
 
 
 def write_checkpoint(folder: Path, config: dict, weights: dict, form: str) -> Path:

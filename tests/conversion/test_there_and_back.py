@@ -17,7 +17,7 @@ from hf_roformer_lite import (
 )
 from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, export, export_checkpoint
 from hf_roformer_lite.conversion.hugging_face import HuggingFaceConverter
-from hf_roformer_lite.errors import InputError
+from roformer_lite.errors import InputError
 
 FAMILIES = [name for name, converter in CONVERTERS.items() if isinstance(converter, HuggingFaceConverter)]
 # Heads that stand for two of theirs go back to the other one.

@@ -12,14 +12,14 @@ from transformers import GenerationConfig
 
 import hf_roformer_lite as rl
 from hf_roformer_lite import RoFormerLiteSeq2SeqConfig, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.predictor import Predictor
-from hf_roformer_lite.engines.ctranslate2 import search_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.saved_model import load_model
-from hf_roformer_lite.sentence_encoder import SentenceEncoder
-from hf_roformer_lite.training.text_scores_fit import fit_word_scores
-from hf_roformer_lite.training.token_bytes import token_bytes
+from roformer_lite.cli import main
+from roformer_lite.commands.predictor import Predictor
+from roformer_lite.engines.ctranslate2 import search_options
+from roformer_lite.errors import InputError
+from roformer_lite.saved_model import load_model
+from roformer_lite.sentence_encoder import SentenceEncoder
+from roformer_lite.training.text_scores_fit import fit_word_scores
+from roformer_lite.training.token_bytes import token_bytes
 
 LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
 LABELS = {"id2label": {0: "good", 1: "bad", 2: "dull"}, "label2id": {"good": 0, "bad": 1, "dull": 2}, "num_labels": 3}

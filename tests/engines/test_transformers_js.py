@@ -8,8 +8,8 @@ from conftest import ROOT
 from test_engines import LINES, save
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.predictor import Predictor
+from roformer_lite.cli import main
+from roformer_lite.commands.predictor import Predictor
 
 PACKAGE = "require('@huggingface/transformers')"
 

@@ -18,8 +18,8 @@ from hf_roformer_lite import (
     RoFormerLiteSeq2SeqConfig,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting import export_ctranslate2
+from roformer_lite.errors import InputError
+from roformer_lite.exporting import export_ctranslate2
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}

@@ -20,10 +20,10 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting import export_model, formats
-from hf_roformer_lite.exporting.graphs import sample_inputs
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.exporting import export_model, formats
+from roformer_lite.exporting.graphs import sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
 

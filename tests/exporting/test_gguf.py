@@ -20,8 +20,8 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting import export_gguf
+from roformer_lite.errors import InputError
+from roformer_lite.exporting import export_gguf
 
 LINES = [
     "It is a truth universally acknowledged, that a single man in possession of a good fortune,",

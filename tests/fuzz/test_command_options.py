@@ -17,15 +17,16 @@ from transformers.hf_argparser import string_to_bool
 from transformers.utils.logging import disable_progress_bar
 
 import hf_roformer_lite as rl
-from hf_roformer_lite import conversion, saved_model
-from hf_roformer_lite.cli import COMMANDS, main
-from hf_roformer_lite.commands import serve
-from hf_roformer_lite.commands import train as train_command
-from hf_roformer_lite.commands.command_parser import CommandParser
-from hf_roformer_lite.commands.predictor import Predictor
+from hf_roformer_lite import conversion
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
-from hf_roformer_lite.training import train as training
-from hf_roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite import saved_model
+from roformer_lite.cli import COMMANDS, main
+from roformer_lite.commands import serve
+from roformer_lite.commands import train as train_command
+from roformer_lite.commands.command_parser import CommandParser
+from roformer_lite.commands.predictor import Predictor
+from roformer_lite.training import train as training
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 intermediate_size=16 "

@@ -10,7 +10,7 @@ from damage import Damage, bit_flips, field_damage, header_damage, not_json, ten
 from transformers.utils.logging import disable_progress_bar
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 pytestmark = pytest.mark.slow
 

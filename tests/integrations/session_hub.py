@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 FOLDER = Path(sys.argv[1])
 TEXTS = ["a house", "the dog"]

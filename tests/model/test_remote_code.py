@@ -21,7 +21,7 @@ from hf_roformer_lite import (
     RoFormerLiteJiebaTokenizer,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 SESSION = Path(__file__).with_name("session_without_package.py")
 TEXTS = ["a house", "今天天气非常好 and the dog"]

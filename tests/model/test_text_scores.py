@@ -17,17 +17,17 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from hf_roformer_lite.conversion import export
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.exporting import export_model
 from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
     RoFormerLiteWordScores,
     Words,
 )
-from hf_roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
-from hf_roformer_lite.training.text_scores_weights import Split, best_weights
-from hf_roformer_lite.training.token_bytes import token_bytes
+from roformer_lite.errors import InputError
+from roformer_lite.exporting import export_model
+from roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
+from roformer_lite.training.text_scores_weights import Split, best_weights
+from roformer_lite.training.token_bytes import token_bytes
 
 TEXTS = [
     "A fine “film”, truly fine!",

@@ -14,9 +14,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as sharded
 from transformers import TrainingArguments
 
-from hf_roformer_lite.cli import main as command_line
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.resume import check_checkpoint
+from roformer_lite.cli import main as command_line
+from roformer_lite.errors import InputError
+from roformer_lite.training.resume import check_checkpoint
 
 OPTIONS = (
     "train mlm --size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "

@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.clock import TrainingClock
+from roformer_lite.cli import main
+from roformer_lite.training.clock import TrainingClock
 
 LAST_STEPS = {1: 7, 0: 17}
 

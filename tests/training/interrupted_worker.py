@@ -2,8 +2,8 @@
 
 import sys
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.clock import TrainingClock
+from roformer_lite.cli import main
+from roformer_lite.training.clock import TrainingClock
 
 
 def interrupt(clock, args, state, control, **kwargs) -> None:

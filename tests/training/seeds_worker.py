@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.clock import TrainingClock
+from roformer_lite.cli import main
+from roformer_lite.training.clock import TrainingClock
 
 
 def die(clock, args, state, control, **kwargs) -> None:

@@ -6,10 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from hf_roformer_lite.training.baselines.classification import classification_baselines
-from hf_roformer_lite.training.baselines.language_model import byte_baselines, neighbour_baselines
-from hf_roformer_lite.training.baselines.tagging import tagging_baselines, word_features, word_shape
-from hf_roformer_lite.training.baselines.text_to_text import text_to_text_baselines
+from roformer_lite.training.baselines.classification import classification_baselines
+from roformer_lite.training.baselines.language_model import byte_baselines, neighbour_baselines
+from roformer_lite.training.baselines.tagging import tagging_baselines, word_features, word_shape
+from roformer_lite.training.baselines.text_to_text import text_to_text_baselines
 
 ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
 

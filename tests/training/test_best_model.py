@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.early_stopping import what_happened
+from roformer_lite.cli import main
+from roformer_lite.training.early_stopping import what_happened
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = "--size tiny --vocab_size 300 --text_scores false --word_dropout 0 --seed 3 --use_cpu --disable_tqdm true"

@@ -7,7 +7,7 @@ import pytest
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from hf_roformer_lite.training.tasks.blocks import BlockCutter, token_ids
+from roformer_lite.training.tasks.blocks import BlockCutter, token_ids
 
 TEXTS = ["a fine film, fine from end to end", "", "  two  spaces\n[SEP] and [MASK]", "电影 很好看", "naïve é\u0301 🎬"]
 

@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM, RoFormerLiteTokenizer
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.corpus import order, stream
-from hf_roformer_lite.training.corpus.corpus import BatchCollator, Corpus
-from hf_roformer_lite.training.corpus.order import Batch, CorpusBatchSampler, StepSize
-from hf_roformer_lite.training.corpus.packing import best_fit
-from hf_roformer_lite.training.corpus.stream import StreamedBatches
-from hf_roformer_lite.training.tasks.masking import MaskingCollator
+from roformer_lite.errors import InputError
+from roformer_lite.training.corpus import order, stream
+from roformer_lite.training.corpus.corpus import BatchCollator, Corpus
+from roformer_lite.training.corpus.order import Batch, CorpusBatchSampler, StepSize
+from roformer_lite.training.corpus.packing import best_fit
+from roformer_lite.training.corpus.stream import StreamedBatches
+from roformer_lite.training.tasks.masking import MaskingCollator
 
 PACKED, BY_TOKENS, BY_ROWS = StepSize(4, packing=128), StepSize(1, max_tokens=2_000), StepSize(8)
 

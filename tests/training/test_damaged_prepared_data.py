@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.corpus import shards
-from hf_roformer_lite.training.corpus.corpus import Corpus
-from hf_roformer_lite.training.corpus.shards import ShardWriter
-from hf_roformer_lite.training.language_model_arguments import MaskedLMDataArguments
-from hf_roformer_lite.training.splits import load_splits
-from hf_roformer_lite.training.tasks.language_model import MaskedLMTask
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.training.corpus import shards
+from roformer_lite.training.corpus.corpus import Corpus
+from roformer_lite.training.corpus.shards import ShardWriter
+from roformer_lite.training.language_model_arguments import MaskedLMDataArguments
+from roformer_lite.training.splits import load_splits
+from roformer_lite.training.tasks.language_model import MaskedLMTask
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_an_error_of_the_system_keeps_its_words(whole, monkeypatch):
         raise OSError(errno.EMFILE, "Failed to open local file")
 
     corpus = Corpus.prepared([str(whole)])
-    monkeypatch.setattr("hf_roformer_lite.training.corpus.shards.pq.ParquetFile", fail)
+    monkeypatch.setattr("roformer_lite.training.corpus.shards.pq.ParquetFile", fail)
     with pytest.raises(InputError, match="train-00000.parquet cannot be read: Too many open files"):
         corpus.block(0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.data_files import (
+from roformer_lite.errors import InputError
+from roformer_lite.training.data_files import (
     file_format,
     numbered_lines,
     read_parallel,

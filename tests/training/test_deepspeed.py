@@ -12,7 +12,7 @@ from conftest import ROOT
 from safetensors.torch import load_file
 from test_other_devices import HERE, command
 
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 # Without a GPU accelerate starts no process group unless the backend is named.
 ON_A_CPU = ["--ddp_backend", "gloo", "--use_cpu", "false"]
@@ -42,7 +42,7 @@ def test_interrupted_training_equals_one_process(tmp_path):
     options = [*command(tmp_path, "model", 2), *ON_A_CPU]
     launch(str(HERE / "interrupted_worker.py"), "8", *options)
     assert (tmp_path / "model.training" / "checkpoint-6" / "latest").is_file()
-    launch("-m", "hf_roformer_lite.cli", *options)
+    launch("-m", "roformer_lite.cli", *options)
     got, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "whole"))
     for name in wanted:
         torch.testing.assert_close(got[name], wanted[name], rtol=0, atol=1e-4)

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.divergence import check_figures, weights_are_finite
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.training.divergence import check_figures, weights_are_finite
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def train(data: Path, out: Path, *options: str) -> int:
 
 def explode(at_step: int, monkeypatch) -> None:
     """Make the weights infinite in one step of the training, as a learning rate that is too high does."""
-    from hf_roformer_lite.training.clock import TrainingClock
+    from roformer_lite.training.clock import TrainingClock
 
     tick = TrainingClock.on_step_end
 

@@ -2,7 +2,7 @@
 
 import json
 
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 OPTIONS = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "

@@ -36,7 +36,7 @@ def test_killed_workers_change_nothing(tmp_path):
     """First a worker that only learns, then the one that writes the checkpoints and holds the directory's lock."""
     lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
     (tmp_path / "text.txt").write_text(lines, "utf-8")
-    train(tmp_path, "whole", "-m", "hf_roformer_lite.cli")
+    train(tmp_path, "whole", "-m", "roformer_lite.cli")
     train(tmp_path, "model", str(Path(__file__).with_name("dying_worker.py")), str(tmp_path))
     assert {path.name for path in tmp_path.glob("killed-*")} == {"killed-0", "killed-1"}
     assert (tmp_path / "model.errors").read_text().count("Resuming from step") == 2

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.clock import TrainingClock
+from roformer_lite.cli import main
+from roformer_lite.training.clock import TrainingClock
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def test_it_continues_at_the_same_token(way, monkeypatch, capsys):
 def test_a_killed_process_is_continued(monkeypatch):
     way, name = "prepared and packed", "killed"
     arguments = [*command(way, name), "--max_steps", "400", "--save_total_limit", "1", "--bf16", "false"]
-    process = subprocess.Popen([sys.executable, "-m", "hf_roformer_lite.cli", *arguments], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "roformer_lite.cli", *arguments], stderr=subprocess.DEVNULL)
     while not Path(f"{name}.training/checkpoint-8/trainer_state.json").exists():
         assert process.poll() is None
         time.sleep(0.02)
@@ -98,7 +98,7 @@ def test_two_processes_share_the_data():
     assert (
         main(["prepare", "causal", "--train_file", "rows.txt", *prepare.split(), "--output_dir", "causal-data"]) == 0
     )
-    two = [*launcher, "-m", "hf_roformer_lite.cli", *options, "--per_device_train_batch_size", "2"]
+    two = [*launcher, "-m", "roformer_lite.cli", *options, "--per_device_train_batch_size", "2"]
     done = subprocess.run(
         [*two, "--output_dir", "two"], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.lock import training_lock
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.training.lock import training_lock
 
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
@@ -32,7 +32,7 @@ def test_two_at_once_and_then_a_kill(command, tmp_path, capsys):
     """A second command is refused and changes nothing. After a kill of the first it goes on, though the first had a
     child process that reads the data."""
     long = [*command, "--max_steps", "5000", "--dataloader_num_workers", "1"]
-    first = subprocess.Popen([sys.executable, "-m", "hf_roformer_lite.cli", *long], env=ENVIRONMENT, stderr=-3)
+    first = subprocess.Popen([sys.executable, "-m", "roformer_lite.cli", *long], env=ENVIRONMENT, stderr=-3)
     try:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("m.training/checkpoint-*/trainer_state.json")) and first.poll() is None:

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
 from hf_roformer_lite.tokenizer_training import cut_long_words, untrained_backend
+from roformer_lite.cli import main
 
 WORDS = "the cat sees a red house".split()
 

@@ -11,7 +11,7 @@ from sklearn.metrics import classification_report
 from transformers import EvalPrediction
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from hf_roformer_lite.training.metrics import (
+from roformer_lite.training.metrics import (
     classification_metrics,
     figures_by_entity,
     figures_by_label,
@@ -22,8 +22,8 @@ from hf_roformer_lite.training.metrics import (
     token_scores,
     translation_metrics,
 )
-from hf_roformer_lite.training.task_arguments import LanguageModelDataArguments
-from hf_roformer_lite.training.tasks.language_model import CausalLMTask
+from roformer_lite.training.task_arguments import LanguageModelDataArguments
+from roformer_lite.training.tasks.language_model import CausalLMTask
 
 
 def test_translation():

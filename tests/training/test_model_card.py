@@ -10,11 +10,11 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
-from hf_roformer_lite.commands.train import parse_options
-from hf_roformer_lite.training.model_card import write_model_card
-from hf_roformer_lite.training.results import Run
-from hf_roformer_lite.training.shown_command import shown_command
-from hf_roformer_lite.training.tasks import TASKS
+from roformer_lite.commands.train import parse_options
+from roformer_lite.training.model_card import write_model_card
+from roformer_lite.training.results import Run
+from roformer_lite.training.shown_command import shown_command
+from roformer_lite.training.tasks import TASKS
 
 CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
@@ -117,8 +117,8 @@ def test_the_tag_of_rotary_positions(task, stack, tags, tmp_path):
 
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hf_roformer_lite.model_name._refusal_of_hub", lambda name: None)
-    config_of_hub = "hf_roformer_lite.training.model_and_tokenizer.config_class_of"
+    monkeypatch.setattr("roformer_lite.model_name._refusal_of_hub", lambda name: None)
+    config_of_hub = "roformer_lite.training.model_and_tokenizer.config_class_of"
     monkeypatch.setattr(config_of_hub, lambda model, otherwise: otherwise)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)

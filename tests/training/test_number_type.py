@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training import number_type
-from hf_roformer_lite.training.clock import TrainingClock
+from roformer_lite.cli import main
+from roformer_lite.training import number_type
+from roformer_lite.training.clock import TrainingClock
 
 MODEL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.training.devices import DEVICES, same_steps
+from roformer_lite.cli import main
+from roformer_lite.training.devices import DEVICES, same_steps
 
 HERE = Path(__file__).parent
 OPTIONS = (
@@ -71,7 +71,7 @@ def again(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("processes", [1, 3])
 def test_shards_of_two_processes_are_continued_by(processes, folder):
     again(folder, "shards")
-    launch(processes, "-m", "hf_roformer_lite.cli", *command(folder, "shards", processes, "--shard_weights", "true"))
+    launch(processes, "-m", "roformer_lite.cli", *command(folder, "shards", processes, "--shard_weights", "true"))
     assert_same_weights(folder, "shards")
 
 

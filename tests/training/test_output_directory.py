@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.output_directory import check_output_dir, complete_directory
+from roformer_lite.errors import InputError
+from roformer_lite.output_directory import check_output_dir, complete_directory
 
 
 def contents(folder: Path) -> dict[str, str]:

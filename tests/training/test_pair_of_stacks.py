@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from hf_roformer_lite.cli import main
+from roformer_lite.cli import main
 
 TEXT = ["a house stands", "two dogs run home", "the red house is small", "one bird sings"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()

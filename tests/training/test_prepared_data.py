@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.corpus.corpus import Corpus
-from hf_roformer_lite.training.corpus.hold_out import hold_out
-from hf_roformer_lite.training.corpus.manifest import read_manifest
-from hf_roformer_lite.training.corpus.shards import ShardWriter
-from hf_roformer_lite.training.corpus.stream import TextStream
-from hf_roformer_lite.training.corpus.tokenising import tokenised
-from hf_roformer_lite.training.language_model_arguments import LanguageModelDataArguments, MaskedLMDataArguments
-from hf_roformer_lite.training.model_and_tokenizer import prepared_tokenizer
-from hf_roformer_lite.training.pretrained import pretrained_tokenizer
-from hf_roformer_lite.training.source import Source
-from hf_roformer_lite.training.splits import load_splits
-from hf_roformer_lite.training.tasks.language_model import CausalLMTask, MaskedLMTask, blocks
+from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.training.corpus.corpus import Corpus
+from roformer_lite.training.corpus.hold_out import hold_out
+from roformer_lite.training.corpus.manifest import read_manifest
+from roformer_lite.training.corpus.shards import ShardWriter
+from roformer_lite.training.corpus.stream import TextStream
+from roformer_lite.training.corpus.tokenising import tokenised
+from roformer_lite.training.language_model_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from roformer_lite.training.model_and_tokenizer import prepared_tokenizer
+from roformer_lite.training.pretrained import pretrained_tokenizer
+from roformer_lite.training.source import Source
+from roformer_lite.training.splits import load_splits
+from roformer_lite.training.tasks.language_model import CausalLMTask, MaskedLMTask, blocks
 
 TASKS = {"mlm": (MaskedLMTask, MaskedLMDataArguments), "causal": (CausalLMTask, LanguageModelDataArguments)}
 WORDS = "a river runs past the old house and nobody knows how far it will go".split()
@@ -58,7 +58,7 @@ def prepared(folder: Path, task: str, name: str, *more: object, tokenizer: Path 
 
 @pytest.mark.parametrize("task", list(TASKS))
 def test_blocks_are_those_of_a_training_on_the_files(texts, tokenizer, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_roformer_lite.training.corpus.shards.CHUNK_TOKENS", 500)
+    monkeypatch.setattr("roformer_lite.training.corpus.shards.CHUNK_TOKENS", 500)
     files = ("book.txt", "rows.jsonl")
     more = ("--validation_fraction", 0, "--shard_size", 0.001)
     assert prepared(texts, task, f"whole-{task}", *more, tokenizer=tokenizer, files=files) == 0
@@ -89,7 +89,7 @@ def test_a_dataset_gives_the_blocks_of_its_file(texts, tokenizer):
 
 @pytest.mark.slow
 def test_two_processes_make_the_same_as_one(texts, tokenizer, monkeypatch):
-    monkeypatch.setattr("hf_roformer_lite.training.corpus.tokenising._BATCH_CHARACTERS", 2_000)
+    monkeypatch.setattr("roformer_lite.training.corpus.tokenising._BATCH_CHARACTERS", 2_000)
     for number in (1, 2):
         assert prepared(texts, "mlm", f"by-{number}", "--num_proc", number, tokenizer=tokenizer) == 0
     assert read_manifest(texts / "by-1").digest == read_manifest(texts / "by-2").digest
@@ -120,7 +120,7 @@ def test_a_new_process_prepares(texts, tokenizer):
     """One that has imported nothing yet: a circle of imports shows in no other."""
     options = ["--train_file", texts / "rows.jsonl", "--tokenizer", tokenizer, "--num_proc", 1]
     options += ["--shard_size", 1, "--output_dir", texts / "by-itself"]
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "prepare", "mlm", *map(str, options)]
+    command = [sys.executable, "-m", "roformer_lite.cli", "prepare", "mlm", *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "and 1 shard, in" in done.stdout and read_manifest(texts / "by-itself").blocks > 0
@@ -133,7 +133,7 @@ def test_blank_text_is_refused(tmp_path, capsys):
 
 
 def test_a_process_that_ends_is_reported(texts, tokenizer, monkeypatch):
-    monkeypatch.setattr("hf_roformer_lite.training.corpus.tokenising._load", os._exit)  # its folder is no number
+    monkeypatch.setattr("roformer_lite.training.corpus.tokenising._load", os._exit)  # its folder is no number
     rows = [{"text": "a river", "document": "one"}]
     with pytest.raises(InputError, match="one of the 2 processes that tokenise has ended.*a smaller --num_proc"):
         list(tokenised(rows, pretrained_tokenizer(str(tokenizer)), tokenizer, 2))
@@ -213,7 +213,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_whole(texts, tokenizer):
             stream.write((texts / "book.txt").read_text("utf-8"))
     options = ["--train_file", texts / "long.txt", "--tokenizer", tokenizer, "--num_proc", "2"]
     options += ["--output_dir", texts / "killed", "--shard_size", "0.1"]
-    command = [sys.executable, "-m", "hf_roformer_lite.cli", "prepare", "causal", *map(str, options)]
+    command = [sys.executable, "-m", "roformer_lite.cli", "prepare", "causal", *map(str, options)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     while not list(texts.glob(".killed.unfinished-*/train-00000.parquet")):
         assert process.poll() is None

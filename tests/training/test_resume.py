@@ -9,14 +9,14 @@ import torch
 import torch.distributed.checkpoint as sharded
 from transformers import TrainingArguments
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.resume import (
+from roformer_lite.errors import InputError
+from roformer_lite.training.resume import (
     check_checkpoint,
     last_complete_checkpoint,
     open_training_directory,
     training_directory,
 )
-from hf_roformer_lite.training.sharded_files import check_nothing_but_data
+from roformer_lite.training.sharded_files import check_nothing_but_data
 
 
 def test_an_unfinished_training_belongs_to_its_options(tmp_path):

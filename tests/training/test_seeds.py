@@ -16,12 +16,12 @@ import pytest
 from hub_server import ENVIRONMENT, running_hub
 from huggingface_hub import ModelCard
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.train import check_options
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training import number_type, seeds, train
-from hf_roformer_lite.training.clock import TrainingClock
-from hf_roformer_lite.training.seed_directory import SeedDirectory
+from roformer_lite.cli import main
+from roformer_lite.commands.train import check_options
+from roformer_lite.errors import InputError
+from roformer_lite.training import number_type, seeds, train
+from roformer_lite.training.clock import TrainingClock
+from roformer_lite.training.seed_directory import SeedDirectory
 
 WORKER = Path(__file__).with_name("seeds_worker.py")
 SEEDS = ["3", "5", "1"]
@@ -279,7 +279,7 @@ def test_refused_before_anything_is_trained(folder, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_launcher_of_processes_is_refused(folder):
-    launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 -m hf_roformer_lite.cli".split()
+    launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 -m roformer_lite.cli".split()
     arguments = command(folder, "launched", "--seeds", *SEEDS)
     done = subprocess.run([sys.executable, *launcher, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode and "--seeds 3 5 1 cannot be trained by a launcher of processes" in done.stderr
@@ -340,7 +340,7 @@ def test_one_upload_of_the_model_that_is_kept(folder, tmp_path):
     with running_hub() as hub:
         environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
         arguments = command(folder, "uploaded", "--seeds", *SEEDS, "--push_to_hub", "--license", "apache-2.0")
-        program = [sys.executable, "-m", "hf_roformer_lite.cli"]
+        program = [sys.executable, "-m", "roformer_lite.cli"]
         done = subprocess.run([*program, *arguments], env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("Uploaded to me/uploaded") == 1

@@ -15,15 +15,15 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.embedding_server import TextEmbedder
-from hf_roformer_lite.commands.predictor import Predictor
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.sentence_encoder import check_sentence_modules
-from hf_roformer_lite.training.baselines.similarity import TfidfCosine, ranking_metrics
-from hf_roformer_lite.training.clock import TrainingClock
-from hf_roformer_lite.training.sentence_data import candidates, queries_and_documents
-from hf_roformer_lite.training.teacher import principal_axes
+from roformer_lite.cli import main
+from roformer_lite.commands.embedding_server import TextEmbedder
+from roformer_lite.commands.predictor import Predictor
+from roformer_lite.errors import InputError
+from roformer_lite.sentence_encoder import check_sentence_modules
+from roformer_lite.training.baselines.similarity import TfidfCosine, ranking_metrics
+from roformer_lite.training.clock import TrainingClock
+from roformer_lite.training.sentence_data import candidates, queries_and_documents
+from roformer_lite.training.teacher import principal_axes
 
 TOPICS = ["harbour boat sail wave tide", "oven bread flour dough crust", "orbit star moon comet sky"]
 WORDS = [topic.split() for topic in TOPICS]

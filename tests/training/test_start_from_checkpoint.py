@@ -31,10 +31,10 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
-from hf_roformer_lite.cli import main
-from hf_roformer_lite.commands.train import parse_options
 from hf_roformer_lite.conversion import find_converter
-from hf_roformer_lite.training.train import train as train_command
+from roformer_lite.cli import main
+from roformer_lite.commands.train import parse_options
+from roformer_lite.training.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

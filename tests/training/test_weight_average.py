@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
-from hf_roformer_lite.errors import InputError
-from hf_roformer_lite.training.weight_average import AVERAGED_WEIGHTS, WeightAveraging
+from roformer_lite.errors import InputError
+from roformer_lite.training.weight_average import AVERAGED_WEIGHTS, WeightAveraging
 
 
 def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):

@@ -1,0 +1,282 @@
+"""Models in the format of CTranslate2, a fast engine for generation and encoders on CPUs and CUDA.
+
+Its specifications name what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
+values of self-attention share a matrix there, keys and values of cross-attention another.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.model.modeling_roformer_lite import (
+    RoFormerLiteAttention,
+    RoFormerLiteLayer,
+    RoFormerLiteModel,
+    sinusoidal_positions,
+)
+
+from ..errors import InputError
+from .expressible import Requirements
+from .formats import QUANTIZATIONS
+from .vocabulary import vocabulary_of
+
+# Our names of activations, and members of CTranslate2's `Activation`.
+_ACTIVATIONS = {
+    **dict.fromkeys(("gelu", "gelu_python"), "GELU"),
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "GELUTanh"),
+    **dict.fromkeys(("silu", "swish"), "SWISH"),
+    "quick_gelu": "GELUSigmoid",
+    "relu": "RELU",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+}
+_LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+def export_ctranslate2(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    quantization: str | None = None,
+) -> str:
+    """Write a model of this package into `directory`, which exists, as CTranslate2 loads it.
+
+    Args:
+        model: An encoder–decoder, a causal language model, or an encoder: the bare stack, or a masked language model,
+            of which the stack alone is written, as CTranslate2's encoders return hidden states.
+        tokenizer: Names the vocabulary; its files are not written here.
+        directory: Takes `model.bin`, `config.json` and the vocabulary.
+        quantization: How weights are stored: `int8`, `int8_float32`, `float16` or `bfloat16`. Default: float32.
+
+    Returns:
+        The class that loads it, one of `Translator`, `Generator` and `Encoder` of the package `ctranslate2`.
+
+    Raises:
+        InputError: when CTranslate2 is not installed, or cannot run such a model; the message names field and value.
+    """
+    if quantization not in (None, *QUANTIZATIONS["ctranslate2"]):
+        raise InputError(f"{quantization=} is unknown; choose one of {', '.join(QUANTIZATIONS['ctranslate2'])}")
+    try:
+        import ctranslate2.specs as specs
+    except ImportError as error:
+        raise InputError(f"the format ctranslate2 needs the extra ctranslate2 of this package: {error}") from error
+    writers = {
+        "RoFormerLiteForConditionalGeneration": _pair,
+        "RoFormerLiteForCausalLM": _causal,
+        "RoFormerLiteForMaskedLM": _encoder,
+        "RoFormerLiteModel": _encoder,
+    }
+    name = type(model).__name__
+    if name not in writers:
+        raise InputError(f"{name} cannot be exported: CTranslate2 has no such head. --format onnx takes every model")
+    with torch.no_grad():
+        loader, spec = writers[name](specs, model, tokenizer)
+        spec.validate()
+        spec.optimize(quantization)
+    spec.save(str(directory))
+    return loader
+
+
+def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        _check(Requirements("CTranslate2", stack.config, f"{side}."))
+    needs = Requirements("CTranslate2", decoder.config, "decoder.")
+    eps = encoder.config.norm_eps
+    needs.require(
+        decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}"
+    )
+    needs = Requirements("CTranslate2", encoder.config, "encoder.")
+    needs.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
+    source = _encoder_spec(specs, encoder)
+    target = _decoder_spec(specs, decoder, model.lm_head)
+    spec = specs.TransformerSpec(source, target)
+    vocabulary = vocabulary_of(tokenizer, decoder.config.vocab_size)
+    spec.register_source_vocabulary(vocabulary_of(tokenizer, encoder.config.vocab_size))
+    spec.register_target_vocabulary(vocabulary)
+    _describe(spec, model, tokenizer, vocabulary)
+    spec.config.decoder_start_token = vocabulary[model.generation_config.decoder_start_token_id]
+    return "Translator", spec
+
+
+def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+    _check(Requirements("CTranslate2", model.config))
+    spec = specs.TransformerDecoderModelSpec(_decoder_spec(specs, model.model, model.lm_head))
+    vocabulary = vocabulary_of(tokenizer, model.config.vocab_size)
+    spec.register_vocabulary(vocabulary)
+    _describe(spec, model, tokenizer, vocabulary)
+    return "Generator", spec
+
+
+def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+    stack = model.base_model
+    needs = Requirements("CTranslate2", stack.config)
+    _check(needs)
+    needs.require(not stack.config.is_decoder, "is_decoder", "has no causal encoder")
+    spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=stack.pooler is not None)
+    if stack.pooler is not None:
+        _fill_linear(spec.pooler_dense, stack.pooler.dense)
+    vocabulary = vocabulary_of(tokenizer, stack.config.vocab_size)
+    spec.register_vocabulary(vocabulary)
+    spec.config.layer_norm_epsilon = stack.config.norm_eps
+    spec.config.unk_token = tokenizer.unk_token or vocabulary[0]
+    return "Encoder", spec
+
+
+def _check(needs: Requirements) -> None:
+    """Refuse what the specifications have no words for."""
+    config = needs.config
+    needs.require_standard_layers()
+    known = ", ".join(sorted(_ACTIVATIONS))
+    needs.require(config.hidden_act in _ACTIVATIONS, "hidden_act", f"has the activations {known}")
+    # Without a table and without rotation it would add sinusoids of its own.
+    has_positions = config.position_embedding_type != "none"
+    needs.require(has_positions, "position_embedding_type", "has no layers without positions")
+    needs.require(not config.lm_head_transform, "lm_head_transform", "has no layer before its LM head")
+    if config.is_decoder:
+        needs.require(not config.type_vocab_size, "type_vocab_size", "has no segments in decoders")
+    if config.position_embedding_type == "rope":
+        scaling = config.rope_parameters["rope_type"]
+        why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"
+        needs.require(scaling not in _LENGTH_DEPENDENT, "rope_parameters", why)
+        is_whole = scaling != "yarn" or config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
+        why = "scales the scores of whole heads, and yarn only those of the channels that rotate"
+        needs.require(is_whole, "rope_parameters", why)
+
+
+def _describe(spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]) -> None:
+    """Write what a model that generates needs besides weights: eps and special tokens."""
+    ends = model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    if len(ends) != 1 or ends[0] is None:
+        raise InputError(f"eos_token_id={ends} cannot be exported: CTranslate2 stops at one token; give one")
+    spec.config.layer_norm_epsilon = model.config.get_text_config(decoder=True).norm_eps
+    spec.config.eos_token = vocabulary[ends[0]]
+    spec.config.bos_token = tokenizer.bos_token or vocabulary[ends[0]]
+    spec.config.unk_token = tokenizer.unk_token or vocabulary[ends[0]]
+
+
+def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
+    config, merge = stack.config, {}
+    if config.type_vocab_size:
+        merge = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
+    spec = specs.TransformerEncoderSpec(
+        config.num_hidden_layers, config.num_attention_heads, **_options(specs, config), **merge
+    )
+    spec.embeddings[0].weight = _table(stack.embeddings.word_embeddings)
+    if config.type_vocab_size:  # added before the sum is scaled; ours after it
+        scale = config.hidden_size**-0.5 if config.scale_embeddings else 1.0
+        spec.embeddings[1].weight = _table(stack.embeddings.token_type_embeddings) * scale
+    _fill_stack(spec, stack)
+    return spec
+
+
+def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Module) -> Any:
+    config = stack.config
+    spec = specs.TransformerDecoderSpec(
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        with_encoder_attention=config.add_cross_attention,
+        **_options(specs, config),
+    )
+    spec.embeddings.weight = _table(stack.embeddings.word_embeddings)
+    _fill_linear(spec.projection, lm_head)
+    _fill_stack(spec, stack)
+    return spec
+
+
+def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
+    """The configuration in the words that both specifications have."""
+    options = {
+        "pre_norm": True,  # else there is no place for a final norm, which post-norm stacks may have as well
+        "no_final_norm": not config.final_norm,
+        "activation": getattr(specs.Activation, _ACTIVATIONS[config.hidden_act]),
+        "layernorm_embedding": config.embedding_norm,
+        "ffn_glu": config.gated_mlp,
+        "rms_norm": config.norm_type == "rmsnorm",
+        "num_heads_kv": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+    }
+    if config.position_embedding_type == "rope":
+        rope = config.rope_parameters
+        options["rotary_dim"] = int(config.head_dim * rope.get("partial_rotary_factor", 1.0))
+        options["rotary_interleave"] = False
+        options["rotary_base"] = rope["rope_theta"]
+        if rope["rope_type"] != "default":
+            options["rotary_scaling_type"] = specs.attention_spec.RotaryScalingType.Su
+    return options
+
+
+def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
+    config = stack.config
+    spec.pre_norm = config.norm_placement == "pre"
+    spec.scale_embeddings = config.scale_embeddings
+    if config.position_embedding_type == "learned":
+        spec.position_encodings.encodings = _table(stack.embeddings.position_embeddings)
+    elif config.position_embedding_type == "sinusoidal":
+        positions = torch.arange(config.max_position_embeddings)
+        spec.position_encodings.encodings = sinusoidal_positions(positions, config.hidden_size, torch.float32)
+    if config.embedding_norm:
+        _fill_norm(spec.layernorm_embedding, stack.embeddings.norm)
+    if config.final_norm:
+        _fill_norm(spec.layer_norm, stack.final_norm)
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        _fill_layer(layer_spec, layer)
+        _fill_rotation(layer_spec.self_attention, stack)
+
+
+def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
+    _fill_norm(spec.self_attention.layer_norm, layer.self_attn_norm)
+    attention: RoFormerLiteAttention = layer.self_attn
+    _fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
+    _fill_linear(spec.self_attention.linear[1], attention.o_proj)
+    if hasattr(spec, "attention"):
+        _fill_norm(spec.attention.layer_norm, layer.cross_attn_norm)
+        attention = layer.cross_attn
+        _fill_linear(spec.attention.linear[0], attention.q_proj)
+        _fill_linear(spec.attention.linear[1], attention.k_proj, attention.v_proj)
+        _fill_linear(spec.attention.linear[2], attention.o_proj)
+    _fill_norm(spec.ffn.layer_norm, layer.mlp_norm)
+    if layer.mlp.gate_proj is None:
+        _fill_linear(spec.ffn.linear_0, layer.mlp.up_proj)
+    else:
+        _fill_linear(spec.ffn.linear_0, layer.mlp.gate_proj)
+        _fill_linear(spec.ffn.linear_0_noact, layer.mlp.up_proj)
+    _fill_linear(spec.ffn.linear_1, layer.mlp.down_proj)
+
+
+def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
+    """Any scaling that is one factor for each pair of channels, in the words of the one that lists such factors.
+
+    CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses llama3's factor.
+    """
+    if stack.rotary_emb is None or stack.rotary_emb.rope_type == "default":
+        return
+    unscaled, _ = stack.rotary_emb.compute_default_rope_parameters(stack.config)
+    factors = unscaled / stack.rotary_emb.inv_freq
+    spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
+    sharpening = stack.rotary_emb.attention_scaling  # yarn's, of queries and of keys
+    spec.queries_scale = float(stack.config.head_dim**-0.5 * sharpening**2)
+
+
+def _fill_linear(spec: Any, *modules: nn.Module) -> None:
+    """One matrix of the rows of all `modules`."""
+    spec.weight = torch.cat([module.weight for module in modules]).float()
+    if modules[0].bias is not None:
+        spec.bias = torch.cat([module.bias for module in modules]).float()
+
+
+def _fill_norm(spec: Any, module: nn.Module) -> None:
+    spec.gamma = module.weight.detach().float().clone()
+    if hasattr(spec, "beta"):  # a norm without it would be taken for RMSNorm
+        bias = torch.zeros_like(module.weight) if module.bias is None else module.bias
+        spec.beta = bias.detach().float().clone()
+
+
+def _table(module: nn.Embedding) -> torch.Tensor:
+    return module.weight.detach().float().clone()  # quantisation works in place

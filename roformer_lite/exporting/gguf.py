@@ -1,0 +1,263 @@
+"""Encoders in the format of llama.cpp, with their tokenizer inside.
+
+llama.cpp has no layer that is put together from options: it has architectures, each one fixed sequence of operations.
+Three of them are encoders that our configuration can say as well; a model of another shape is refused. Its tokenizers
+are fixed, too. BERT's WordPiece is one of them, and ends every text with [SEP], also a prompt. For BPE llama.cpp cuts
+text by a list of patterns without ours, and its Unigram has no bytes for unknown characters.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteLayer, RoFormerLiteModel
+
+from ..errors import InputError
+from .expressible import Requirements
+from .formats import QUANTIZATIONS
+
+_FILE = "model.gguf"
+_WORD_START = "\u2581"
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """An encoder of llama.cpp.
+
+    Args:
+        name: As llama.cpp calls it.
+        fields: What our configuration must say.
+        grouped: Whether keys and values may have fewer heads than queries.
+        tensors: Names of a layer's matrices and norms, and where ours are; several of ours are stacked.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    grouped: bool = False
+    tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_FUSED = {"attn_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
+_APART = {f"attn_{name}": (f"self_attn.{name}_proj",) for name in "qkv"}
+_COMMON = {"attn_output": ("self_attn.o_proj",), "ffn_up": ("mlp.up_proj",), "ffn_down": ("mlp.down_proj",)}
+_GATE = {"ffn_gate": ("mlp.gate_proj",)}
+_POST_NORMS = {"attn_output_norm": ("self_attn_norm",), "layer_output_norm": ("mlp_norm",)}
+_PRE_NORMS = {"attn_norm": ("self_attn_norm",), "ffn_norm": ("mlp_norm",)}
+_POST = {"norm_placement": "post", "norm_type": "layernorm", "norm_bias": True, "final_norm": False}
+_POST |= {"embedding_norm": True}
+_PRE = {"norm_placement": "pre", "norm_type": "rmsnorm", "final_norm": True, "embedding_norm": False}
+_GATED = {"gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+_PLAIN = {"gated_mlp": False, "hidden_act": "gelu", "attention_bias": True, "mlp_bias": True}
+
+ARCHITECTURES = (
+    _Architecture("eurobert", _PRE | _GATED, True, _APART | _COMMON | _GATE | _PRE_NORMS),
+    _Architecture("jina-bert-v3", _POST | _PLAIN, False, _FUSED | _COMMON | _POST_NORMS),
+    _Architecture("nomic-bert", _POST | _GATED, False, _FUSED | _COMMON | _GATE | _POST_NORMS),
+)
+
+
+def export_gguf(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    quantization: str | None = None,
+) -> str:
+    """Write an encoder of this package into `directory`, which exists, as `model.gguf`.
+
+    Args:
+        model: The bare stack, or a masked language model, of which the stack alone is written: llama.cpp's encoders
+            return embeddings, here pooled as `classifier_pooling` says.
+        tokenizer: BERT's WordPiece.
+        directory: Takes the file.
+        quantization: How matrices are stored: `f16`, `bf16` or `q8_0`. Default: float32.
+
+    Returns:
+        The architecture of llama.cpp.
+
+    Raises:
+        InputError: when the package gguf is not installed, or llama.cpp has no such model or tokenizer.
+    """
+    if quantization not in (None, *QUANTIZATIONS["gguf"]):
+        raise InputError(f"{quantization=} is unknown; choose one of {', '.join(QUANTIZATIONS['gguf'])}")
+    try:
+        import gguf
+    except ImportError as error:
+        raise InputError(f"the format gguf needs the extra gguf of this package: {error}") from error
+    name = type(model).__name__
+    if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
+        raise InputError(f"{name} cannot be exported: of our models llama.cpp runs encoders without a head alone")
+    stack: RoFormerLiteModel = model.base_model
+    architecture = _architecture_of(stack.config)
+    pipeline = _word_piece(tokenizer)
+    tokens = _vocabulary(tokenizer, stack.config.vocab_size)
+    writer = gguf.GGUFWriter(directory / _FILE, architecture.name)
+    _describe(gguf, writer, stack.config, quantization)
+    _add_tokenizer(gguf, writer, tokenizer, pipeline, tokens)
+    with torch.no_grad():
+        _add_tensors(gguf, writer, stack, architecture, quantization)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return architecture.name
+
+
+def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
+    """The architecture that has all that the configuration says; the nearest one names what is in the way."""
+    nearest = min(ARCHITECTURES, key=lambda one: len(_differences(one, config)))
+    needs = Requirements(f"llama.cpp ({nearest.name})", config)
+    needs.require_standard_layers()
+    needs.require(not config.is_decoder, "is_decoder", "takes prompts that our tokenizers cannot cut there")
+    needs.require(not config.type_vocab_size, "type_vocab_size", "has no second segment")
+    needs.require(not config.add_pooling_layer, "add_pooling_layer", "has no pooler")
+    is_rope = config.position_embedding_type == "rope"
+    needs.require(config.classifier_pooling != "late", "classifier_pooling", "pools the states of the stack")
+    needs.require(is_rope, "position_embedding_type", "has rotary positions alone")
+    for name in _differences(nearest, config):
+        needs.require(False, name, f"needs {nearest.fields[name]!r}")
+    rope = config.rope_parameters
+    is_plain = rope["rope_type"] == "default" and rope["partial_rotary_factor"] == 1
+    needs.require(is_plain, "rope_parameters", "rotates whole heads, without scaling")
+    is_square = config.head_dim * config.num_attention_heads == config.hidden_size
+    needs.require(is_square, "head_dim", f"needs hidden_size / num_attention_heads, of {config.hidden_size}")
+    is_even = nearest.grouped or config.num_key_value_heads == config.num_attention_heads
+    needs.require(is_even, "num_key_value_heads", f"needs num_attention_heads={config.num_attention_heads}")
+    return nearest
+
+
+def _differences(architecture: _Architecture, config: RoFormerLiteConfig) -> list[str]:
+    return [name for name, value in architecture.fields.items() if getattr(config, name) != value]
+
+
+def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """`tokenizer.json` of BERT's WordPiece.
+
+    Raises:
+        InputError: for every other pipeline.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(f"{type(tokenizer).__name__} has no tokenizer.json, of which the vocabulary is made")
+    pipeline = json.loads(tokenizer.backend_tokenizer.to_str())
+    kind = pipeline["model"]["type"]
+    reasons = {
+        "BPE": "llama.cpp cuts text by a list of patterns, of which none is that of this tokenizer",
+        "Unigram": "llama.cpp writes one unknown token, where this tokenizer writes the bytes of a character",
+    }
+    if kind != "WordPiece":
+        why = reasons.get(kind, "llama.cpp has no such tokenizer")
+        raise InputError(f"a tokenizer of the kind {kind} cannot be exported: {why}. --format onnx takes every model")
+    steps = [(pipeline[step] or {}).get("type") for step in ("normalizer", "pre_tokenizer")]
+    if steps != ["BertNormalizer", "BertPreTokenizer"] or pipeline["model"]["continuing_subword_prefix"] != "##":
+        raise InputError(f"a tokenizer with the steps {steps} cannot be exported: llama.cpp has those of BERT alone")
+    letters = set().union(*tokenizer.get_vocab())
+    if _strips_accents(pipeline) and any("\u1100" <= letter <= "\u11ff" for letter in letters):
+        why = "stripping accents takes Korean syllables apart, and llama.cpp does not; strip_accents=False keeps them"
+        raise InputError(f"a tokenizer that has learned Korean cannot be exported: {why}")
+    ids = tokenizer("")["input_ids"]
+    if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
+        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts its [CLS] before and [SEP] behind")
+    return pipeline
+
+
+def _strips_accents(pipeline: dict[str, Any]) -> bool:
+    normalizer = pipeline["normalizer"]
+    return normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
+
+
+def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str | None]:
+    """The tokens by id; None for rows of the embedding beyond them."""
+    tokens = {index: token for token, index in tokenizer.get_vocab().items()}
+    if max(tokens) >= size:
+        raise InputError(f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's")
+    return [tokens.get(index) for index in range(size)]
+
+
+def _describe(gguf: ModuleType, writer: Any, config: RoFormerLiteConfig, quantization: str | None) -> None:
+    types = {None: "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
+    writer.add_file_type(gguf.LlamaFileType[types[quantization]])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType[config.classifier_pooling.upper()])
+    writer.add_vocab_size(config.vocab_size)
+    add_eps = writer.add_layer_norm_rms_eps if config.norm_type == "rmsnorm" else writer.add_layer_norm_eps
+    add_eps(config.norm_eps)
+
+
+def _add_tokenizer(
+    gguf: ModuleType,
+    writer: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    pipeline: dict[str, Any],
+    tokens: list[str | None],
+) -> None:
+    """llama.cpp marks the first piece of a word, WordPiece the others."""
+    special, texts, types = set(tokenizer.all_special_ids), [], []
+    for index, token in enumerate(tokens):
+        if token is None:
+            texts.append(f"<unused {index}>")
+            types.append(gguf.TokenType.UNUSED)
+        elif index in special:
+            texts.append(token)
+            types.append(gguf.TokenType.UNKNOWN if index == tokenizer.unk_token_id else gguf.TokenType.CONTROL)
+        else:
+            texts.append(token[2:] if token.startswith("##") and len(token) > 2 else _WORD_START + token)
+            types.append(gguf.TokenType.NORMAL)
+    writer.add_tokenizer_model("bert")
+    writer.add_token_type_count(1)
+    writer.add_token_list(texts)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(tokenizer.cls_token_id)
+    writer.add_sep_token_id(tokenizer.sep_token_id)
+    writer.add_eos_token_id(tokenizer.sep_token_id)
+    writer.add_unk_token_id(tokenizer.unk_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", pipeline["normalizer"]["lowercase"])
+    writer.add_bool("tokenizer.ggml.normalizer.strip_accents", _strips_accents(pipeline))
+
+
+def _add_tensors(
+    gguf: ModuleType, writer: Any, stack: RoFormerLiteModel, architecture: _Architecture, quantization: str | None
+) -> None:
+    kind = gguf.GGMLQuantizationType[(quantization or "f32").upper()]
+
+    def add(name: str, tensor: torch.Tensor) -> None:
+        array = tensor.detach().float().numpy().copy()
+        # A row that is no multiple of the quantised blocks stays as it is, as do norms and biases.
+        is_matrix = array.ndim == 2 and array.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
+        if kind == gguf.GGMLQuantizationType.F32 or not is_matrix:
+            writer.add_tensor(name, array)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+
+    config, embeddings = stack.config, stack.embeddings
+    scale = config.embedding_size**0.5 if config.scale_embeddings else 1.0
+    add("token_embd.weight", embeddings.word_embeddings.weight * scale)
+    if config.embedding_norm:
+        add("token_types.weight", torch.zeros(1, config.hidden_size))
+        add("token_embd_norm.weight", embeddings.norm.weight)
+        add("token_embd_norm.bias", embeddings.norm.bias)
+    if config.final_norm:
+        add("output_norm.weight", stack.final_norm.weight)
+    for number, layer in enumerate(stack.layers):
+        _add_layer(add, f"blk.{number}", layer, architecture)
+
+
+def _add_layer(add: Any, prefix: str, layer: RoFormerLiteLayer, architecture: _Architecture) -> None:
+    for name, places in architecture.tensors.items():
+        modules = [layer.get_submodule(place) for place in places]
+        add(f"{prefix}.{name}.weight", torch.cat([module.weight for module in modules]))
+        if getattr(modules[0], "bias", None) is not None:
+            add(f"{prefix}.{name}.bias", torch.cat([module.bias for module in modules]))

@@ -1,0 +1,83 @@
+"""An encoder that gives one vector for a text, for export and for the server."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from hf_roformer_lite.model.padding import pool
+
+from .errors import InputError
+from .saved_files import find_file, reason
+
+_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
+
+
+@dataclass
+class SentenceEncoderOutput(ModelOutput):
+    """What `SentenceEncoder` returns.
+
+    Args:
+        last_hidden_state: `(B, L, hidden)`.
+        sentence_embedding: `(B, hidden)`, pooled from them and not normalised.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    sentence_embedding: torch.Tensor | None = None
+
+
+def check_sentence_modules(name: str | Path) -> None:
+    """Refuse a model of sentence-transformers whose vectors are more than pooled states of tokens.
+
+    Raises:
+        InputError: naming the module that `SentenceEncoder` does not have.
+    """
+    path = find_file(name, "modules.json")
+    if path is None:
+        return
+    try:
+        kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: must hold a list of modules with a type each: {reason(error)}") from error
+    others = [kind for kind in kinds if kind not in _MODULES]
+    if others or "Pooling" not in kinds:
+        raise InputError(
+            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and the server has pooled vectors "
+            "alone; use sentence-transformers"
+        )
+
+
+class SentenceEncoder(RoFormerLitePreTrainedModel):
+    """The stack of a model, pooled as `config.classifier_pooling` says; it shares the model's weights.
+
+    Args:
+        model: The bare stack, a masked language model, or another model of one encoder.
+
+    Raises:
+        InputError: when the model is a decoder or has two stacks.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        stack = model.base_model
+        if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
+            raise InputError(f"{type(model).__name__} is no encoder, and embeddings are those of an encoder")
+        super().__init__(stack.config)
+        self.model = stack
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> SentenceEncoderOutput:
+        """As `RoFormerLiteModel.forward`."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
+        states = self.model(**inputs, return_dict=True).last_hidden_state
+        pooled = pool(states, self.config.classifier_pooling, None, attention_mask)
+        return SentenceEncoderOutput(states, pooled)

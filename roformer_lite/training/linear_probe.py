@@ -1,0 +1,113 @@
+"""Fits the new head of a classifier or tagger while its encoder stands still.
+
+The gradients of a random head first bend a trained encoder towards that head; behind a fitted one they begin where
+only what the encoder lacks is left to learn (Kumar et al. 2022, ICLR, arXiv:2202.10054).
+"""
+
+import sys
+from contextlib import suppress
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Trainer
+
+from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
+from hf_roformer_lite.padding_free import padding_free
+
+_MOST_ITEMS = 20_000  # texts or words that the head is fitted on
+_PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # on squared weights, for states with a mean square of 1
+_MOST_STEPS = 100  # of L-BFGS
+
+
+def fit_head(trainer: Trainer, train: Dataset) -> None:
+    """Set the last layer of the model's head to the best linear model on the states of its frozen encoder.
+
+    The penalty on its weights is the one for which a fifth of the items, held out, has the least loss.
+
+    Args:
+        trainer: Before its training. Each of several processes does the same.
+        train: The encoded training data; of large ones about 20,000 texts or words are taken.
+    """
+    model = trainer.model
+    layer = _output_layer(model)
+    if layer is None:
+        print("the new head begins with random numbers: it has no linear layer with a bias to fit", file=sys.stderr)
+        return
+    problem_type = model.config.problem_type or "single_label_classification"
+    states, labels = _labelled_states(trainer, train, layer)  # (items, hidden), (items, …)
+    mean = states.mean(dim=0)
+    states = states - mean
+    scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
+    fitted = _fit_with_best_penalty(states / scale, labels, layer.out_features, problem_type)
+    with torch.no_grad():
+        layer.weight.copy_(fitted.weight / scale)
+        layer.bias.copy_(fitted.bias - fitted.weight @ mean / scale)
+
+
+def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
+    """The last layer of a head, in whatever class; one without bias, as in causal classes, sees every token."""
+    in_stack = set(model.base_model.modules())
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear) and part not in in_stack]
+    return linear[-1] if linear and linear[-1].bias is not None else None
+
+
+@torch.no_grad()
+def _labelled_states(trainer: Trainer, train: Dataset, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the last layer sees of training data in random order, and the labels."""
+    model, order = trainer.model, np.random.default_rng(trainer.args.seed).permutation(len(train))
+    loader = DataLoader(train.select(order), trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
+    states, labels = [], []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
+    was_training, is_tagger = model.training, type(model).__name__.endswith("ForTokenClassification")
+    if is_tagger:  # its head computes a flat row, whose tokens are in another order than the labels
+        padding_free(model, False)
+    model.eval()
+    for batch in loader:
+        labels.append(batch["labels"].to(model.device))
+        model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+        if states[-1].ndim == 3:  # of tokens
+            is_labelled = labels[-1] != IGNORE_INDEX
+            states[-1], labels[-1] = states[-1][is_labelled], labels[-1][is_labelled]
+        if sum(map(len, labels)) >= _MOST_ITEMS:
+            break
+    model.train(was_training)
+    hook.remove()
+    if is_tagger:
+        with suppress(ValueError):
+            padding_free(model)
+    return torch.cat(states), torch.cat(labels)
+
+
+@torch.enable_grad()
+def _fit_with_best_penalty(states: torch.Tensor, labels: torch.Tensor, outputs: int, problem_type: str) -> nn.Linear:
+    """A linear layer from `states` `(items, hidden)` to `outputs` numbers. The items are in random order."""
+    layer = nn.utils.skip_init(nn.Linear, states.shape[1], outputs, device=states.device)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+    def fit(rows: slice, penalty: float) -> None:
+        optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=_MOST_STEPS, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            value = sequence_loss(layer(states[rows]), labels[rows], problem_type)
+            value = value + penalty / (2 * len(states)) * layer.weight.square().sum()
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+
+    held_out, kept = slice(0, len(states) // 5), slice(len(states) // 5, None)
+    best, least = _PENALTIES[0], torch.inf
+    for penalty in _PENALTIES if held_out.stop else ():  # each starts where the one before ended
+        fit(kept, penalty)
+        with torch.no_grad():
+            loss = sequence_loss(layer(states[held_out]), labels[held_out], problem_type).item()
+        if loss > least:
+            break
+        best, least = penalty, loss
+    fit(slice(None), best)
+    return layer

@@ -1,0 +1,96 @@
+"""Models of sentence-transformers: around a model of this package, and from a saved directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..errors import InputError
+from ..saved_files import find_file, read_optional_object, reason
+
+if TYPE_CHECKING:
+    from sentence_transformers.base.model import BaseModel
+
+_MODULES, _CONFIG = "modules.json", "config_sentence_transformers.json"
+
+
+def make_sentence_model(
+    kind: type[BaseModel],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    modules_of: str | None = None,
+) -> BaseModel:
+    """A model of the class `kind` around `model` and `tokenizer`, which it shares.
+
+    Args:
+        kind: Of sentence-transformers.
+        model: With the head that `kind` reads.
+        tokenizer: That of the model.
+        max_length: Longer texts are truncated to this many tokens.
+        modules_of: Where the modules behind the model come from, if it is a saved model of `kind`. Default: the
+            library's own choice.
+
+    Raises:
+        InputError: when those modules cannot be used.
+    """
+    from hf_roformer_lite.conversion.beside_weights import (
+        copy_sentence_modules,  # with it all sources of weights, at some cost
+    )
+
+    with TemporaryDirectory() as folder, without_bars():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if modules_of is not None and _model_type(modules_of) == kind.model_type:
+            copy_sentence_modules(modules_of, Path(folder))
+        made = open_sentence_model(kind, folder, str(model.device))
+    made[0].model, made[0].processor = model, tokenizer  # in place of copies that the library has loaded
+    made.max_seq_length = max_length
+    return made
+
+
+def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: str | None = None) -> BaseModel:
+    """A saved model of sentence-transformers, opened by its class `kind`.
+
+    Raises:
+        InputError: when the library cannot open it.
+    """
+    with naming_sentence_model(directory):
+        return kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without transformers' bars for files of a moment."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def naming_sentence_model(directory: str | Path, given: str = "") -> Iterator[None]:
+    """Turn what sentence-transformers raises about a model, which is of any type, into an `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{given}{directory}: sentence-transformers cannot open it: {reason(error)}") from error
+
+
+def _model_type(name: str) -> str | None:
+    """What a saved model is to sentence-transformers; None where it is no model of that library."""
+    if find_file(name, _MODULES) is None:
+        return None
+    return read_optional_object(name, _CONFIG).get("model_type", "SentenceTransformer")

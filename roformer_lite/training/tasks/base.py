@@ -1,0 +1,367 @@
+"""What a task is: how its rows are read and encoded, which model learns it, how it is measured, what it predicts.
+
+`Task` is the common part, and each module beside this one holds one or two tasks. The libraries that only training
+needs, such as datasets, are imported when a training begins, because `predict` starts seconds sooner without them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite.padding_free import padding_free
+
+from ...engines import ENGINES
+from ...errors import InputError
+from ...saved_model import load_complete_model, model_class_of
+from ..data_files import Row, read_table, text_of
+from ..metrics import ByLabel, Metrics
+from ..task_arguments import TaskArguments
+from .answers import Answer, Input, Outcome, SavedModel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, Trainer
+
+    from ..baselines import Baselines
+    from ..options import TrainOptions
+    from ..trainer_arguments import RoFormerLiteTrainingArguments
+
+
+class Task(ABC):
+    """One kind of training. An instance serves one training: it holds the options and what was found in the data.
+
+    A row has the task's own columns (`source` and `target`, `text` and `label`, …) and `origin`, its file and line.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    architecture: ClassVar[str | tuple[str, ...]]  # how the model's class name ends
+    auto_model: ClassVar[type]
+    pipeline_tag: ClassVar[str]  # the Hub's name of the task
+    library: ClassVar[str] = "transformers"  # the Hub's name of what opens the finished model
+    package: ClassVar[str] = "hf_roformer_lite"  # what pip installs to use it, with the extra
+    arguments: ClassVar[type[TaskArguments]]
+    config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
+    rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
+    makes_modules: ClassVar[bool] = False  # whether `trainer_parts` makes some, which it must do only once
+    prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
+    engines: ClassVar[tuple[str, ...]] = tuple(ENGINES)  # of `predict`
+    metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
+
+    def __init__(self, args: TaskArguments):
+        self.args = args
+        self.has_new_head = False  # on weights that were trained before
+        self.has_own_class = True  # whether the model is of this package, and not of transformers
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        """Refuse options that would stop the command only after it has trained for some time.
+
+        Raises:
+            InputError: naming the option, its value and what would be right.
+        """
+        if training.label_names not in (None, ["labels"]):
+            raise InputError(
+                f"--label_names {' '.join(training.label_names)}: the only labels of these models are called labels, "
+                "which is the default; with another name no loss would be measured"
+            )
+        if training.word_dropout and self.name == "mlm":
+            raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; use --mlm_probability")
+        if training.shard_weights and self.name not in ("mlm", "causal", "seq2seq"):
+            raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.name}")
+        best, known = training.metric_for_best_model, ("loss", *self.metric_names)
+        if best is not None and best.removeprefix("eval_") not in known:
+            raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")
+
+    # reading
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        """The rows of the user's files, every one checked."""
+        for path in files:
+            for row in read_table(path, self.args.column_names):
+                yield self.select_columns(row)
+
+    @abstractmethod
+    def select_columns(self, row: Row) -> Row:
+        """The task's own columns of a row of a table or of a Hub dataset; `InputError` where one is missing."""
+
+    def is_empty(self, row: Row) -> bool:
+        """Whether there is nothing to learn from a row; such rows are left out, and counted."""
+        return False
+
+    def inspect_training_data(self, rows: Dataset) -> None:
+        """Find what depends on all of the training data, such as the set of labels."""
+        return None
+
+    @abstractmethod
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        """The text of the rows, to train a tokenizer on."""
+
+    # model
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int:
+        """The longest input in tokens."""
+
+    def config_fields(self) -> dict[str, Any]:
+        """Fields of the configuration that the task determines."""
+        return {}
+
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        """Whether the head of a given model fits the labels of the training data. The order that it has them in is
+        then that of this training."""
+        return True
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        """Why a given model gets a new head, for a message."""
+        return f"{architecture_of(config)} has no head for {self.name}"
+
+    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
+        return None
+
+    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteTrainingArguments) -> None:
+        """Set the defaults of `generate`, for evaluation and for users."""
+        return None
+
+    def prediction_settings(self) -> dict[str, Any]:
+        """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
+        return {name: getattr(self.args, name) for name in self.arguments.measuring_options}
+
+    # training
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        """The classes of the training arguments and of the trainer."""
+        from ..trainer import RoFormerLiteTrainer
+        from ..trainer_arguments import RoFormerLiteTrainingArguments
+
+        return RoFormerLiteTrainingArguments, RoFormerLiteTrainer
+
+    @abstractmethod
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the
+        metrics compare row by row."""
+
+    def lengths(self, encoded: Dataset) -> list[int]:
+        """Number of real tokens of each example."""
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    @abstractmethod
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+        """One of transformers' data collators."""
+
+    def trainer_parts(
+        self,
+        options: TrainOptions,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        """Arguments of the trainer's class: the model, the data, how to collate them and how to measure."""
+        measures = "validation" in encoded and not self.measures_loss_only(options.training)
+        return {
+            "model": model,
+            "train_dataset": encoded["train"],
+            "eval_dataset": encoded.get("validation"),
+            "data_collator": self.collator(tokenizer, model),
+            "compute_metrics": partial(self.metrics, rows=rows["validation"], tokenizer=tokenizer)
+            if measures
+            else None,
+            "preprocess_logits_for_metrics": self.reduce_logits,
+        }
+
+    @property
+    def tokenizer_name(self) -> str | None:
+        """Where a new model's tokenizer comes from, unless the options say otherwise. Default: the training data."""
+        return None
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        """Give a new head on weights that were trained before a better start than random numbers."""
+        return None
+
+    # measuring
+
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Metrics, EvalPrediction]:
+        """The final figures of a split, and the predictions that they are of."""
+        from transformers import EvalPrediction
+
+        output = trainer.predict(encoded, metric_key_prefix=split)
+        prediction = EvalPrediction(output.predictions, output.label_ids)
+        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows, tokenizer)}, prediction
+
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
+        return logits
+
+    def measures_loss_only(self, args: RoFormerLiteTrainingArguments) -> bool:
+        """Whether evaluations during the training compute the loss only."""
+        return False
+
+    @abstractmethod
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
+        rows, because each process gets equally many: those beyond the last row must be ignored."""
+
+    @property
+    @abstractmethod
+    def main_metric(self) -> str:
+        """The figure by which the model is held against simple means."""
+
+    @property
+    def metric_for_best_model(self) -> str:
+        """The figure on the validation data by which the best checkpoint is chosen, where none is asked for."""
+        return "loss"
+
+    @abstractmethod
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        """What simple means that learn from the training rows give on the other splits."""
+
+    def complete_model(
+        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> Baselines:
+        """Add to the trained model what is not learnt by gradients; returns the figures of its parts alone."""
+        return {}
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        """Find in a saved model what `inspect_training_data` had found in the data, such as the set of labels.
+
+        Raises:
+            InputError: when the options of the task do not fit the model.
+        """
+        return None
+
+    @abstractmethod
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """What the model answered to each of the encoded `rows`, or to each block of their text."""
+
+    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        """Precision, recall, F1 and support of each label, where a task has labels. `prediction` is as for
+        `metrics`."""
+        return {}
+
+    # saving
+
+    def save_beside(self, folder: Path) -> None:
+        """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
+        return None
+
+    # the card
+
+    @abstractmethod
+    def neutral_example(self) -> Row:
+        """A row that is nobody's data, for a card that anybody may read."""
+
+    @abstractmethod
+    def example_line(self, row: Row) -> str:
+        """A line of input for `predict`, made of a row."""
+
+    @abstractmethod
+    def snippet(self, model_id: str, row: Row) -> str:
+        """Python code that uses the saved model on a row."""
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        """What a reader of the figures must know about how they were measured."""
+        return []
+
+    # predicting
+
+    @classmethod
+    def check_prediction_options(
+        cls, config: PreTrainedConfig, settings: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """Refuse options of `predict` that were given and that a saved model does not use.
+
+        Raises:
+            InputError: naming the option and those that it uses.
+        """
+        foreign = [name for name in options if name not in cls.prediction_options]
+        if foreign:
+            theirs = ", ".join(f"--{name}" for name in cls.prediction_options) or "none of these options"
+            raise InputError(f"--{foreign[0]} is not for {cls.name} models, which take {theirs}")
+
+    @classmethod
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        """What `predict` gets of a row of a table.
+
+        Raises:
+            InputError: when the row lacks the column, or it holds something else.
+        """
+        return text_of(row, text_column)
+
+    @classmethod
+    def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:
+        """The saved model, as `predict` gets it; `InputError` when a file is missing or wrong."""
+        model = load_complete_model(directory, config, model_class_of(config, directory)).to(device).eval()
+        with suppress(ValueError):  # the training has said why
+            padding_free(model)
+        return model
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        """The names of an answer's columns in a table."""
+        return ["prediction"]
+
+    @classmethod
+    @abstractmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """An answer to each input, as one batch.
+
+        Args:
+            saved: A model that the task has trained, with its tokenizer and settings.
+            inputs: None of them empty.
+            options: Those of `prediction_options` that were given, by their names.
+        """
+
+    @property
+    def first_import(self) -> str:
+        """What makes the model known to transformers, which needs nothing to open its own classes."""
+        line = "import hf_roformer_lite  # makes the architecture known to transformers\n"
+        return line if self.has_own_class else ""
+
+    def loading_code(self, model_id: str) -> str:
+        """The lines that every snippet begins with."""
+        auto = self.auto_model.__name__
+        return (
+            f"{self.first_import}from transformers import {auto}, AutoTokenizer\n\n"
+            f"tokenizer = AutoTokenizer.from_pretrained({quoted(model_id)})\n"
+            f"model = {auto}.from_pretrained({quoted(model_id)})\n"
+        )
+
+    def require(self, condition: bool, row: Row, message: str) -> None:
+        """Raise `InputError` about `row` unless `condition` is true."""
+        if not condition:
+            raise InputError(f"{row['origin']}: {message}")
+
+
+def architecture_of(config: PreTrainedConfig) -> str:
+    """The class that a model was saved from."""
+    return next(iter(config.architectures or ()), "the model")
+
+
+def one_of(names: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def quoted(value: str | list[str]) -> str:
+    """Text as a Python literal in double quotes, with characters beyond ASCII kept readable."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,156 @@
+"""What tasks with a fixed set of labels have in common."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.configuration_utils import PreTrainedConfig
+
+from ...errors import InputError
+from ..task_arguments import TaskArguments
+from .base import Task, architecture_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import Trainer
+
+    from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
+
+    from ..baselines import Baselines
+    from ..options import TrainOptions
+    from ..text_scores_weights import Split
+
+_SHOWN = 20  # labels in a message
+
+
+class LabelTask(Task):
+    """A task whose labels are those of the training data, in an order that the model's configuration keeps."""
+
+    label_word: ClassVar[str]  # what messages call a label
+    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
+
+    def __init__(self, args: TaskArguments):
+        super().__init__(args)
+        self.labels: dict[str, int] = {}  # and their numbers
+
+    @property
+    def max_length(self) -> int:
+        return self.args.max_length
+
+    @property
+    def metric_for_best_model(self) -> str:
+        return self.main_metric
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Take the labels of the training data, in the order of their numbers.
+
+        Raises:
+            InputError: when there are fewer than two.
+        """
+        self.labels = {label: number for number, label in enumerate(labels)}
+        if len(self.labels) < 2:
+            only = ", ".join(self.labels)
+            raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
+
+    def label_number(self, label: str, origin: str) -> int:
+        """The number of a label in a row that came from `origin`.
+
+        Raises:
+            InputError: when the training data do not have it.
+        """
+        if label not in self.labels:
+            raise InputError(
+                f"{origin}: {self.label_word} {label!r} is not in the training data, which have: {_shown(self.labels)}"
+            )
+        return self.labels[label]
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.set_labels(_labels_of(config))
+
+    def config_labels(self) -> list[str]:
+        """The labels that the configuration of the model names, in the order of their numbers."""
+        return list(self.labels)
+
+    def config_fields(self) -> dict[str, Any]:
+        return label_names(self.config_labels())
+
+    def take_over_labels(self, config: PreTrainedConfig) -> bool:
+        theirs = _labels_of(config)
+        if not architecture_of(config).endswith(self.architecture) or set(theirs) != set(self.config_labels()):
+            return False
+        if self.labels:
+            self.set_labels(theirs)
+        return True
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        if not architecture_of(config).endswith(self.architecture):
+            return super().why_new_head(config)
+        return (
+            f"its {self.label_word}s are {_shown(_labels_of(config))}, those of the training data "
+            f"{_shown(self.config_labels())}"
+        )
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        if not (self.has_new_head and self.args.fit_head):
+            return
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            if trainer.is_world_process_zero():
+                print("with FSDP or DeepSpeed the new head begins with random numbers", file=sys.stderr)
+            return
+        from ..linear_probe import fit_head
+
+        fit_head(trainer, train)
+
+    def complete_model(
+        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    ) -> Baselines:
+        from ..text_scores_weights import add_fitted_scores
+        from ..token_bytes import token_bytes
+
+        tokens = token_bytes(tokenizer)
+        if tokens is None or not self._wants_text_scores(options, trainer, encoded):
+            return {}
+        scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
+        splits = {
+            split: self.split_of(trainer, scores, encoded[split])
+            for split in ("validation", "test")
+            if split in encoded
+        }
+        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
+
+    @abstractmethod
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteTextScores:
+        """Scores of the text, learnt from the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
+
+    @abstractmethod
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+        """What the trained encoder and the scores of the text say about a split."""
+
+    def _wants_text_scores(self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict) -> bool:
+        """Whether scores of the text are fitted beside the encoder: see `--text_scores`."""
+        wanted = self.args.text_scores
+        if wanted is None:
+            wanted = options.model.model_name_or_path is None
+        return wanted and "validation" in encoded and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+
+
+def _labels_of(config: PreTrainedConfig) -> list[str]:
+    return [str(config.id2label[number]) for number in sorted(config.id2label)]
+
+
+def _shown(labels: Iterable[str]) -> str:
+    labels = list(labels)
+    return ", ".join(labels[:_SHOWN]) + (" …" if len(labels) > _SHOWN else "")
+
+
+def label_names(labels: Iterable[str]) -> dict[str, dict]:
+    """The fields of a configuration that name its labels."""
+    id2label = dict(enumerate(labels))
+    return {"id2label": id2label, "label2id": {label: number for number, label in id2label.items()}}

@@ -1,0 +1,340 @@
+"""What the tasks embed, rerank, sparse and colbert share: models of sentence-transformers around a stack of this
+package, with that library's trainers, losses and evaluators."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_roformer_lite.padding_free import padding_free
+
+from ...errors import InputError
+from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
+from ..metrics import Metrics
+from ..sentence_models import make_sentence_model, open_sentence_model
+from ..task_arguments import SentenceDataArguments
+from .answers import Answer, Input, Outcome, SavedModel
+from .base import Task, one_of, quoted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from datasets import Dataset, DatasetDict
+    from sentence_transformers.base.evaluation import BaseEvaluator
+    from sentence_transformers.base.model import BaseModel
+    from transformers import EvalPrediction, Trainer, TrainerCallback
+    from transformers.configuration_utils import PreTrainedConfig
+
+    from ..baselines import Baselines
+    from ..baselines.similarity import ScoredPairs, TfidfCosine
+    from ..options import TrainOptions
+    from ..trainer_arguments import RoFormerLiteTrainingArguments
+
+# Options whose meaning lies in batches of token ids, which the trainers of sentence-transformers make by themselves.
+_REFUSED = {
+    "max_tokens_per_batch": None,
+    "word_dropout": 0.0,
+    "label_smoothing_factor": 0.0,
+    "train_sampling_strategy": "random",
+}
+
+
+class SentenceTask(Task):
+    """A task of sentence-transformers. The column names of the data determine the loss and the figures."""
+
+    library = "sentence-transformers"
+    package = '"hf_roformer_lite[embed]"'
+    arguments: ClassVar[type[SentenceDataArguments]]
+    makes_modules = True
+    engines = ("torch",)
+    kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
+    measured_kind = ""  # of the validation and test data
+
+    def __init__(self, args: SentenceDataArguments):
+        super().__init__(args)
+        self.kind = ""  # of the training data
+        self.sentence_model: BaseModel | None = None
+        self.evaluators: dict[str, BaseEvaluator] = {}
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        super().check_options(training)
+        for name, default in _REFUSED.items():
+            value = getattr(training, name)
+            if getattr(value, "value", value) != default:
+                raise InputError(
+                    f"--{name} {value} is not for {self.name}: the trainer of sentence-transformers makes its own "
+                    "batches; leave it out"
+                )
+
+    # reading
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        from ..sentence_data import row_of_kind
+
+        kind = None
+        for path in files:
+            lines = file_format(path) == ".txt" and "texts" in self.kinds
+            for row in read_lines(path) if lines else read_table(path, self.args.column_names):
+                kind, selected = row_of_kind(row, self.kinds, kind)
+                yield selected
+
+    def select_columns(self, row: Row) -> Row:
+        from ..sentence_data import row_of_kind
+
+        return row_of_kind(row, self.kinds, None)[1]
+
+    def is_empty(self, row: Row) -> bool:
+        return not all(value for value in columns_of(row).values() if isinstance(value, str))
+
+    def inspect_training_data(self, rows: Dataset) -> None:
+        from ..sentence_data import kind_of
+
+        self.kind = kind_of(rows)
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            yield from (value for value in columns_of(row).values() if isinstance(value, str))
+
+    # model
+
+    @property
+    def max_length(self) -> int:
+        return self.args.max_length
+
+    @classmethod
+    @abstractmethod
+    def model_class(cls) -> type[BaseModel]:
+        """The class of sentence-transformers that opens the finished model."""
+
+    def make_sentence_model(
+        self, options: TrainOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> BaseModel:
+        """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
+        class, with the library's own choice otherwise."""
+        return make_sentence_model(
+            self.model_class(),
+            model.to(options.training.device),
+            tokenizer,
+            self.args.max_length,
+            modules_of=options.model.model_name_or_path,
+        )
+
+    # training
+
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        """The texts, which the library itself turns into tokens, and the scores."""
+        from ..sentence_data import KINDS, kind_of
+
+        kind = kind_of(rows)
+        if not training:
+            if self.measured_kind and kind != self.measured_kind:
+                raise InputError(
+                    f"the validation data have the columns {', '.join(KINDS[self.measured_kind])}, but the test data "
+                    f"{', '.join(KINDS[kind])}; both are measured in the same way, and need the same columns"
+                )
+            self.measured_kind = kind
+        return rows.select_columns(list(KINDS[kind]))
+
+    def lengths(self, encoded: Dataset) -> list[int]:
+        from ..sentence_data import kind_of, text_columns
+
+        columns = [encoded[name] for name in text_columns(kind_of(encoded))]
+        return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+        """None: the trainer of sentence-transformers has its own."""
+        return None
+
+    def trainer_parts(
+        self,
+        options: TrainOptions,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        self.sentence_model = self.make_sentence_model(options, model, tokenizer)
+        batch_size = options.training.per_device_eval_batch_size
+        self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
+        self.prepare_targets(encoded)
+        if self.kind in ("pairs", "triplets"):
+            from sentence_transformers.base.sampler import BatchSamplers
+
+            options.training.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+        loss = self.loss(self.sentence_model)
+        self.check_metric(options.training)
+        return {
+            "model": self.sentence_model,
+            "train_dataset": encoded["train"],
+            "eval_dataset": encoded.get("validation") if self.measured_kind == self.kind else None,
+            "evaluator": self.evaluators.get("validation"),
+            "loss": loss,
+            "callbacks": self.callbacks(loss),
+        }
+
+    def check_metric(self, training: RoFormerLiteTrainingArguments) -> None:
+        """Refuse a `--metric_for_best_model` that these validation data do not give."""
+        best = training.metric_for_best_model
+        if "validation" not in self.evaluators or best is None:
+            return
+        measured = [*self.evaluators["validation"].figures, *(["loss"] if self.measured_kind == self.kind else [])]
+        if best.removeprefix("eval_") not in measured:
+            raise InputError(
+                f"--metric_for_best_model {best} is not measured on these validation data; choose {one_of(measured)}"
+            )
+
+    def prepare_targets(self, encoded: DatasetDict) -> None:
+        """Bring what is learnt from into the form that the model needs."""
+        return None
+
+    def callbacks(self, loss: torch.nn.Module) -> list[TrainerCallback]:
+        """Those of the library that the loss needs."""
+        return []
+
+    @abstractmethod
+    def loss(self, model: BaseModel) -> torch.nn.Module:
+        """The library's loss for the kind of the training data."""
+
+    # measuring
+
+    @abstractmethod
+    def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
+        """The library's evaluators on a split."""
+
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Metrics, EvalPrediction]:
+        from transformers import EvalPrediction
+
+        trainer.evaluator, metrics = None, {}
+        if self.measured_kind == self.kind:
+            metrics["loss"] = trainer.evaluate(encoded, metric_key_prefix=split)[f"{split}_loss"]
+        metrics |= self.evaluators[split](self.sentence_model)
+        return metrics, EvalPrediction(np.empty(0), np.empty(0))
+
+    def measure_saved(self, model: BaseModel, encoded: Dataset, batch_size: int) -> Metrics:
+        """The figures of a saved model on labelled data."""
+        model.max_seq_length = self.args.max_length
+        self.sentence_model = model
+        return self.evaluator(encoded, batch_size)(model)
+
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        """Nothing: the figures are those of the evaluators, in `measure`."""
+        return {}
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        """None: what the library's evaluators give is figures."""
+        return []
+
+    @property
+    def metric_for_best_model(self) -> str:
+        return self.main_metric
+
+    @property
+    def main_metric(self) -> str:
+        return "spearman" if self.measured_kind in ("scores", "texts") else "mrr@10"
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.similarity import TfidfCosine
+
+        cosine = TfidfCosine(list(self.texts(rows["train"])))
+        measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
+        return {"cosine of TF-IDF": {split: self.figures_of_means(cosine, measured[split]) for split in measured}}
+
+    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
+        """What the cosine of TF-IDF gives on a split."""
+        from ..sentence_data import queries_and_documents
+
+        if self.main_metric == "spearman":
+            return cosine.correlations(self.scored_pairs(encoded))
+        return cosine.retrieval(queries_and_documents(encoded))
+
+    def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
+        """First texts, second texts and scores of a split that is measured by correlations."""
+        return encoded["sentence1"][:], encoded["sentence2"][:], encoded["score"][:]
+
+    # the card
+
+    def neutral_example(self) -> Row:
+        return {"anchor": "a question", "positive": "its answer"}
+
+    def first_texts(self, row: Row) -> list[str]:
+        """The texts of a row that a snippet shows: one, or a pair."""
+        return list(self.texts([row]))[:2]
+
+    def loading_code(self, model_id: str) -> str:
+        name = self.model_class().__name__
+        return f"{self.first_import}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        if self.main_metric == "spearman":
+            return ["Pearson and Spearman are correlations from -1 to 1."]
+        return [
+            "Every different first text of the split is a query, every other different text of it a document: "
+            "accuracy@k is how often a right one is among the first k, and mrr@10 the mean of 1/rank among the first "
+            "ten. Larger splits are harder."
+        ]
+
+    # predicting
+
+    @classmethod
+    def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
+        super().load(directory, config, device)  # which refuses damaged files
+        model = open_sentence_model(cls.model_class(), directory, str(device)).eval()
+        with suppress(ValueError):  # the training has said why
+            padding_free(model)
+        return model
+
+    # saving
+
+    def save_beside(self, folder: Path) -> None:
+        self.sentence_model.save_pretrained(str(folder), create_model_card=False)
+
+
+class PairTask(SentenceTask):
+    """A task whose models answer a pair of texts, a query and a document, with a score."""
+
+    prediction_options = ("text_pair_column",)
+
+    def prediction_settings(self) -> dict[str, Any]:
+        return {"pairs": True, **super().prediction_settings()}
+
+    def example_line(self, row: Row) -> str:
+        return "\t".join(self.first_texts(row))
+
+    @classmethod
+    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
+        if text_pair_column is None:
+            raise InputError(
+                f"{cls.name} models score pairs of texts; give --text_pair_column, the column of the second"
+            )
+        return [text_of(row, text_column), text_of(row, text_pair_column)]
+
+    @classmethod
+    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
+        return ["score"]
+
+    @classmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        """The score of each pair."""
+        pairs = [given.split("\t") if isinstance(given, str) else given for given in inputs]
+        for pair in pairs:
+            if len(pair) != 2:
+                raise InputError(
+                    f"{cls.name} models score pairs of texts, separated by a tab or in two columns of a table; got "
+                    f"{quoted(pair[0])} with {len(pair) - 1} tabs"
+                )
+        return [Answer(f"{score:.4f}", {"score": round(score, 4)}) for score in cls.scores(saved, pairs)]
+
+    @classmethod
+    @abstractmethod
+    def scores(cls, saved: SavedModel, pairs: list[list[str]]) -> list[float]:
+        """The scores of queries and documents, as one batch."""

@@ -1,0 +1,172 @@
+"""The task seq2seq: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+
+from ...errors import InputError
+from ..data_files import Row, file_format, read_parallel, text_of
+from ..metrics import Metrics, sentence_chrf, translation_metrics
+from ..task_arguments import Seq2SeqDataArguments
+from .answers import Answer, Input, Outcome, SavedModel, encode_lines, generation_limits, text_answer
+from .base import Task, quoted
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, Trainer
+
+    from ..baselines import Baselines
+    from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
+
+
+class Seq2SeqTask(Task):
+    """Text in, text out."""
+
+    name, summary = Seq2SeqDataArguments.task, Seq2SeqDataArguments.summary
+    architecture = "ForConditionalGeneration"
+    auto_model = AutoModelForSeq2SeqLM
+    pipeline_tag = "translation"
+    arguments = Seq2SeqDataArguments
+    config_class = RoFormerLiteSeq2SeqConfig
+    prediction_options = ("beams", "max_new_tokens")
+    metric_names = ("bleu", "chrf", "exact_match")
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+        from ..trainer import RoFormerLiteSeq2SeqTrainer
+        from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
+
+        return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+
+    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+        super().check_options(training)
+        try:
+            translation_metrics(["a"], ["a"], self.args.bleu_tokenizer)
+        except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
+            reason = " ".join(str(error).split())
+            raise InputError(f"--bleu_tokenizer {self.args.bleu_tokenizer} cannot be used here: {reason}") from error
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        plain = [path for path in files if file_format(path) == ".txt" or _is_parallel_part(path)]
+        if not plain:
+            yield from super().read_rows(files)
+            return
+        if len(plain) != len(files) or len(files) % 2:
+            raise InputError(
+                f"{' '.join(files)}: plain text comes in pairs, a file of source lines and a file of target lines"
+            )
+        for source, target in zip(files[::2], files[1::2], strict=True):
+            for row in read_parallel(source, target):
+                yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
+
+    def select_columns(self, row: Row) -> Row:
+        source, target = text_of(row, self.args.source_column), text_of(row, self.args.target_column)
+        return {"source": source, "target": target, "origin": row["origin"]}
+
+    def is_empty(self, row: Row) -> bool:
+        return not row["source"] or not row["target"]
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            yield row["source"]
+            yield row["target"]
+
+    @property
+    def max_length(self) -> int:
+        return self.args.max_source_length
+
+    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteSeq2SeqTrainingArguments) -> None:
+        longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
+        model.generation_config.max_length = longest
+        model.generation_config.num_beams = args.generation_num_beams or 1
+
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+        def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
+            inputs = tokenizer(batch["source"], truncation=True, max_length=self.args.max_source_length)
+            targets = tokenizer(text_target=batch["target"], truncation=True, max_length=self.args.max_target_length)
+            return {**inputs, "labels": targets["input_ids"]}
+
+        return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
+
+    def lengths(self, encoded: Dataset) -> list[int]:
+        pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
+        return [len(source) + len(target) for source, target in pairs]
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
+        return DataCollatorForSeq2Seq(tokenizer, model=model)  # the model makes decoder_input_ids, for label smoothing
+
+    def measures_loss_only(self, args: RoFormerLiteSeq2SeqTrainingArguments) -> bool:
+        return not args.predict_with_generate
+
+    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+        hypotheses = self.decode(prediction.predictions[: len(rows)], tokenizer)
+        return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
+
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
+    ) -> list[Outcome]:
+        found = []
+        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)], tokenizer), strict=True):
+            chrf = sentence_chrf(text, row["target"])
+            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
+            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
+        return found
+
+    def decode(self, token_ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+        """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
+        token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
+        return [text.strip() for text in tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
+
+    @property
+    def main_metric(self) -> str:
+        return "chrf"
+
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        from ..baselines.text_to_text import text_to_text_baselines
+
+        pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
+        return text_to_text_baselines(self.args.bleu_tokenizer, pairs.pop("train"), pairs)
+
+    def example_line(self, row: Row) -> str:
+        return row["source"]
+
+    def neutral_example(self) -> Row:
+        return {"source": "a line of text", "target": ""}
+
+    def snippet(self, model_id: str, row: Row) -> str:
+        return self.loading_code(model_id) + (
+            f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
+            "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
+        )
+
+    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+        beams = model.generation_config.num_beams
+        return [
+            f"BLEU (tokenizer {self.args.bleu_tokenizer}) and chrF are sacrebleu {version('sacrebleu')}'s on the "
+            f"untouched reference text; beam search with {beams} beam{'' if beams == 1 else 's'}. "
+            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the cross-entropy in nats by token."
+        ]
+
+    @classmethod
+    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
+        encoded = encode_lines(saved.tokenizer, inputs).to(saved.model.device)
+        generated = saved.model.generate(**encoded, **generation_limits(options))
+        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+
+
+def _is_parallel_part(path: str) -> bool:
+    """Whether a file is named like one side of a parallel corpus, `train.en` or `train.en.gz`: by a language code."""
+    suffix = file_format(path)
+    return 3 <= len(suffix) <= 4 and suffix[1:].isalpha() and suffix not in (".tsv", ".csv")
