@@ -25,6 +25,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
+from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
@@ -33,10 +34,11 @@ from .modeling_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
     has_hooks,
-    is_padding_mask,
     make_norm,
 )
-from .padding import packed_documents, pool
+from .padding import is_padding_mask, packed_documents, pool, positions_of_real_tokens
+
+logger = logging.get_logger(__name__)
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 CHUNK_ROWS = 256  # of logits at a time on a CPU: with fewer the products are slower, with more nothing is faster
@@ -232,9 +234,14 @@ def keep_positions(
     return hidden_states[:, -logits_to_keep:]
 
 
-def ask_for_last_real_token(inputs: dict[str, Any]) -> None:
+def ask_for_last_real_token(inputs: dict[str, Any], mask: torch.Tensor, config: RoFormerLiteConfig) -> None:
     """Change the arguments of `forward` for a prompt of `generate`, which reads the logits at the last place: these
     must be those of the last real token of each row, also where the user asks for all (0)."""
+    if "sliding_attention" in config.layer_types and inputs.get("past_key_values") and not bool(mask[:, -1].all()):
+        logger.warning_once(
+            "The windows of sliding layers count padding on the right as tokens, as a cache knows places alone; pad "
+            "prompts on the left, or give use_cache=False."
+        )
     kept = inputs.get("logits_to_keep", 1)
     inputs["logits_to_keep"] = kept if isinstance(kept, torch.Tensor) else max(kept, 1)
     inputs["count_real_tokens"] = True
@@ -317,14 +324,14 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
         if is_padding_mask(attention_mask):
             given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
             length = given.shape[1]
-            inputs["position_ids"] = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            inputs["position_ids"] = positions_of_real_tokens(attention_mask)[:, -length:]
             if length > 1:
                 if length < attention_mask.shape[1] and not bool(attention_mask[:, -length:].any(1).all()):
                     raise ValueError(
                         "prefill_chunk_size can't be combined with padding on the right; pad on the left."
                     )
                 inputs["attention_mask"] = attention_mask
-                ask_for_last_real_token(inputs)
+                ask_for_last_real_token(inputs, attention_mask, self.config)
         return inputs
 
     @can_return_tuple

@@ -35,7 +35,15 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_functions import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
 from .configuration_roformer_lite import RemoteCode, RoFormerLiteConfig
-from .padding import Documents, FlatTokens, find_documents, packed_documents, pool
+from .padding import (
+    Documents,
+    FlatTokens,
+    find_documents,
+    is_padding_mask,
+    packed_documents,
+    pool,
+    positions_of_real_tokens,
+)
 
 TAKE_MASKS = ("sdpa", "eager", "flex_attention")  # attention functions that take any mask beside the borders
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does not mask
@@ -102,7 +110,11 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the first rotary_dim channels of `(..., heads, head_dim)` by tables `(..., 1, rotary_dim)`."""
+    """Rotate the first rotary_dim channels of `(..., heads, head_dim)` by tables `(..., 1, rotary_dim)`.
+
+    Channels j and j + rotary_dim / 2, called x and y, become x cos - y sin and y cos + x sin. The minus is already in
+    the table of sines.
+    """
     rotary_dim = cos.shape[-1]
     if rotary_dim < states.shape[-1]:
         return torch.cat((rotate(states[..., :rotary_dim], cos, sin), states[..., rotary_dim:]), dim=-1)
@@ -214,7 +226,7 @@ class RoFormerLiteAttention(nn.Module):
         self.sliding_window = None
         if not is_cross_attention and config.layer_types[layer_idx] == "sliding_attention":
             # Attention functions count the token itself as part of the window, on both sides of it.
-            self.sliding_window = config.sliding_window + (not self.is_causal)
+            self.sliding_window = config.sliding_window + (0 if self.is_causal else 1)
         self.make_projections(config)
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
@@ -525,20 +537,18 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run the stack; the class describes the arguments and what comes back."""
-        given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
-        self._check_inputs(given, attention_mask, past_key_values, encoder_hidden_states, kwargs)
-        if token_type_ids is not None and not self.has_segments and not is_tracing(given) and token_type_ids.any():
-            raise ValueError("token_type_ids: this model has no segments (type_vocab_size=0); leave them out.")
+        given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
+        self._check_inputs(given, attention_mask, token_type_ids, past_key_values, encoder_hidden_states, kwargs)
         if position_ids is not None and position_ids.ndim == 1:
             position_ids = position_ids.unsqueeze(0)  # (1, L)
         if token_type_ids is not None:
             token_type_ids = token_type_ids.expand(given.shape[:2])
-        if kwargs.get("seq_idx") is not None and position_ids is None and kwargs.get("cu_seq_lens_q") is None:
+        packing = (attention_mask, position_ids, kwargs.get("cu_seq_lens_q"))  # what says who belongs together
+        if kwargs.get("seq_idx") is not None and packing[1:] == (None, None):
             raise ValueError("seq_idx alone does not tell documents apart here; give position_ids or cu_seq_lens_q.")
-        described = (attention_mask, position_ids, kwargs.get("cu_seq_lens_q"))
-        documents, past_key_values = self._find_documents(given, *described, past_key_values, use_cache, kwargs)
+        documents, past_key_values = self._find_documents(given, *packing, past_key_values, use_cache, kwargs)
         flat = None
         if documents is not None and not is_tracing(given) and self._may_be_flat(kwargs):
             # Neighbours of equal length are one call of sdpa; other functions need the caller's order.
@@ -559,29 +569,29 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         hidden_states = self.embeddings(input_ids, position_ids, token_type_ids, inputs_embeds, numbers)
 
         masks: dict[str, Any] = dict.fromkeys(self.layer_types)  # in a flat row the borders say it all
-        has_rows = flat is not None or is_tracing(given) or given.numel() > 0
-        if flat is None and has_rows:
+        has_tokens = flat is not None or is_tracing(given) or given.numel() > 0
+        if flat is None and has_tokens:
             masks = self._masks(hidden_states, attention_mask, documents, past_key_values, kwargs)
         cross_attention: dict[str, Any] = {}
-        if encoder_hidden_states is not None and has_rows:
+        if encoder_hidden_states is not None and has_tokens:
             source = (encoder_hidden_states, encoder_attention_mask, encoder_position_ids)
             encoder_hidden_states, cross_attention = self._cross_attention(
                 hidden_states, documents, flat, *source, past_key_values
             )
             borders = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # the decoder's
             cross_attention = {key: kwargs[key] for key in kwargs if key not in borders} | cross_attention
-        if has_rows:
-            tables = self._rotary_tables(hidden_states, position_ids)
-            for kind, layer in zip(self.layer_types, self.layers, strict=False):
-                hidden_states = layer(
-                    hidden_states,
-                    encoder_hidden_states,
-                    past_key_values=past_key_values,
-                    cross_attention=cross_attention,
-                    attention_mask=masks[kind],
-                    **tables[kind],
-                    **kwargs,
-                )
+        tables = self._rotary_tables(hidden_states, position_ids)
+        layers = self.layers if has_tokens else ()  # of which a user may have cut off the last
+        for kind, layer in zip(self.layer_types, layers, strict=False):
+            hidden_states = layer(
+                hidden_states,
+                encoder_hidden_states,
+                past_key_values=past_key_values,
+                cross_attention=cross_attention,
+                attention_mask=masks[kind],
+                **tables[kind],
+                **kwargs,
+            )
         if self.final_norm is not None:
             hidden_states = self.final_norm(hidden_states)
         if flat is not None:
@@ -591,13 +601,17 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             hidden_states = hidden_states.masked_fill(padding, 0.0)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(pool(hidden_states, "cls", packed_documents(given, *described), attention_mask))
+            pooled = self.pooler(pool(hidden_states, "cls", packed_documents(given, *packing), attention_mask))
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
         )
 
-    def _check_inputs(self, given: torch.Tensor, mask: Any, cache: Any, source: Any, kwargs: dict[str, Any]) -> None:
+    def _check_inputs(
+        self, given: torch.Tensor, mask: Any, token_type_ids: Any, cache: Any, source: Any, kwargs: dict[str, Any]
+    ) -> None:
         """Refuse what torch would take and compute something else from."""
+        if token_type_ids is not None and not self.has_segments and not is_tracing(given) and token_type_ids.any():
+            raise ValueError("token_type_ids: this model has no segments (type_vocab_size=0); leave them out.")
         if (source is not None) != self.has_cross_attention:
             verb = "needs" if self.has_cross_attention else "does not attend to"
             raise ValueError(f"add_cross_attention={self.has_cross_attention}: it {verb} encoder_hidden_states.")
@@ -647,7 +661,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """Positions of new tokens, counted over the real ones of a padding mask, else on from those in the cache."""
         length = given.shape[1]
         if is_padding_mask(attention_mask):
-            return ((attention_mask != 0).long().cumsum(1) - 1).clamp(min=0)[:, -length:]
+            return positions_of_real_tokens(attention_mask)[:, -length:]
         past = 0 if cache is None else cache.get_seq_length()
         return (torch.arange(length, device=given.device) + past).unsqueeze(0)
 
@@ -758,11 +772,6 @@ def has_hooks(module: nn.Module | None) -> bool:
     return module is not None and any(held and name.endswith("hooks") for name, held in vars(module).items())
 
 
-def is_padding_mask(attention_mask: Any) -> bool:
-    """Whether a mask is the ordinary `(B, L)` one, and not one prepared for the attention function."""
-    return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
-
-
 def _same_document(
     documents: torch.Tensor,
     key_documents: torch.Tensor | None = None,
@@ -786,10 +795,8 @@ def _same_document(
 def _check_mask(mask: torch.Tensor, shape: tuple[int, int], cache: Cache | None) -> None:
     """A padding mask has a column for each token, those in the cache included, and says which are real, no more."""
     if mask.ndim == 2:
-        past = 0 if cache is None or cache.is_compileable else cache.get_seq_length()
-        fits = len(mask) == shape[0] and (
-            mask.shape[1] == shape[1] if cache is None else mask.shape[1] >= past + shape[1]
-        )
+        past = 0 if cache is None else int(cache.get_seq_length())
+        fits = tuple(mask.shape) == (shape[0], past + shape[1])
         fits = fits and (not mask.is_floating_point() or bool(((mask == 0) | (mask == 1)).all()))
     else:
         fits = mask.ndim == 4 and (mask.is_floating_point() or mask.dtype == torch.bool)

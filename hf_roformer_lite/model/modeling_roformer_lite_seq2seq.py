@@ -15,7 +15,8 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 from .heads_roformer_lite import IGNORE_INDEX, LMHeadMixin, ask_for_last_real_token, check_shape, keep_positions
-from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, is_padding_mask
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .padding import is_padding_mask, positions_of_real_tokens
 
 logger = logging.get_logger(__name__)
 
@@ -171,10 +172,10 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         mask = kwargs.get("decoder_attention_mask")
         if is_padding_mask(mask):
             length = inputs["decoder_input_ids"].shape[1]
-            inputs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            inputs["decoder_position_ids"] = positions_of_real_tokens(mask)[:, -length:]
             if length > 1:
                 inputs["decoder_attention_mask"] = mask  # in place of a static cache's mask of four dimensions
-                ask_for_last_real_token(inputs)
+                ask_for_last_real_token(inputs, mask, self.config.decoder)
         return inputs
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:

@@ -8,10 +8,21 @@ a document, wherever its padding stands. (The idea is that of Zeng et al. 2022, 
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 from transformers.utils.import_utils import is_tracing
+
+
+def is_padding_mask(attention_mask: Any) -> bool:
+    """Whether a mask is the ordinary `(B, L)` one, and not one prepared for the attention function."""
+    return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
+
+
+def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The positions of a padded batch, `(B, L)`: how many real tokens come before each; 0 before the first."""
+    return ((attention_mask != 0).long().cumsum(1) - 1).clamp(min=0)
 
 
 @dataclass
@@ -34,14 +45,14 @@ class Documents:
             return FlatTokens(shape, [shape[1]] * shape[0], as_they_are, None, self.position_ids.reshape(1, -1))
         numbers = self.numbers.flatten()
         index = numbers.nonzero().squeeze(1)  # (N,)
-        lengths = torch.bincount(numbers[index] - 1, minlength=self.count)
+        owners = numbers[index] - 1  # (N,) the document of each token, from 0
+        lengths = torch.bincount(owners, minlength=self.count)
         if isinstance(order, str):
             order = lengths.argsort(descending=True, stable=True) if order == "length" else as_they_are
-        # Documents change places: token i of the flat row is the within[i]-th of its document.
-        starts, lengths = (lengths.cumsum(0) - lengths)[order], lengths[order]
-        within = torch.arange(len(index), device=device) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-        index = index[starts.repeat_interleave(lengths) + within]
-        return FlatTokens(shape, lengths.tolist(), order, index, self.position_ids.flatten()[index].unsqueeze(0))
+        places = torch.empty_like(order).scatter_(0, order, as_they_are)  # of the documents in the flat row
+        index = index[places[owners].argsort(stable=True)]
+        flat_positions = self.position_ids.flatten()[index].unsqueeze(0)
+        return FlatTokens(shape, lengths[order].tolist(), order, index, flat_positions)
 
 
 @dataclass
@@ -66,7 +77,8 @@ class FlatTokens:
         if self.index is None:
             return states.view(*self.shape, *states.shape[2:])
         padded = states.new_zeros(self.shape[0] * self.shape[1], *states.shape[2:])
-        return padded.index_copy(0, self.index.to(states.device), states[0]).view(*self.shape, *states.shape[2:])
+        padded.index_copy_(0, self.index.to(states.device), states[0])
+        return padded.view(*self.shape, *states.shape[2:])
 
     def documents(self) -> torch.Tensor:
         """The number in the batch, from 0, of the document that each token belongs to, `(1, N)`."""
@@ -118,7 +130,8 @@ def find_documents(
         numbers = torch.bucketize(places, borders[1:], right=True) + 1
         positions = places - borders[numbers - 1] if position_ids is None else position_ids
         return Documents(numbers, positions, len(borders) - 1, True)
-    if attention_mask is None and position_ids is None:
+    has_padding = attention_mask is not None and (is_traced or not bool(attention_mask.all()))
+    if not has_padding and position_ids is None:
         return Documents(rows, torch.arange(length, device=device).expand(shape), batch, False, is_full=True)
     is_real = (torch.ones(shape, device=device) if attention_mask is None else attention_mask.to(device)) != 0
     real_so_far = is_real.cumsum(1)
@@ -137,16 +150,15 @@ def find_documents(
     return Documents(numbers, position_ids, 0 if is_traced else int(starts.sum()), True)
 
 
-def pool(
-    states: torch.Tensor, how: str, tokens: FlatTokens | None, attention_mask: torch.Tensor | None
-) -> torch.Tensor:
+def pool(states: torch.Tensor, how: str, tokens: FlatTokens | None, attention_mask: Any) -> torch.Tensor:
     """One vector a document, `(documents, width)`, of restored states `(B, L, width)`.
 
     Args:
         states: `(B, L, width)`.
         how: `mean`, `cls` (the first real token) or `last` (the last one). A document without tokens gives zeros.
         tokens: The documents, in the order of the batch, where a row holds several; None: a row is a document.
-        attention_mask: `(B, L)`; read where `tokens` is None.
+        attention_mask: `(B, L)`, read where `tokens` is None; a mask prepared for the attention function says nothing
+            of padding.
     """
     if tokens is not None:
         lengths = torch.tensor(tokens.lengths, device=states.device, dtype=torch.long)
@@ -159,7 +171,7 @@ def pool(
         return flat[places] * (lengths > 0)[:, None]
     if not is_tracing(states) and not states.shape[1]:
         return states.sum(1)
-    if attention_mask is None or attention_mask.ndim != 2:
+    if not is_padding_mask(attention_mask):
         return states.mean(1) if how == "mean" else states[:, 0 if how == "cls" else -1]
     exact = torch.promote_types(states.dtype, torch.float32)  # half precision can't hold long sums
     real = (attention_mask[:, -states.shape[1] :].to(states.device) != 0).to(exact)  # (B, L)
@@ -171,18 +183,28 @@ def pool(
 
 def packed_documents(
     given: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     position_ids: torch.Tensor | None,
     cu_seq_lens: torch.Tensor | None,
 ) -> FlatTokens | None:
     """The documents of the input `given`, `(B, L, ...)`, in the order of the batch; None if each row is one, as it is
-    taken to be while a graph is traced, which can't have one row of output a document."""
+    taken to be beside a mask prepared for the attention function, and while a graph is traced, which can't have one
+    row of output a document."""
     if cu_seq_lens is not None and is_tracing(given):
         raise ValueError("cu_seq_lens_q: compiled as a whole, a model can't pool packed documents; give them as rows.")
-    if (position_ids is None and cu_seq_lens is None) or is_tracing(given):
+    says_more = attention_mask is not None and not is_padding_mask(attention_mask)
+    if (position_ids is None and cu_seq_lens is None) or says_more or is_tracing(given):
         return None
     documents = find_documents(tuple(given.shape[:2]), given.device, attention_mask, position_ids, cu_seq_lens)
     return documents.flatten() if documents.is_packed else None
 
 
-__all__ = ["Documents", "FlatTokens", "find_documents", "packed_documents", "pool"]
+__all__ = [
+    "Documents",
+    "FlatTokens",
+    "positions_of_real_tokens",
+    "find_documents",
+    "is_padding_mask",
+    "packed_documents",
+    "pool",
+]

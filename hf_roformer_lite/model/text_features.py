@@ -27,7 +27,7 @@ from .heads_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
-from .padding import packed_documents
+from .padding import is_padding_mask, packed_documents
 
 LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
 _LONGEST_WORD = 48  # bytes of a word that tell it from others
@@ -284,7 +284,9 @@ class RoFormerLiteTextScores(nn.Module):
             places = tokens.index  # packed, so that there is one
             documents = tokens.documents()[0]
         else:
-            real = torch.ones_like(input_ids) if attention_mask is None else attention_mask.to(input_ids.device)
+            real = (
+                attention_mask.to(input_ids.device) if is_padding_mask(attention_mask) else torch.ones_like(input_ids)
+            )
             places = places_where(real.flatten() != 0)
             documents = places // input_ids.shape[1]
         token_ids = input_ids.flatten()[places]

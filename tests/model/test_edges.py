@@ -38,6 +38,12 @@ def test_refused_in_place_of_wrong():
     right = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]])
     with pytest.raises(ValueError, match="prefill_chunk_size"):
         model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
+    cache = DynamicCache(config=model.config)
+    model(IDS, past_key_values=cache)
+    with pytest.raises(
+        ValueError, match="attention_mask"
+    ):  # too many columns: which are the new ones?
+        model(IDS[:, :1], attention_mask=torch.ones(2, 12), past_key_values=cache)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(IDS[:1], cu_seq_lens_q=torch.tensor([0, 2, 6]), past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="token_dropout_mask_id"):  # each token would know how many masks follow
@@ -55,6 +61,10 @@ def test_pooling():
     model = build(RoFormerLiteForSequenceClassification, stack_config(classifier_pooling="cls", num_labels=3))
     everything = torch.ones(1, 1, 6, 6, dtype=torch.bool)
     torch.testing.assert_close(model(IDS[:1], attention_mask=everything).logits, model(IDS[:1]).logits, **CLOSE)
+    prepared = everything.expand(2, 1, 6, 6)
+    for mask in (prepared, {"full_attention": prepared}):  # says nothing of padding, so that a row is one document
+        logits = model(IDS, attention_mask=mask, position_ids=torch.arange(6)[None]).logits
+        torch.testing.assert_close(logits, model(IDS).logits, **CLOSE)
     states = torch.full((1, 2000, 4), 60.0, dtype=torch.float16)  # whose sum half precision can't hold
     assert torch.equal(pool(states, "mean", None, torch.ones(1, 2000)), states[:, 0])
 

@@ -132,7 +132,7 @@ def test_flash_attention_gets_the_documents(name, ragged_input):
     for is_decoder in (False, True):
         expected = build(RoFormerLiteModel, stack_config(name, is_decoder=is_decoder))(**ragged_input, use_cache=False)
         model = build(RoFormerLiteModel, stack_config(name, is_decoder=is_decoder))
-        model.config._attn_implementation_internal = "flash_stand_in"
+        model.config._attn_implementation = "flash_stand_in"
         torch.testing.assert_close(model(**ragged_input, use_cache=False)[0], expected[0], **TOLERANCE)
 
 
