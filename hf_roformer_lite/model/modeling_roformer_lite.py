@@ -46,6 +46,13 @@ from .padding import (
 )
 
 TAKE_MASKS = ("sdpa", "eager", "flex_attention")  # attention functions that take any mask beside the borders
+# By the type of layer, and whether it is causal.
+MAKE_MASK = {
+    ("full_attention", False): create_bidirectional_mask,
+    ("full_attention", True): create_causal_mask,
+    ("sliding_attention", False): create_bidirectional_sliding_window_mask,
+    ("sliding_attention", True): create_sliding_window_causal_mask,
+}
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does not mask
 
 
@@ -169,19 +176,25 @@ class RoFormerLiteEmbeddings(nn.Module):
         if self.token_type_embeddings is not None:
             token_type_ids = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
             states = states + self.token_type_embeddings(token_type_ids)
-        if self.position_type == "learned":
-            try:
-                states = states + self.position_embeddings(position_ids)
-            except IndexError as error:  # on a CPU; torch does not say of which table
-                rows = self.position_embeddings.num_embeddings
-                raise ValueError(f"Texts are longer than max_position_embeddings={rows}; truncate them.") from error
-        elif self.position_type == "sinusoidal":
-            states = states + sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
+        elif token_type_ids is not None and not is_tracing(token_type_ids) and token_type_ids.any():
+            raise ValueError("token_type_ids: this model has no segments (type_vocab_size=0); leave them out.")
+        if self.position_type in ("learned", "sinusoidal"):
+            states = states + self._absolute_positions(position_ids, states)
         if self.norm is not None:
             states = self.norm(states)
         if self.training:
             states = self.dropout(states)
         return states if self.projection is None else self.projection(states)
+
+    def _absolute_positions(self, position_ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Vectors of positions, in the shape of the embedded tokens, `(B, L, embedding_size)`."""
+        if self.position_type == "sinusoidal":
+            return sinusoidal_positions(position_ids, states.shape[-1], states.dtype)
+        try:
+            return self.position_embeddings(position_ids)
+        except IndexError as error:  # on a CPU; torch does not say of which table
+            rows = self.position_embeddings.num_embeddings
+            raise ValueError(f"Texts are longer than max_position_embeddings={rows}; truncate them.") from error
 
     def _token_dropout(
         self, input_ids: torch.Tensor, documents: torch.Tensor | None, dtype: torch.dtype
@@ -249,8 +262,7 @@ class RoFormerLiteAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`(B, L, hidden)`, or a flat row `(1, N, hidden)`, to the same, and the probabilities `(B, heads, Lq, Lk)` if
-        the attention function returns them; the class describes the arguments."""
+        """`(B, L, hidden)` or `(1, N, hidden)` to the same, and probabilities `(B, heads, Lq, Lk)` if there are any."""
         query = self._split_heads(self.q_proj(hidden_states))  # (B, L, heads, head_dim)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
@@ -504,7 +516,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         # Read once: a field of a config of transformers takes microseconds, which is much beside a step of generation.
         self.layer_types, self.is_decoder = list(config.layer_types), config.is_decoder
         self.rotates_values, self.rotates_source = config.rotary_value, config.layer_style == "parallel_heads"
-        self.has_cross_attention, self.has_segments = config.add_cross_attention, config.type_vocab_size > 0
+        self.has_cross_attention = config.add_cross_attention
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -540,7 +552,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         given = input_ids if inputs_embeds is None else inputs_embeds  # (B, L) or (B, L, width)
-        self._check_inputs(given, attention_mask, token_type_ids, past_key_values, encoder_hidden_states, kwargs)
+        self._check_inputs(given, attention_mask, past_key_values, encoder_hidden_states, kwargs)
         if position_ids is not None and position_ids.ndim == 1:
             position_ids = position_ids.unsqueeze(0)  # (1, L)
         if token_type_ids is not None:
@@ -606,12 +618,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
         )
 
-    def _check_inputs(
-        self, given: torch.Tensor, mask: Any, token_type_ids: Any, cache: Any, source: Any, kwargs: dict[str, Any]
-    ) -> None:
+    def _check_inputs(self, given: torch.Tensor, mask: Any, cache: Any, source: Any, kwargs: dict[str, Any]) -> None:
         """Refuse what torch would take and compute something else from."""
-        if token_type_ids is not None and not self.has_segments and not is_tracing(given) and token_type_ids.any():
-            raise ValueError("token_type_ids: this model has no segments (type_vocab_size=0); leave them out.")
         if (source is not None) != self.has_cross_attention:
             verb = "needs" if self.has_cross_attention else "does not attend to"
             raise ValueError(f"add_cross_attention={self.has_cross_attention}: it {verb} encoder_hidden_states.")
@@ -688,14 +696,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 f"attn_implementation={config._attn_implementation!r} can't be combined with packed input and the "
                 "outputs of all layers; take sdpa or eager attention for them."
             )
-        full, sliding = create_causal_mask, create_sliding_window_causal_mask
-        if not self.is_decoder:
-            full, sliding = create_bidirectional_mask, create_bidirectional_sliding_window_mask
         masks = {}
         for kind in kinds:
-            make_mask, sees = full, None
+            make_mask, sees = MAKE_MASK["full_attention", self.is_decoder], None
             if kind == "sliding_attention" and documents is None:  # the cache's layers know their window
-                make_mask = sliding
+                make_mask = MAKE_MASK[kind, self.is_decoder]
             elif kind == "sliding_attention":  # counts real tokens, as in a flat row; if causal, the token itself too
                 counts = (documents.numbers != 0).cumsum(1)
                 sees = _same_document(documents.numbers, None, counts, config.sliding_window - self.is_decoder)
@@ -731,9 +736,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             options = flat.attention_kwargs(keys, hidden_states.device, self.config._attn_implementation)
             encoder_hidden_states, positions = keys.flatten(encoder_hidden_states), keys.position_ids
         else:
-            if isinstance(cache, EncoderDecoderCache) and not any(cache.is_updated.values()):
-                if any(cache.cross_attention_cache.is_sliding):  # `generate` gives it the decoder's windows
-                    cache.cross_attention_cache = DynamicCache()
+            is_new = isinstance(cache, EncoderDecoderCache) and not any(cache.is_updated.values())
+            if is_new and any(cache.cross_attention_cache.is_sliding):  # `generate` gives it the decoder's windows
+                cache.cross_attention_cache = DynamicCache()
             sees = None
             if documents is not None and documents.is_packed and source.is_packed:
                 sees = _same_document(documents.numbers, source.numbers)
@@ -794,12 +799,11 @@ def _same_document(
 
 def _check_mask(mask: torch.Tensor, shape: tuple[int, int], cache: Cache | None) -> None:
     """A padding mask has a column for each token, those in the cache included, and says which are real, no more."""
+    fits = mask.ndim == 4 and (mask.is_floating_point() or mask.dtype == torch.bool)
     if mask.ndim == 2:
         past = 0 if cache is None else int(cache.get_seq_length())
-        fits = tuple(mask.shape) == (shape[0], past + shape[1])
-        fits = fits and (not mask.is_floating_point() or bool(((mask == 0) | (mask == 1)).all()))
-    else:
-        fits = mask.ndim == 4 and (mask.is_floating_point() or mask.dtype == torch.bool)
+        says_no_more = not mask.is_floating_point() or bool(((mask == 0) | (mask == 1)).all())
+        fits = tuple(mask.shape) == (shape[0], past + shape[1]) and says_no_more
     if not fits:
         raise ValueError(
             f"attention_mask has shape {tuple(mask.shape)}; it must be (batch, length) = {shape}, longer by the "

@@ -111,9 +111,9 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         for flag in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, flag):
                 kwargs.setdefault(flag, True)  # else each stack's own config decides
+        kwargs["return_dict"] = True
         if encoder_outputs is None:
-            source = (input_ids, attention_mask, None, position_ids, inputs_embeds)
-            encoder_outputs = self.encoder(*source, return_dict=True, **kwargs)
+            encoder_outputs = self.encoder(input_ids, attention_mask, None, position_ids, inputs_embeds, **kwargs)
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         outputs = self.decoder(
@@ -121,7 +121,6 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             *(encoder_outputs.last_hidden_state, attention_mask, past_key_values),
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             encoder_position_ids=position_ids,
-            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(

@@ -51,8 +51,9 @@ class Documents:
             order = lengths.argsort(descending=True, stable=True) if order == "length" else as_they_are
         places = torch.empty_like(order).scatter_(0, order, as_they_are)  # of the documents in the flat row
         index = index[places[owners].argsort(stable=True)]
-        flat_positions = self.position_ids.flatten()[index].unsqueeze(0)
-        return FlatTokens(shape, lengths[order].tolist(), order, index, flat_positions)
+        return FlatTokens(
+            shape, lengths[order].tolist(), order, index, self.position_ids.flatten()[index].unsqueeze(0)
+        )
 
 
 @dataclass
@@ -77,8 +78,7 @@ class FlatTokens:
         if self.index is None:
             return states.view(*self.shape, *states.shape[2:])
         padded = states.new_zeros(self.shape[0] * self.shape[1], *states.shape[2:])
-        padded.index_copy_(0, self.index.to(states.device), states[0])
-        return padded.view(*self.shape, *states.shape[2:])
+        return padded.index_copy_(0, self.index.to(states.device), states[0]).view(*self.shape, *states.shape[2:])
 
     def documents(self) -> torch.Tensor:
         """The number in the batch, from 0, of the document that each token belongs to, `(1, N)`."""
@@ -114,22 +114,14 @@ def find_documents(
             (`DataCollatorWithFlattening`); `ValueError` beside a mask, and where they don't end with the last token.
     """
     batch, length = shape
-    is_traced = is_tracing(attention_mask if position_ids is None else position_ids)
-    rows = torch.arange(1, batch + 1, device=device)[:, None].expand(shape)
     if position_ids is not None:
         position_ids = position_ids.to(device).expand(shape)
     if cu_seq_lens is not None:
-        places, borders = torch.arange(batch * length, device=device).view(shape), cu_seq_lens.to(device, torch.long)
         if attention_mask is not None:
             raise ValueError("attention_mask can't be combined with cu_seq_lens_q: packed input has no padding.")
-        if not is_tracing(cu_seq_lens):
-            if borders[0] != 0 or borders[-1] != batch * length or bool((borders.diff() < 1).any()):
-                raise ValueError(
-                    f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, {batch * length}."
-                )
-        numbers = torch.bucketize(places, borders[1:], right=True) + 1
-        positions = places - borders[numbers - 1] if position_ids is None else position_ids
-        return Documents(numbers, positions, len(borders) - 1, True)
+        return _documents_between(cu_seq_lens.to(device, torch.long), shape, position_ids)
+    is_traced = is_tracing(attention_mask if position_ids is None else position_ids)
+    rows = torch.arange(1, batch + 1, device=device)[:, None].expand(shape)
     has_padding = attention_mask is not None and (is_traced or not bool(attention_mask.all()))
     if not has_padding and position_ids is None:
         return Documents(rows, torch.arange(length, device=device).expand(shape), batch, False, is_full=True)
@@ -148,6 +140,19 @@ def find_documents(
     starts[:, :1] |= ~is_real.any(1, keepdim=True)
     numbers = starts.flatten().cumsum(0).view(shape) * is_real
     return Documents(numbers, position_ids, 0 if is_traced else int(starts.sum()), True)
+
+
+def _documents_between(borders: torch.Tensor, shape: tuple[int, int], position_ids: torch.Tensor | None) -> Documents:
+    """The documents between `borders`, `(documents + 1,)`, in the flattened batch."""
+    places = torch.arange(shape[0] * shape[1], device=borders.device).view(shape)
+    if not is_tracing(borders):
+        if borders[0] != 0 or borders[-1] != places.numel() or bool((borders.diff() < 1).any()):
+            raise ValueError(
+                f"cu_seq_lens_q={borders.tolist()} must rise from 0 to the number of tokens, {places.numel()}."
+            )
+    numbers = torch.bucketize(places, borders[1:], right=True) + 1
+    positions = places - borders[numbers - 1] if position_ids is None else position_ids
+    return Documents(numbers, positions, len(borders) - 1, True)
 
 
 def pool(states: torch.Tensor, how: str, tokens: FlatTokens | None, attention_mask: Any) -> torch.Tensor:

@@ -40,9 +40,7 @@ def test_refused_in_place_of_wrong():
         model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
     cache = DynamicCache(config=model.config)
     model(IDS, past_key_values=cache)
-    with pytest.raises(
-        ValueError, match="attention_mask"
-    ):  # too many columns: which are the new ones?
+    with pytest.raises(ValueError, match="attention_mask"):  # too many columns: which are the new ones?
         model(IDS[:, :1], attention_mask=torch.ones(2, 12), past_key_values=cache)
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(IDS[:1], cu_seq_lens_q=torch.tensor([0, 2, 6]), past_key_values=DynamicCache())
