@@ -262,7 +262,7 @@ class RoFormerLiteAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`(B, L, hidden)` or `(1, N, hidden)` to the same, and probabilities `(B, heads, Lq, Lk)` if there are any."""
+        """`(B, L, hidden)` or `(1, N, hidden)` to the same, and probabilities `(B, heads, Lq, Lk)` if any."""
         query = self._split_heads(self.q_proj(hidden_states))  # (B, L, heads, head_dim)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
