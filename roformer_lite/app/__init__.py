@@ -1,6 +1,6 @@
 """A page in the browser on which a model is tried (`roformer-lite app`), made with Gradio.
 
-Gradio reports its use to its makers unless it is told not to. It is told here, before any module imports it.
+Gradio reports its use to its makers unless this variable forbids it before any module imports Gradio.
 """
 
 import os
