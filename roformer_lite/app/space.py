@@ -46,10 +46,10 @@ def write_space(name: str, out: str | Path, texts: Sequence[str] = ()) -> Path:
         texts: As for `Trial`.
 
     Raises:
-        InputError: when `out` exists or cannot be written, or the model cannot be loaded.
+        InputError: when `out` exists, or the model cannot be loaded.
     """
     target, title, is_directory = Path(out), " ".join(Path(name).resolve().name.split()), os.path.isdir(name)
-    if target.exists():
+    if os.path.exists(out):
         raise InputError(f"--space {out}: exists already; choose a new directory")
     predictor = Predictor.load(name, "cpu")  # a Space that can't load its model helps nobody
     with complete_directory(target, "the Space") as folder:

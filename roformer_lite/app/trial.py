@@ -16,7 +16,6 @@ from .explanations import attention_to, ngram_scores
 
 _MOST_CHARACTERS = 200_000  # that one click asks about; `predict` has no limit
 _MOST_LABELS, _MOST_NGRAMS, _MOST_TOKENS = 10, 8, 1024
-_SEED = 42  # the default of `predict`
 _EXAMPLES = {
     "classify": "It was better than I had expected, and far too long.",
     "tag": "Ann Lee met Bob in Rome on Monday.",
@@ -38,81 +37,86 @@ class Trial:
     def __init__(self, predictor: Predictor, texts: Sequence[str] = ()):
         self.predictor, self.saved, self.task = predictor, predictor.saved, predictor.task.name
         self.compares = self.task in ("embed", "rerank")
-        self.takes_pairs = bool(self.saved.settings.get("pairs")) or self.task == "rerank"
-        self.is_module = isinstance(self.saved.model, torch.nn.Module)  # and no exported graph
+        self.takes_pairs = self.task == "rerank" or bool(self.saved.settings.get("pairs"))
+        is_module = isinstance(self.saved.model, torch.nn.Module)  # and no exported graph
+        self.fills_masks = is_module and self.task == "mlm"
+        self.has_attention = is_module and self.saved.tokenizer.is_fast and not self.compares
         self.has_ngrams = self.task == "classify" and getattr(self.saved.model, "text_scores", None) is not None
-        example = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token)
-        self.texts = list(texts) or example.split("\n")
-        self._turn = threading.Lock()
-
-    @property
-    def examples(self) -> list[list[str]]:
-        """Texts for the boxes, a list for each example."""
+        default = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token).split("\n")
+        self.examples = [[text] for text in texts or default]  # of the boxes
         if self.compares:
-            return [[self.texts[0], "\n".join(self.texts[1:])]]
-        if self.takes_pairs:
-            return [[first, second or first] for first, _, second in (text.partition("\t") for text in self.texts)]
-        return [[text] for text in self.texts]
+            self.examples = [["\n".join(part) for part in ((texts or default)[:1], (texts or default)[1:])]]
+        elif self.takes_pairs:
+            self.examples = [(text.split("\t") * 2)[:2] for text in texts or default]
+        self._turn = threading.Lock()
 
     def boxes(self) -> list[Component]:
         """Where visitors write, with the first example in them."""
-        labels = ["Text"]
-        if self.compares:
-            labels = ["Query", "Texts, one a line"]
-        elif self.takes_pairs:
-            labels = ["First text", "Second text"]
-        first = zip(labels, self.examples[0], strict=True)
-        return [gradio.Textbox(value, label=label, lines=3, max_lines=12) for label, value in first]
+        labels = ["Query", "Texts, one a line"] if self.compares else ["First text", "Second text"]
+        named = zip(["Text"] if len(self.examples[0]) == 1 else labels, self.examples[0], strict=True)
+        return [gradio.Textbox(text, label=label, lines=3, max_lines=12) for label, text in named]
 
     def options(self) -> dict[str, Component]:
         """Options of `predict` that visitors may set, by their names."""
-        generation = getattr(self.saved.model, "generation_config", None)
         if self.task not in ("seq2seq", "causal"):
             return {}
-        limit = getattr(generation, "max_new_tokens", None) or getattr(generation, "max_length", None) or 128
-        limit = 50 if self.task == "causal" else min(limit, _MOST_TOKENS)
-        length = {"max_new_tokens": gradio.Slider(1, _MOST_TOKENS, limit, step=1, label="Most tokens")}
+        generation = getattr(self.saved.model, "generation_config", None)
+        saved = getattr(generation, "max_new_tokens", None) or getattr(generation, "max_length", None) or 128
+        length = 50 if self.task == "causal" else min(saved, _MOST_TOKENS)
+        options = {"max_new_tokens": gradio.Slider(1, _MOST_TOKENS, length, step=1, label="Most tokens")}
         if self.task == "causal":
-            return {**length, "temperature": gradio.Slider(0, 2, 0.8, label="Temperature", info="0: no sampling")}
-        beams = min(getattr(generation, "num_beams", None) or 1, 16)
-        return {**length, "beams": gradio.Slider(1, 16, beams, step=1, label="Beams of the search")}
+            options["temperature"] = gradio.Slider(0, 2, 0.8, label="Temperature", info="0: no sampling")
+        return options
 
     def outputs(self) -> list[Component]:
-        """Where the answer is shown."""
+        """Where the answer is shown, and after it the reasons: attention and n-grams, where the model has them."""
         if self.compares:
             return [
-                gradio.Dataframe(label="Nearest first", headers=["score", "text"], wrap=True, column_widths=["6em"])
+                gradio.Dataframe(label="Nearest first", headers=["score", "text"], column_widths=["6em"], wrap=True)
             ]
         if self.task == "classify":
             several = self.saved.model.config.problem_type == "multi_label_classification"
-            return [gradio.Label(label="Labels", show_heading=not several)]
-        if self.task == "tag":
-            return [gradio.HighlightedText(label="Tags", show_legend=True)]
-        text = gradio.Textbox(label="Answer", lines=3, buttons=["copy"])
-        if self.task != "mlm" or not self.is_module:
-            return [text]
-        return [text, gradio.Dataframe(label="Most probable", headers=["mask", "token", "probability"])]
+            shown = gradio.Label(label="Answer", show_heading=not several)
+        elif self.task == "tag":
+            shown = gradio.HighlightedText(label="Answer", show_legend=True)
+        elif self.fills_masks:
+            shown = gradio.Dataframe(label="Most probable", headers=["mask", "token", "probability"])
+        else:
+            shown = gradio.Textbox(label="Answer", lines=3, buttons=["copy"])
+        attention = gradio.HighlightedText(label="Where the model looked: attention of the last layer", min_width=320)
+        ngrams = gradio.Dataframe(label="Strongest n-grams, by what they add to the label", min_width=320)
+        return [shown, *[attention] * self.has_attention, *[ngrams] * self.has_ngrams]
 
     def show(self, given: list[str], options: dict[str, Any]) -> list[Any]:
         """The values of `outputs` for the texts in the boxes."""
         if self.compares:
             return [self._rank(given[0], lines_of(given[1]))]
-        if self.task == "classify":
-            return [self._scores(given)]
+        model, tokenizer, config = self.saved.model, self.saved.tokenizer, self.saved.model.config
+        labels = min(config.num_labels, _MOST_LABELS) if self.task == "classify" else 1
+        options = {"top_k": labels} if labels > 1 else options
         (answer,) = self.answer([given if self.takes_pairs else given[0]], options)
-        if self.task == "tag":
-            return [entities(answer.line, "" if self.saved.settings.get("unit") == "characters" else " ")]
-        if self.task != "mlm" or not self.is_module:
-            return [answer.columns["prediction"]]
+        values: list[Any] = [next(iter(answer.columns.values()))]
+        if labels > 1:
+            columns = answer.columns
+            values = [{columns[f"label_{n}"]: columns[f"score_{n}"] for n in range(1, labels + 1)}]
+        elif self.task == "tag":
+            values = [entities(answer.line, "" if self.saved.settings.get("unit") == "characters" else " ")]
         with self._turn:
-            found = pipeline("fill-mask", model=self.saved.model, tokenizer=self.saved.tokenizer)(given[0])
-        masks = found if isinstance(found[0], list) else [found]  # candidates of one mask come alone
-        rows = [
-            [number, best["token_str"].strip() or "·", round(best["score"], 4)]
-            for number, candidates in enumerate(masks, 1)
-            for best in candidates
-        ]
-        return [answer.columns["prediction"], rows]
+            if self.fills_masks:
+                found = pipeline("fill-mask", model=model, tokenizer=tokenizer)(given[0])
+                masks = found if isinstance(found[0], list) else [found]  # candidates of one mask come alone
+                values = [[[n, one["token_str"], one["score"]] for n, mask in enumerate(masks, 1) for one in mask]]
+            if self.has_attention:
+                values.append(attention_to(model, tokenizer, given))
+            if self.has_ngrams:
+                label = max(values[0], key=values[0].get) if labels > 1 else config.id2label[0]
+                number = next(number for number, name in config.id2label.items() if name == label)
+                ids = tokenizer(*given, truncation=True, return_tensors="pt").to(model.device)["input_ids"][0]
+                added = ngram_scores(model.text_scores, ids, number)
+                strongest = sorted(added.items(), key=lambda pair: -abs(pair[1]))[:_MOST_NGRAMS]
+                data = [[name, round(value, 3)] for name, value in strongest]
+                values.append({"headers": ["n-gram", label], "data": data})
+        return values
 
     def answer(self, inputs: Sequence[str | list[str]], options: dict[str, Any] | None = None) -> list[Any]:
         """What `predict` answers to the same texts, or pairs of texts, with the same options.
@@ -131,40 +135,18 @@ class Trial:
         if options.get("temperature") == 0:
             options = {"max_new_tokens": options["max_new_tokens"], "greedy": True}
         with self._turn:
-            set_seed(_SEED)
+            set_seed(42)  # the default of `predict`
             return self.predictor.answer(inputs, 32, options)
-
-    def _scores(self, given: list[str]) -> dict[str, float] | float:
-        config, inputs = self.saved.model.config, [given if self.takes_pairs else given[0]]
-        if config.problem_type == "regression" or config.num_labels == 1:
-            return self.answer(inputs)[0].columns["value"]
-        count = min(config.num_labels, _MOST_LABELS)
-        found = self.answer(inputs, {"top_k": count})[0].columns
-        return {found[f"label_{place}"]: found[f"score_{place}"] for place in range(1, count + 1)}
 
     def _rank(self, query: str, others: list[str]) -> list[list[Any]]:
         """Texts by the scores of their pairs with a query, or by the cosines of embeddings, the highest first."""
         if self.takes_pairs:
             scores = [found.columns["score"] for found in self.answer([[query, text] for text in others])]
         else:
-            vectors = np.array([next(iter(found.columns.values())) for found in self.answer([query, *others])])
+            vectors = np.array([found.columns["embedding"] for found in self.answer([query, *others])])
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
             scores = (vectors[1:] @ vectors[0]).round(4).tolist()
         return sorted(map(list, zip(scores, others, strict=True)), key=lambda row: -row[0])
-
-    def attention(self, given: list[str]) -> list[tuple[str, float]]:
-        """See `attention_to`."""
-        with self._turn:
-            return attention_to(self.saved.model, self.saved.tokenizer, given)
-
-    def ngrams(self, given: list[str], label: str) -> dict[str, Any]:
-        """A table of the n-grams that change the logit of a label most; see `ngram_scores`."""
-        model = self.saved.model
-        ids = self.saved.tokenizer(*given, truncation=True, return_tensors="pt", verbose=False)["input_ids"][0]
-        number = next((number for number, name in model.config.id2label.items() if name == label), 0)
-        added = ngram_scores(model.text_scores, ids.to(model.device), number)
-        strongest = sorted(added.items(), key=lambda pair: -abs(pair[1]))[:_MOST_NGRAMS]
-        return {"headers": ["n-gram", label], "data": [[name, round(value, 3)] for name, value in strongest]}
 
 
 def lines_of(text: str) -> list[str]:

@@ -68,7 +68,10 @@ def main(argv: list[str]) -> None:
     if options.space is not None:
         from ..app.space import write_space
 
-        out = write_space(paths.dir, options.space, texts)
+        try:
+            out = write_space(paths.dir, options.space, texts)
+        except OSError as error:
+            raise InputError(f"--space {options.space}: cannot be written: {error}") from error
         print(f"{out}: try it with `python {out}/app.py`, publish it with `hf upload NAME {out} --repo-type space`")
         return
     from ..app.page import open_page
