@@ -98,7 +98,7 @@ def build_page(trial: Trial, title: str, description: str = "") -> gradio.Blocks
                     for box in boxes:
                         box.render()
                     ask = gradio.Button("Answer", variant="primary")
-                    gradio.Examples(trial.examples, boxes, label="Examples")
+                    gradio.Examples(trial.examples, boxes, label="Examples", visible=len(trial.examples) > 1)
                 with gradio.Column(elem_classes="answer"):
                     shown.render()
             with gradio.Row():
@@ -108,7 +108,7 @@ def build_page(trial: Trial, title: str, description: str = "") -> gradio.Blocks
             label = "Texts, one a line" + (", with a tab between the two of a pair" if trial.takes_pairs else "")
             lines = gradio.Textbox(label=label, lines=8, max_lines=20)
             ask_all = gradio.Button("Answer all", variant="primary")
-            table = gradio.Dataframe(label="Answers", wrap=True, max_chars=200)
+            table = gradio.Dataframe(label="Answers", headers=["answer", "text"], wrap=True, max_chars=200)
         with gradio.Accordion("Options", open=False, visible=bool(options)), gradio.Row():
             for option in options.values():
                 option.render()
@@ -123,13 +123,14 @@ def describe(trial: Trial, results: dict[str, Any]) -> str:
     """The labels of a model and the result of its test, or of its validation, as far as `results` tell it."""
     lines, config = [], trial.saved.model.config
     if trial.task in ("classify", "tag") and config.num_labels > 1:
-        tags = config.id2label.values()
+        tags = [tag for tag in config.id2label.values() if tag != "O" or trial.task == "classify"]
         names = list(dict.fromkeys(tag[2:] if tag[:2] in ("B-", "I-") else tag for tag in tags))
         more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
         lines.append("**Labels:** " + ", ".join(f"`{name}`" for name in names[:_SHOWN_LABELS]) + more)
     metric, measured, rows = results.get("main_metric"), results.get("metrics", {}), results.get("rows", {})
     for split in ("test", "validation"):
         if metric in measured.get(split, {}):
+            title = metric.replace("_", " ").capitalize()
             size = f", {rows[split]:,} examples" if split in rows else ""
-            return "\n\n".join([*lines, f"**{metric} on the {split} data:** {measured[split][metric]:.3f}{size}"])
+            return "\n\n".join([*lines, f"**{title} on the {split} data:** {measured[split][metric]:.3f}{size}"])
     return "\n\n".join(lines)

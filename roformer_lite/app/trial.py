@@ -72,7 +72,9 @@ class Trial:
         """Where the answer is shown, and after it the reasons: attention and n-grams, where the model has them."""
         if self.compares:
             return [
-                gradio.Dataframe(label="Nearest first", headers=["score", "text"], column_widths=["6em"], wrap=True)
+                gradio.Dataframe(
+                    label="Nearest first", headers=["score", "text"], column_widths=["25%", "75%"], wrap=True
+                )
             ]
         if self.task == "classify":
             several = self.saved.model.config.problem_type == "multi_label_classification"
@@ -105,7 +107,9 @@ class Trial:
             if self.fills_masks:
                 found = pipeline("fill-mask", model=model, tokenizer=tokenizer)(given[0])
                 masks = found if isinstance(found[0], list) else [found]  # candidates of one mask come alone
-                values = [[[n, one["token_str"], one["score"]] for n, mask in enumerate(masks, 1) for one in mask]]
+                values = [
+                    [[n, one["token_str"], round(one["score"], 4)] for n, mask in enumerate(masks, 1) for one in mask]
+                ]
             if self.has_attention:
                 values.append(attention_to(model, tokenizer, given))
             if self.has_ngrams:

@@ -161,7 +161,7 @@ def test_the_page(client, predicted):
     assert rows["headers"] == ["label", "score", "text"]
     assert [f"{label}\t{score:.4f}" for label, score, _ in rows["data"]] == predicted("classify", TEXTS)
     head = next(part["props"]["value"] for part in client.config["components"] if part["type"] == "markdown")
-    assert "`a`, `b`, `c`" in head and "**accuracy on the test data:** 0.812, 1,200 examples" in head
+    assert "`a`, `b`, `c`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
     assert client.config["analytics_enabled"] is False and client.src.startswith("http://127.0.0.1:")
 
 
