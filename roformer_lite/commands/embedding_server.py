@@ -80,14 +80,15 @@ class TextEmbedder:
         return vectors
 
 
-def new_application(name: str, is_alive: Callable[[], bool] = lambda: True) -> FastAPI:
+def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, lifespan: Any = None) -> FastAPI:
     """An application with `/health` and `/v1/models`, which refuses large bodies and models of another name.
 
     Args:
         name: Of the model.
         is_alive: What `/health` asks.
+        lifespan: What FastAPI enters before the first request, and leaves after the last. Default: nothing.
     """
-    application = FastAPI(title=name)
+    application = FastAPI(title=name, lifespan=lifespan)
 
     @application.middleware("http")
     async def limit_bodies(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -5,15 +5,18 @@ the classes of this package. Its handlers only ask a `ModelManager` for a model,
 """
 
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import ContinuousBatchingConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
-from transformers.cli.serving.utils import BaseHandler, GenerationState, Modality
+from transformers.cli.serving.utils import BaseHandler, CBWorkerDeadError, GenerationState, Modality
 
 from ..errors import InputError
 from .embedding_server import Text, new_application
@@ -97,8 +100,17 @@ def text_application(
     state = GenerationState(continuous_batching=batching is not None, cb_config=batching)
     parts = {"model_manager": _OneModel(name, model, tokenizer), "generation_state": state}
     completion, chat = CompletionHandler(**parts), ChatCompletionHandler(**parts)
-    application = new_application(name, state.is_cb_alive)
-    application.router.add_event_handler("shutdown", state.shutdown)
+
+    @asynccontextmanager
+    async def lifespan(application: FastAPI) -> AsyncIterator[None]:
+        yield
+        state.shutdown()
+
+    application = new_application(name, state.is_cb_alive, lifespan)
+
+    @application.exception_handler(CBWorkerDeadError)
+    async def report_end(request: Request, error: CBWorkerDeadError) -> Response:
+        return JSONResponse({"detail": str(error)}, 503)
 
     def body_of(request: TextRequest, field: str, used: int) -> dict[str, Any]:
         body, room = request.model_dump(exclude_none=True), _window(model) - used

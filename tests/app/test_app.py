@@ -145,7 +145,7 @@ def client(place):
 
         patch.setattr(socket.socket, "connect", socket.socket.connect)  # both are put back at the end
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
-        refuse_other_hosts(asked)
+        refuse_other_hosts(asked.append)
         page = open_page(str(save_model("classify", place / "classify")), TEXTS, "127.0.0.1", device="cpu", wait=False)
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()

@@ -71,7 +71,7 @@ def test_bad_requests(client):
     assert half.status_code == 422 and client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
 
 
-def test_other_models_and_options(model, tokenizer, tmp_path, capsys):
+def test_the_command_and_what_it_refuses(model, tokenizer, tmp_path, capsys, monkeypatch):
     for folder, part in (("encoder", model), ("labels", RoFormerLiteForSequenceClassification)):
         part = part if folder == "encoder" else build(part, stack_config(vocab_size=len(tokenizer)))
         part.save_pretrained(tmp_path / folder)
@@ -84,3 +84,11 @@ def test_other_models_and_options(model, tokenizer, tmp_path, capsys):
     ):
         assert main(["serve", str(tmp_path / options[0]), *options[1:]]) == 2
         assert message in capsys.readouterr().err
+    started: list[tuple] = []
+    monkeypatch.setattr("uvicorn.run", lambda application, **options: started.append((application, options)))
+    assert main(["serve", str(tmp_path / "encoder"), "--device", "cpu", "--dtype", "bfloat16", "--port", "8001"]) == 0
+    ((application, options),) = started
+    assert options == {"host": "localhost", "port": 8001, "log_level": "warning"}
+    with TestClient(application) as client:
+        answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": str(tmp_path / "encoder")}).json()
+    assert [np.linalg.norm(item["embedding"]) for item in answer["data"]] == pytest.approx([1] * 3, abs=1e-3)
