@@ -42,12 +42,13 @@ class Trial:
         self.fills_masks = is_module and self.task == "mlm"
         self.has_attention = is_module and self.saved.tokenizer.is_fast and not self.compares
         self.has_ngrams = self.task == "classify" and getattr(self.saved.model, "text_scores", None) is not None
-        default = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token).split("\n")
-        self.examples = [[text] for text in texts or default]  # of the boxes
+        default = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token)
+        texts = list(texts) or default.split("\n")
+        self.examples = [[text] for text in texts]  # values of the boxes
         if self.compares:
-            self.examples = [["\n".join(part) for part in ((texts or default)[:1], (texts or default)[1:])]]
+            self.examples = [[texts[0], "\n".join(texts[1:])]]
         elif self.takes_pairs:
-            self.examples = [(text.split("\t") * 2)[:2] for text in texts or default]
+            self.examples = [(text.split("\t") * 2)[:2] for text in texts]
         self._turn = threading.Lock()
 
     def boxes(self) -> list[Component]:
@@ -97,6 +98,9 @@ class Trial:
         labels = min(config.num_labels, _MOST_LABELS) if self.task == "classify" else 1
         options = {"top_k": labels} if labels > 1 else options
         (answer,) = self.answer([given if self.takes_pairs else given[0]], options)
+        if self.task in ("classify", "seq2seq"):  # which truncate a text
+            if len(tokenizer(*given, verbose=False)["input_ids"]) > tokenizer.model_max_length:
+                gradio.Warning(f"The model reads the first {tokenizer.model_max_length} tokens of this text.")
         values: list[Any] = [next(iter(answer.columns.values()))]
         if labels > 1:
             columns = answer.columns

@@ -59,6 +59,11 @@ def test_labels_and_numbers(trial_of, predicted):
     assert "{}\t{:.4f}".format(*next(iter(scores.items()))) == predicted("pairs", ["\t".join(PAIRS[0])])[0]
 
 
+def test_a_truncated_text_is_reported(trial_of):
+    with pytest.warns(UserWarning, match="reads the first 48 tokens"):
+        trial_of("classify").show(["fine " * 60], {})
+
+
 def test_entities(trial_of, predicted):
     """The tags of IOB2, what models give that do not keep to it, and tags that are no entities."""
     tags = ["B-PER", "I-PER", "B-PER", "O", "O", "I-LOC", "I-PER"]
