@@ -33,7 +33,7 @@ _README = """---
 ---
 
 A page to try a model, written by `roformer-lite app --space`. `hf_roformer_lite/` and `roformer_lite/` are the code of
-[hf_roformer_lite](https://www.apache.org/licenses/LICENSE-2.0) {version}, under the licence Apache-2.0.
+that package, version {version}, under the licence [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0).
 """
 
 
