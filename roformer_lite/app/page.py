@@ -1,198 +1,136 @@
-"""The page: one text with its answer and where the model looked, several texts with a table, and the options."""
+"""The page of one model: a text with its answer and the reasons, several texts with a table, and options."""
 
-import base64
-import csv
-import io
-import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio
-from gradio.components import Component
+import torch
+from transformers.utils.logging import disable_progress_bar
 
+from ..commands.predictor import Predictor
 from ..errors import InputError
-from .attention import AttentionMaps, attention_table
-from .options import given_options, option_fields
-from .trial import Trial
-from .views import VIEWS, View, lines_of
+from ..output_directory import RESULTS_FILE
+from ..saved_files import read_optional_object
+from .trial import Trial, lines_of
 
-CSS = """
-div.attention { overflow-x: auto; }
-table.attention { width: auto !important; font-size: 0.8rem; border: none !important; }
-table.attention th { font-weight: normal; white-space: pre; padding: 1px 4px; text-align: right; }
-table.attention tr, table.attention th, table.attention tr:first-child td { border: none !important; }
-table.attention th[scope=col] { vertical-align: bottom; padding: 4px 1px; }
-table.attention th[scope=col] span { writing-mode: vertical-rl; transform: rotate(180deg); }
-table.attention td { min-width: 1.4rem; height: 1.4rem; padding: 0; border: 1px solid rgba(128, 128, 128, 0.25); }
-"""
-_MEAN = "mean of all heads"
+# On a narrow screen the answer stands above the boxes, where a visitor sees it without scrolling.
+_CSS = "@media (max-width: 700px) { .answer { order: -1; } }"
+_SHOWN_LABELS = 30
 
 
-def build_page(trial: Trial, title: str, texts: str = "") -> gradio.Blocks:
-    """The page of one model. Its functions are also endpoints: `/answer`, `/attention` and `/table`.
+def open_page(
+    name: str,
+    texts: Sequence[str] = (),
+    host: str | None = None,
+    port: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    engine: str = "torch",
+    title: str | None = None,
+    wait: bool = True,
+) -> gradio.Blocks:
+    """Answer visitors until the process is ended. No link is shared, and nothing is reported to Gradio's makers.
 
     Args:
-        trial: The model.
-        title: Stands above it.
-        texts: What is compared, one text a line, with models that compare texts.
+        name: Directory of the model, or its name on the Hub.
+        texts: As for `Trial`.
+        host: Where to listen. Default: `GRADIO_SERVER_NAME`, which Spaces set, or 127.0.0.1.
+        port: Default: `GRADIO_SERVER_PORT`, or the first free one from 7860.
+        device, engine: As for `Predictor.load`.
+        dtype: Type of the weights. Default: as saved.
+        title: Stands above the page. Default: the last part of `name`.
+        wait: Whether to return only when the process is ended.
+
+    Raises:
+        InputError: when the model cannot be loaded, or the page cannot be opened at this address.
     """
-    view = VIEWS[trial.task.name](trial, texts)
-    with gradio.Blocks(title=title, analytics_enabled=False) as page:
-        gradio.Markdown(f"# {title}\n{trial.task.summary}")
-        with gradio.Tab("One text"):
-            with gradio.Row():
-                with gradio.Column():
-                    boxes = view.boxes()
-                    ask = gradio.Button("Answer", variant="primary")
-                with gradio.Column():
-                    outputs = view.outputs()
-            picture = _attention_part(trial) if trial.has_attention else None
-        with gradio.Tab("Several texts"):
-            several = _several_part(trial)
-        options = _options_part(view)
-        _connect_one(view, ask, boxes, options, outputs, picture)
-        _connect_several(view, several, options)
+    disable_progress_bar()  # of loading the weights
+    predictor = Predictor.load(name, device, engine=engine)
+    if dtype is not None:
+        predictor.saved.model.to(getattr(torch, dtype))
+    trial, results = Trial(predictor, texts), read_optional_object(name, RESULTS_FILE)
+    page = build_page(trial, title or Path(name).resolve().name, describe(trial, results))
+    try:
+        page.launch(
+            server_name=host,
+            server_port=port,
+            prevent_thread_lock=True,
+            show_error=True,  # visitors read what is wrong with their text
+            max_file_size=1,  # byte: the page needs no files
+            css=_CSS,
+            theme=gradio.themes.Default(),  # whose fonts come with Gradio
+            share=False,
+            ssr_mode=False,  # a second server, of Node
+            footer_links=["api"],
+            run_history=False,  # else the browser keeps what its visitor wrote
+            quiet=True,
+        )
+    except OSError as error:
+        raise InputError(f"no page can be opened there: {error}; choose another --port or --host") from error
+    print(f"{page.title}: {page.local_url}", flush=True)
+    if wait:
+        page.block_thread()
     return page
 
 
-@dataclass(frozen=True)
-class _Picture:
-    layer: gradio.Dropdown
-    head: gradio.Dropdown
-    table: gradio.HTML
+def build_page(trial: Trial, title: str, description: str = "") -> gradio.Blocks:
+    """The page of a model, with the endpoints `/answer` and `/table`; `description` is Markdown."""
+    boxes, (shown, *reasons), options = trial.boxes(), trial.outputs(), trial.options()
 
-
-@dataclass(frozen=True)
-class _Several:
-    lines: gradio.Textbox
-    ask: gradio.Button
-    table: gradio.Dataframe
-    link: gradio.HTML
-
-
-def _attention_part(trial: Trial) -> _Picture:
-    maps = trial.attention(["a", "a"] if trial.takes_pairs else "a", {"max_new_tokens": 1})
-    heads = max(kind.probabilities.shape[1] for kind in maps)
-    with gradio.Accordion("Where the model looked", open=False):
-        gradio.Markdown("A row is a token that looks; the darker a cell, the more it takes from the token above.")
-        with gradio.Row():
-            last = f"{maps[0].name}, layer {len(maps[0].probabilities)}"
-            layer = gradio.Dropdown(list(_layers(maps)), value=last, label="Attention")
-            head = gradio.Dropdown([_MEAN, *(f"head {number + 1}" for number in range(heads))], label="Head")
-        table = gradio.HTML()
-    return _Picture(layer, head, table)
-
-
-def _layers(maps: list[AttentionMaps]) -> dict[str, tuple[AttentionMaps, int]]:
-    """Every layer of every kind of attention, by the name that visitors choose."""
-    return {
-        f"{kind.name}, layer {layer + 1}": (kind, layer) for kind in maps for layer in range(len(kind.probabilities))
-    }
-
-
-def _several_part(trial: Trial) -> _Several:
-    columns = trial.task.answer_columns(trial.saved, {})
-    label = "Pairs of texts, one a line, with a tab between the two" if trial.takes_pairs else "Texts, one a line"
-    lines = gradio.Textbox(label=label, lines=8)
-    ask = gradio.Button("Answer all", variant="primary")
-    table = gradio.Dataframe(label="Answers", headers=["text", *columns], wrap=True, max_chars=200, interactive=False)
-    return _Several(lines, ask, table, gradio.HTML())
-
-
-def _options_part(view: View) -> list[Component]:
-    if not view.option_names:
-        return []
-    with gradio.Accordion("Options", open=False), gradio.Row():
-        return option_fields(view.trial.task.name, view.option_names)
-
-
-def _connect_one(
-    view: View,
-    ask: gradio.Button,
-    boxes: list[Component],
-    options: list[Component],
-    outputs: list[Component],
-    picture: _Picture | None,
-) -> None:
     def answer(*values: Any) -> Any:
-        texts = [text or "" for text in values[: len(boxes)]]
-        if not all(map(str.strip, texts)):
-            raise InputError("nothing to answer: a box is empty")
-        shown = view.show(texts, given_options(view.option_names, values[len(boxes) :]))
-        return shown if len(shown) > 1 else shown[0]
+        given = [text or "" for text in values[: len(boxes)]]
+        found = trial.show(given, dict(zip(options, values[len(boxes) :], strict=True)))
+        return found if reasons else found[0]
 
-    def look(layer: str, head: str, *values: Any) -> str:
-        texts = [text or "" for text in values[: len(boxes)]]
-        if not all(map(str.strip, texts)):
-            return ""
-        maps = _layers(
-            view.trial.attention(view.input_of(*texts), given_options(view.option_names, values[len(boxes) :]))
-        )
-        number = None if head == _MEAN else int(head.removeprefix("head ")) - 1
-        return attention_table(*maps[layer], number)
-
-    triggers = [ask.click, *(box.submit for box in boxes)]
-    answered = gradio.on(triggers, _on_page(answer), [*boxes, *options], outputs, api_name="answer")
-    if picture is not None:
-        asked = {"fn": _on_page(look), "inputs": [picture.layer, picture.head, *boxes, *options]}
-        answered.success(**asked, outputs=picture.table, api_name="attention")
-        choices = [picture.layer.change, picture.head.change]
-        gradio.on(choices, **asked, outputs=picture.table, api_visibility="private")
-
-
-def _connect_several(view: View, several: _Several, options: list[Component]) -> None:
-    def table(text: str, *values: Any) -> tuple[dict[str, Any], str]:
+    def answer_all(text: str, *values: Any) -> dict[str, Any]:
         lines = lines_of(text or "")
-        if not lines:
-            raise InputError("nothing to answer: there is no line with text")
-        cells = view.trial.table(lines, given_options(view.option_names, values))
-        headers, *rows = csv.reader(io.StringIO(cells, newline=""))
-        return {"headers": headers, "data": rows}, _download(cells)
+        answers = trial.answer(lines, dict(zip(options, values, strict=True)))
+        cells = [[" ".join(x) if isinstance(x, list) else x for x in found.columns.values()] for found in answers]
+        data = [[*row, line] for row, line in zip(cells, lines, strict=True)]
+        return {"headers": [*answers[0].columns, "text"], "data": data}
 
-    inputs, outputs = [several.lines, *options], [several.table, several.link]
-    several.ask.click(_on_page(table), inputs, outputs, api_name="table")
-
-
-def _download(cells: str) -> str:
-    """A link to a file that the page itself holds: nothing that visitors write is stored on the server."""
-    content = base64.b64encode(cells.encode()).decode()
-    return f'<a download="answers.csv" href="data:text/csv;charset=utf-8;base64,{content}">Download as .csv</a>'
-
-
-def _on_page(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell visitors what is wrong with their input, and what the package warns of."""
-
-    @wraps(function)
-    def call(*values: Any) -> Any:
-        try:
-            with _shown_warnings():
-                return function(*values)
-        except InputError as error:
-            raise gradio.Error(str(error), print_exception=False) from error
-
-    return call
-
-
-class _WarningsOnPage(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._thread = threading.get_ident()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:  # others are about the text of another visitor
-            gradio.Warning(record.getMessage())
+    with gradio.Blocks(title=title, analytics_enabled=False) as page:
+        gradio.Markdown(f"# {title}\n\n{description}")
+        with gradio.Tab("Query" if trial.compares else "One text"):
+            with gradio.Row():
+                with gradio.Column():
+                    for box in boxes:
+                        box.render()
+                    ask = gradio.Button("Answer", variant="primary")
+                    gradio.Examples(trial.examples, boxes, label="Examples", visible=len(trial.examples) > 1)
+                with gradio.Column(elem_classes="answer"):
+                    shown.render()
+            with gradio.Row():
+                for reason in reasons:
+                    reason.render()
+        with gradio.Tab("Several texts", visible=not trial.compares):
+            label = "Texts, one a line" + (", with a tab between the two of a pair" if trial.takes_pairs else "")
+            lines = gradio.Textbox(label=label, lines=8, max_lines=20)
+            ask_all = gradio.Button("Answer all", variant="primary")
+            table = gradio.Dataframe(label="Answers", headers=["answer", "text"], wrap=True, max_chars=200)
+        with gradio.Accordion("Options", open=False, visible=bool(options)), gradio.Row():
+            for option in options.values():
+                option.render()
+        inputs, outputs = [*boxes, *options.values()], [shown, *reasons]
+        gradio.on([ask.click, *(box.submit for box in boxes)], answer, inputs, outputs, api_name="answer")
+        page.load(answer, inputs, outputs, api_visibility="private")
+        ask_all.click(answer_all, [lines, *options.values()], table, api_name="table")
+    return page
 
 
-@contextmanager
-def _shown_warnings() -> Iterator[None]:
-    package = logging.getLogger("roformer_lite")
-    handler = _WarningsOnPage()
-    package.addHandler(handler)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
+def describe(trial: Trial, results: dict[str, Any]) -> str:
+    """The labels of a model and the result of its test, or of its validation, as far as `results` tell it."""
+    lines, config = [], trial.saved.model.config
+    if trial.task in ("classify", "tag") and config.num_labels > 1:
+        tags = [tag for tag in config.id2label.values() if tag != "O" or trial.task == "classify"]
+        names = list(dict.fromkeys(tag[2:] if tag[:2] in ("B-", "I-") else tag for tag in tags))
+        more = f" and {len(names) - _SHOWN_LABELS} more" if len(names) > _SHOWN_LABELS else ""
+        lines.append("**Labels:** " + ", ".join(f"`{name}`" for name in names[:_SHOWN_LABELS]) + more)
+    metric, measured, rows = results.get("main_metric"), results.get("metrics", {}), results.get("rows", {})
+    for split in ("test", "validation"):
+        if metric in measured.get(split, {}):
+            title = metric.replace("_", " ").capitalize()
+            size = f", {rows[split]:,} examples" if split in rows else ""
+            return "\n\n".join([*lines, f"**{title} on the {split} data:** {measured[split][metric]:.3f}{size}"])
+    return "\n\n".join(lines)

@@ -1,161 +1,180 @@
-"""What the page asks a model: the answers of `predict`, texts in order of their scores, and words behind a mask."""
+"""A saved model on a page: its boxes, by its task, and what they are answered with."""
 
-import io
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+import gradio
 import numpy as np
 import torch
-from transformers import set_seed
+from gradio.components import Component
+from transformers import pipeline, set_seed
 
-from ..commands.predict import SEED, AnsweringArguments
 from ..commands.predictor import Predictor
-from ..commands.tables import TableWriter
 from ..errors import InputError
-from ..training.tasks.answers import Answer, Input
-from ..training.tasks.sentence import PairTask
-from .attention import AttentionMaps, attention_maps
+from .explanations import attention_to, ngram_scores
 
-MOST_LINES = 1000  # that one click asks about; `predict` has no limit
-LONGEST_TEXT = 20_000  # characters
-_BATCH = 32  # as `predict`, so that what is drawn at random is the same
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token that may stand behind a mask.
-
-    Args:
-        mask: Number of the mask in the text, from 1.
-        token: The token as text; white space as a dot.
-        probability: Among all tokens that are text.
-    """
-
-    mask: int
-    token: str
-    probability: float
+_MOST_CHARACTERS = 200_000  # that one click asks about; `predict` has no limit
+_MOST_LABELS, _MOST_NGRAMS, _MOST_TOKENS = 10, 8, 1024
+_EXAMPLES = {
+    "classify": "It was better than I had expected, and far too long.",
+    "tag": "Ann Lee met Bob in Rome on Monday.",
+    "seq2seq": "the twenty-first of June 1987",
+    "causal": "Once upon a time",
+    "mlm": "It was a {mask} film.",
+}
+_COMPARED = "a film that I liked\nIt was a fine film.\nThe train is late.\nI enjoyed every minute."
 
 
 class Trial:
-    """A saved model that visitors of a page ask. Questions wait for each other: the model has one state, and so have
-    the random numbers.
+    """A saved model that visitors ask. They wait for each other: model and random numbers have one state.
 
     Args:
         predictor: As `roformer-lite predict` loads it.
+        texts: Examples; with a model that compares texts, a query and what it is compared with. Default: of ours.
     """
 
-    def __init__(self, predictor: Predictor):
-        self.predictor, self.task, self.saved = predictor, predictor.task, predictor.saved
+    def __init__(self, predictor: Predictor, texts: Sequence[str] = ()):
+        self.predictor, self.saved, self.task = predictor, predictor.saved, predictor.task.name
+        self.compares = self.task in ("embed", "rerank")
+        self.takes_pairs = self.task == "rerank" or bool(self.saved.settings.get("pairs"))
+        is_module = isinstance(self.saved.model, torch.nn.Module)  # and no exported graph
+        self.fills_masks = is_module and self.task == "mlm"
+        self.has_attention = is_module and self.saved.tokenizer.is_fast and not self.compares
+        self.has_ngrams = self.task == "classify" and getattr(self.saved.model, "text_scores", None) is not None
+        default = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token)
+        texts = list(texts) or default.split("\n")
+        self.examples = [[text] for text in texts]  # values of the boxes
+        if self.compares:
+            self.examples = [[texts[0], "\n".join(texts[1:])]]
+        elif self.takes_pairs:
+            self.examples = [(text.split("\t") * 2)[:2] for text in texts]
         self._turn = threading.Lock()
-        self._maps = lru_cache(maxsize=8)(self._compute_maps)  # the controls of a picture ask for the same maps again
-        self._vectors = lru_cache(maxsize=2)(self._compute_vectors)  # of the texts that are compared
 
-    @property
-    def takes_pairs(self) -> bool:
-        """Whether the model answers pairs of texts."""
-        return bool(self.saved.settings.get("pairs")) or issubclass(self.task, PairTask)
+    def boxes(self) -> list[Component]:
+        """Where visitors write, with the first example in them."""
+        labels = ["Query", "Texts, one a line"] if self.compares else ["First text", "Second text"]
+        named = zip(["Text"] if len(self.examples[0]) == 1 else labels, self.examples[0], strict=True)
+        return [gradio.Textbox(text, label=label, lines=3, max_lines=12) for label, text in named]
 
-    @property
-    def has_attention(self) -> bool:
-        """Whether attention can be shown: a model of torch computes, and no exported graph."""
-        return isinstance(self.saved.model, torch.nn.Module)
+    def options(self) -> dict[str, Component]:
+        """Options of `predict` that visitors may set, by their names."""
+        if self.task not in ("seq2seq", "causal"):
+            return {}
+        generation = getattr(self.saved.model, "generation_config", None)
+        saved = getattr(generation, "max_new_tokens", None) or getattr(generation, "max_length", None) or 128
+        length = 50 if self.task == "causal" else min(saved, _MOST_TOKENS)
+        options = {"max_new_tokens": gradio.Slider(1, _MOST_TOKENS, length, step=1, label="Most tokens")}
+        if self.task == "causal":
+            options["temperature"] = gradio.Slider(0, 2, 0.8, label="Temperature", info="0: no sampling")
+        return options
 
-    def answer(self, inputs: Sequence[Input], options: dict[str, Any] | None = None) -> list[Answer]:
-        """What `predict` answers to the same texts, with the same options.
-
-        Args:
-            inputs: Texts, or pairs of texts, whatever the task takes.
-            options: Of `predict` for this task, by their names.
-
-        Raises:
-            InputError: when an option has an impossible value, or there is more text than the page takes.
-        """
-        options = AnsweringArguments(**(options or {})).given
-        _check_size(inputs)
-        with self._turn:
-            set_seed(options.pop("seed", SEED))
-            return self.predictor.answer(inputs, _BATCH, options)
-
-    def table(self, lines: Sequence[str], options: dict[str, Any] | None = None) -> str:
-        """The answers to several texts as a .csv file: the column `text`, and behind it those of `predict`."""
-        stream = io.StringIO(newline="")
-        writer = TableWriter(stream, ".csv")
-        for line, answer in zip(lines, self.answer(lines, options), strict=True):
-            writer.write({"text": line, **answer.columns})
-        return stream.getvalue()
-
-    def rank(self, query: str, texts: Sequence[str]) -> list[tuple[str, float]]:
-        """Texts with their scores, the highest first: the score of the pair for models of pairs, otherwise the cosine.
-
-        Args:
-            query: What the texts are compared with.
-            texts: None of them empty.
-        """
-        if self.takes_pairs:
-            scores = [answer.columns["score"] for answer in self.answer([[query, text] for text in texts])]
+    def outputs(self) -> list[Component]:
+        """Where the answer is shown, and after it the reasons: attention and n-grams, where the model has them."""
+        if self.compares:
+            return [
+                gradio.Dataframe(
+                    label="Nearest first", headers=["score", "text"], column_widths=["25%", "75%"], wrap=True
+                )
+            ]
+        if self.task == "classify":
+            several = self.saved.model.config.problem_type == "multi_label_classification"
+            shown = gradio.Label(label="Answer", show_heading=not several)
+        elif self.task == "tag":
+            shown = gradio.HighlightedText(label="Answer", show_legend=True)
+        elif self.fills_masks:
+            shown = gradio.Dataframe(label="Most probable", headers=["mask", "token", "probability"])
         else:
-            scores = self._cosines(query, tuple(texts))
-        return sorted(zip(texts, scores, strict=True), key=lambda pair: -pair[1])
+            shown = gradio.Textbox(label="Answer", lines=3, buttons=["copy"])
+        attention = gradio.HighlightedText(label="Where the model looked: attention of the last layer", min_width=320)
+        ngrams = gradio.Dataframe(label="Strongest n-grams, by what they add to the label", min_width=320)
+        return [shown, *[attention] * self.has_attention, *[ngrams] * self.has_ngrams]
 
-    def _cosines(self, query: str, texts: tuple[str, ...]) -> list[float]:
-        others = self._vectors(texts)
-        (answer,) = self.answer([query])
-        own = next(iter(answer.columns.values()))
-        return [_cosine(own, other) for other in others]
+    def show(self, given: list[str], options: dict[str, Any]) -> list[Any]:
+        """The values of `outputs` for the texts in the boxes."""
+        if self.compares:
+            return [self._rank(given[0], lines_of(given[1]))]
+        model, tokenizer, config = self.saved.model, self.saved.tokenizer, self.saved.model.config
+        labels = min(config.num_labels, _MOST_LABELS) if self.task == "classify" else 1
+        options = {"top_k": labels} if labels > 1 else options
+        (answer,) = self.answer([given if self.takes_pairs else given[0]], options)
+        if self.task in ("classify", "seq2seq"):  # which truncate a text
+            if len(tokenizer(*given, verbose=False)["input_ids"]) > tokenizer.model_max_length:
+                gradio.Warning(f"The model reads the first {tokenizer.model_max_length} tokens of this text.")
+        values: list[Any] = [next(iter(answer.columns.values()))]
+        if labels > 1:
+            columns = answer.columns
+            values = [{columns[f"label_{n}"]: columns[f"score_{n}"] for n in range(1, labels + 1)}]
+        elif self.task == "tag":
+            values = [entities(answer.line, "" if self.saved.settings.get("unit") == "characters" else " ")]
+        with self._turn:
+            if self.fills_masks:
+                found = pipeline("fill-mask", model=model, tokenizer=tokenizer)(given[0])
+                masks = found if isinstance(found[0], list) else [found]  # candidates of one mask come alone
+                values = [
+                    [[n, one["token_str"], round(one["score"], 4)] for n, mask in enumerate(masks, 1) for one in mask]
+                ]
+            if self.has_attention:
+                values.append(attention_to(model, tokenizer, given))
+            if self.has_ngrams:
+                label = max(values[0], key=values[0].get) if labels > 1 else config.id2label[0]
+                number = next(number for number, name in config.id2label.items() if name == label)
+                ids = tokenizer(*given, truncation=True, return_tensors="pt").to(model.device)["input_ids"][0]
+                added = ngram_scores(model.text_scores, ids, number)
+                strongest = sorted(added.items(), key=lambda pair: -abs(pair[1]))[:_MOST_NGRAMS]
+                data = [[name, round(value, 3)] for name, value in strongest]
+                values.append({"headers": ["n-gram", label], "data": data})
+        return values
 
-    def _compute_vectors(self, texts: tuple[str, ...]) -> list[Any]:
-        return [next(iter(answer.columns.values())) for answer in self.answer(texts)]
-
-    def candidates(self, text: str, count: int = 5) -> list[Candidate]:
-        """The most probable tokens behind each mask of a text; the first of each is what `predict` fills in.
+    def answer(self, inputs: Sequence[str | list[str]], options: dict[str, Any] | None = None) -> list[Any]:
+        """What `predict` answers to the same texts, or pairs of texts, with the same options.
 
         Raises:
-            InputError: when there is no mask.
+            InputError: when a text is empty, or there is more than the page takes.
         """
-        _check_size([text])
-        tokenizer = self.saved.tokenizer
-        encoded = tokenizer(text, return_tensors="pt", verbose=False)
-        masks = (encoded["input_ids"][0] == tokenizer.mask_token_id).nonzero().flatten()
-        if not len(masks):
-            raise InputError(f"the text has no {tokenizer.mask_token}; write it where a word shall be found")
-        with self._turn, torch.inference_mode():
-            logits = self.saved.model(**encoded.to(self.saved.model.device)).logits[0, masks].float()  # (masks, vocab)
-            logits[:, tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
-            best = logits.softmax(-1).topk(count)
-        return [
-            Candidate(mask, tokenizer.decode([token]).strip() or "·", probability)
-            for mask, row in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True), 1)
-            for token, probability in zip(*row, strict=True)
-        ]
-
-    def attention(self, given: Input, options: dict[str, Any] | None = None) -> list[AttentionMaps]:
-        """Where the model looks while it reads `given`, and while it writes its answer; see `attention_maps`."""
-        _check_size([given])
-        parts = (given,) if isinstance(given, str) else tuple(given)
-        return self._maps(parts, tuple(sorted((options or {}).items())))
-
-    def _compute_maps(self, parts: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> list[AttentionMaps]:
-        given = AnsweringArguments(**dict(options)).given
+        texts = [text for given in inputs for text in ([given] if isinstance(given, str) else given)]
+        if not texts or not all(map(str.strip, texts)):
+            raise InputError("a box is empty; write a text into it")
+        size, options = sum(map(len, texts)), dict(options or {})
+        if size > _MOST_CHARACTERS:
+            raise InputError(
+                f"{size:,} characters; this page takes {_MOST_CHARACTERS:,}, `roformer-lite predict` more"
+            )
+        if options.get("temperature") == 0:
+            options = {"max_new_tokens": options["max_new_tokens"], "greedy": True}
         with self._turn:
-            set_seed(given.pop("seed", SEED))
-            return attention_maps(self.predictor, list(parts), given)
+            set_seed(42)  # the default of `predict`
+            return self.predictor.answer(inputs, 32, options)
+
+    def _rank(self, query: str, others: list[str]) -> list[list[Any]]:
+        """Texts by the scores of their pairs with a query, or by the cosines of embeddings, the highest first."""
+        if self.takes_pairs:
+            scores = [found.columns["score"] for found in self.answer([[query, text] for text in others])]
+        else:
+            vectors = np.array([found.columns["embedding"] for found in self.answer([query, *others])])
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+            scores = (vectors[1:] @ vectors[0]).round(4).tolist()
+        return sorted(map(list, zip(scores, others, strict=True)), key=lambda row: -row[0])
 
 
-def _check_size(inputs: Sequence[Input]) -> None:
-    if len(inputs) > MOST_LINES:
-        raise InputError(f"{len(inputs)} texts; this page takes {MOST_LINES} at once, and `roformer-lite predict` any")
-    longest = max((sum(map(len, given)) for given in inputs), default=0)
-    if longest > LONGEST_TEXT:
-        raise InputError(f"a text of {longest} characters; this page takes {LONGEST_TEXT}")
+def lines_of(text: str) -> list[str]:
+    """The lines of a box that are not empty."""
+    return [line for line in text.split("\n") if line.strip()]
 
 
-def _cosine(own: Any, other: Any) -> float:
-    """Of two vectors, which are lists or, if sparse, weights by their names; 0 where one has no direction."""
-    if isinstance(own, dict):
-        names = sorted({*own, *other})
-        own, other = ([vector.get(name, 0.0) for name in names] for vector in (own, other))
-    lengths = float(np.linalg.norm(own) * np.linalg.norm(other))
-    return round(float(np.dot(own, other)) / lengths, 4) if lengths else 0.0
+def entities(line: str, joiner: str) -> list[tuple[str, str | None]]:
+    """The parts of a sentence, each with the name of its entity, its tag, or None.
+
+    Args:
+        line: As `predict` writes it, `token/TAG token/TAG`. In IOB2, an `I-` that follows no entity of its name begins
+            one, as in the metrics.
+        joiner: What stands between two tokens.
+    """
+    parts: list[tuple[str, str | None]] = []
+    for token, _, tag in (pair.rpartition("/") for pair in line.split(" ")):
+        name = None if tag == "O" else tag[2:] if tag[:2] in ("B-", "I-") else tag
+        if parts and parts[-1][1] == name and (tag == "O" or tag.startswith("I-")):
+            parts[-1] = (parts[-1][0] + token + joiner, name)
+        else:
+            parts.append((token + joiner, name))
+    return parts

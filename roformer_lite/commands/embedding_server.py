@@ -1,37 +1,40 @@
-"""The server of encoders: `/v1/embeddings` as OpenAI's API has it, on FastAPI and uvicorn, behind the same guard."""
+"""The server of encoders, `/v1/embeddings` as OpenAI's API has it, and what the server of causal models shares."""
 
 import base64
 import threading
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError, check_number
+from ..errors import InputError
 from ..sentence_encoder import SentenceEncoder
-from .request_checks import BadRequest, RequestLimits, check_embedding_length
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
+MAX_BODY = 2**20  # bytes; more text than anyone types or a small model can take at once
+Text = Annotated[
+    str, Field(max_length=MAX_BODY)
+]  # with a limit, pydantic refuses half characters, which JSON may have
 _BATCH = 32  # texts of similar length that are computed together
 
 
-@dataclass
-class EmbeddingServerArguments:
-    """Options of `roformer-lite serve` for an encoder, named as those of transformers' server."""
+class EmbeddingRequest(BaseModel):
+    """What `/v1/embeddings` takes: one text or several, as text or as tokens."""
 
-    host: str = field(default="localhost", metadata={"help": "Where to listen."})
-    port: int = field(default=8000, metadata={"help": "Port to listen at."})
-    log_level: str = field(default="warning", metadata={"help": "What uvicorn logs: critical, warning, info …"})
-
-    def __post_init__(self):
-        check_number("port", self.port, at_least=1, at_most=65535)
-        levels = ("critical", "error", "warning", "info", "debug", "trace")
-        if self.log_level not in levels:
-            raise InputError(f"--log_level {self.log_level} is unknown; choose one of {', '.join(levels)}")
+    input: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[list[int]], Field(min_length=1, max_length=2048)]
+    )
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: None = None  # vectors are as wide as the model
 
 
 class TextEmbedder:
@@ -39,26 +42,28 @@ class TextEmbedder:
 
     Args:
         model: An encoder; its tokens are pooled as `classifier_pooling` says.
-        tokenizer: Of the model. Texts with more tokens than its `model_max_length` are refused.
+        tokenizer: That of the model. Texts with more tokens than its `model_max_length` are refused.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.encoder, self.tokenizer = SentenceEncoder(model).eval(), tokenizer
-        self.limits = RequestLimits(prompt_tokens=_longest(model, tokenizer), vocab_size=model.config.vocab_size)
+        config = model.config
+        learned = config.position_embedding_type == "learned"
+        self.longest = min(tokenizer.model_max_length, max(config.max_position_embeddings, 0 if learned else 1024))
         self._turn = threading.Lock()
 
     def encode(self, given: list[str] | list[list[int]]) -> list[list[int]]:
         """The tokens of texts; ids stay as they are.
 
         Raises:
-            BadRequest: when there are none, or too many.
+            InputError: when a text has none or too many, or the model does not have them.
         """
-        rows = [
-            self.tokenizer(text, truncation=False, verbose=False)["input_ids"] if isinstance(text, str) else text
-            for text in given
-        ]
+        rows = [self.tokenizer(row, verbose=False)["input_ids"] if isinstance(row, str) else row for row in given]
         for number, row in enumerate(rows):
-            check_embedding_length(number, row, self.limits)
+            if not 0 < len(row) <= self.longest:
+                raise InputError(f"input {number} has {len(row):,} tokens, and the model reads 1 to {self.longest:,}")
+            if not 0 <= min(row) <= max(row) < self.encoder.config.vocab_size:
+                raise InputError(f"input {number} has tokens beyond the model's {self.encoder.config.vocab_size:,}")
         return rows
 
     @torch.inference_mode()
@@ -70,36 +75,61 @@ class TextEmbedder:
             for start in range(0, len(order), _BATCH):
                 chosen = order[start : start + _BATCH]
                 batch = self.tokenizer.pad({"input_ids": [rows[i] for i in chosen]}, return_tensors="pt")
-                pooled = self.encoder(batch["input_ids"], batch["attention_mask"]).sentence_embedding
-                vectors[chosen] = torch.nn.functional.normalize(pooled.float()).numpy()
+                pooled = self.encoder(**batch.to(self.encoder.device)).sentence_embedding
+                vectors[chosen] = torch.nn.functional.normalize(pooled.float()).cpu().numpy()
         return vectors
 
 
-def embedding_application(embedder: TextEmbedder, name: str) -> "FastAPI":
-    """The application: `/v1/embeddings`, `/v1/models` and `/health`."""
-    from fastapi import FastAPI
+def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, lifespan: Any = None) -> FastAPI:
+    """An application with `/health` and `/v1/models`, which refuses large bodies and models of another name.
 
-    from .request_guard import RequestGuard
+    Args:
+        name: Of the model.
+        is_alive: What `/health` asks.
+        lifespan: What FastAPI enters before the first request, and leaves after the last. Default: nothing.
+    """
+    application = FastAPI(title=name, lifespan=lifespan)
 
-    application = FastAPI(title=name)
-    application.add_middleware(RequestGuard, limits=embedder.limits)
+    @application.middleware("http")
+    async def limit_bodies(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not (length.isdecimal() and int(length) <= MAX_BODY):
+            return JSONResponse({"detail": f"a body of at most {MAX_BODY:,} bytes is needed, with its length"}, 413)
+        return await call_next(request)
+
+    @application.exception_handler(InputError)
+    async def refuse(request: Request, error: InputError) -> Response:
+        return JSONResponse({"detail": str(error)}, 400)
+
+    @application.exception_handler(RequestValidationError)  # FastAPI's own repeats the input, which may not be JSON
+    async def refuse_fields(request: Request, error: RequestValidationError) -> Response:
+        found = [f"{'.'.join(map(str, one['loc'][1:])) or 'body'}: {one['msg']}" for one in error.errors()]
+        return JSONResponse({"detail": "; ".join(found)}, 422)
 
     @application.get("/health")
     def health() -> dict[str, str]:
+        if not is_alive():
+            raise HTTPException(503, "the worker has ended")
         return {"status": "ok"}
 
     @application.get("/v1/models")
     def models() -> dict[str, Any]:
         return {"object": "list", "data": [{"id": name, "object": "model"}]}
 
+    return application
+
+
+def embedding_application(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> FastAPI:
+    """The application of an encoder."""
+    application, embedder = new_application(name), TextEmbedder(model, tokenizer)
+
     @application.post("/v1/embeddings")
-    def embeddings(fields: dict[str, Any]) -> dict[str, Any]:
-        if fields.get("model") not in (None, name):
-            raise BadRequest(f"model {fields['model']!r}: this server has {name!r} alone")
-        given = fields["input"]
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        rows = embedder.encode([given] if is_one else given)
-        shape = _as_base64 if fields.get("encoding_format") == "base64" else np.ndarray.tolist
+    def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
+        if request.model not in (None, name):
+            raise InputError(f"model {request.model!r}: this server has {name!r} alone")
+        given = request.input
+        rows = embedder.encode([given] if isinstance(given, str) or isinstance(given[0], int) else given)
+        shape = _as_base64 if request.encoding_format == "base64" else np.ndarray.tolist
         data = [
             {"object": "embedding", "index": number, "embedding": shape(vector)}
             for number, vector in enumerate(embedder.embed(rows))
@@ -109,23 +139,6 @@ def embedding_application(embedder: TextEmbedder, name: str) -> "FastAPI":
         return {"object": "list", "data": data, "model": name, "usage": usage}
 
     return application
-
-
-def serve_embeddings(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, options: EmbeddingServerArguments
-) -> None:
-    """Answer requests until the process is ended."""
-    import uvicorn
-
-    application = embedding_application(TextEmbedder(model, tokenizer), name)
-    uvicorn.run(application, host=options.host, port=options.port, log_level=options.log_level)
-
-
-def _longest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    config = model.config
-    if config.position_embedding_type == "learned":
-        return min(tokenizer.model_max_length, config.max_position_embeddings)
-    return min(tokenizer.model_max_length, max(config.max_position_embeddings, 1024))
 
 
 def _as_base64(vector: np.ndarray) -> str:

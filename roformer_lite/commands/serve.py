@@ -1,113 +1,111 @@
-"""`roformer-lite serve`: transformers' own OpenAI-compatible server, with the models of this package in it.
+"""`roformer-lite serve`: OpenAI's requests over HTTP, text by a causal model, or vectors by an encoder."""
 
-`transformers serve` looks for a model's class in transformers' own namespace, even for remote code, and imports no
-plugin, so it does not find the classes of this package. This command puts the class there, checks the model, and
-starts the server behind a guard that refuses requests which would stop it. An encoder, for which transformers has no
-server, gets one that answers `/v1/embeddings`.
-"""
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
 
-import os
-import sys
-from importlib import import_module
-from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
-from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
-
-from ..errors import InputError
-from ..saved_files import find_file, read_object
-from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, try_tokenizer
-from ..sentence_encoder import check_sentence_modules
+from ..errors import InputError, check_number
 from .command_parser import CommandParser
-from .embedding_server import EmbeddingServerArguments, serve_embeddings
-from .request_checks import RequestLimits
 
-_ENCODERS = (RoFormerLiteModel, RoFormerLiteForMaskedLM)
+
+@dataclass
+class ServeArguments:
+    """Options of `roformer-lite serve`, named as those of `transformers serve`."""
+
+    host: str = field(default="localhost", metadata={"help": "Where to listen."})
+    port: int = field(default=8000, metadata={"help": "Port to listen at."})
+    device: str = field(default="auto", metadata={"help": "cpu, cuda, cuda:1 …; auto is cuda if there is one."})
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="auto", metadata={"help": "Type of the weights; auto is as saved."}
+    )
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = field(
+        default="warning", metadata={"help": "What is logged."}
+    )
+    continuous_batching: bool = field(
+        default=False, metadata={"help": "Causal models: compute requests together, with a paged cache."}
+    )
+    cb_block_size: int | None = field(default=None, metadata={"help": "Tokens in a block of that cache."})
+    cb_num_blocks: int | None = field(default=None, metadata={"help": "Blocks of that cache."})
+    cb_max_batch_tokens: int | None = field(default=None, metadata={"help": "Most tokens computed at once."})
+    cb_max_memory_percent: float | None = field(
+        default=None, metadata={"help": "Largest share of a GPU's memory for that cache, up to 1."}
+    )
+
+    def __post_init__(self):
+        check_number("port", self.port, at_least=1, at_most=65535)
+        for name in self.batching:
+            check_number(f"cb_{name}", self.batching[name], above=0)
+            if not self.continuous_batching:
+                raise InputError(f"--cb_{name} {self.batching[name]} has no effect without --continuous_batching")
+
+    @property
+    def batching(self) -> dict[str, float]:
+        """Fields of transformers' `ContinuousBatchingConfig`."""
+        names = ("block_size", "num_blocks", "max_batch_tokens", "max_memory_percent")
+        found = {name: getattr(self, f"cb_{name}") for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def main(argv: list[str]) -> None:
-    """Run `roformer-lite serve MODEL`, with every option of `transformers serve`.
+    """Run `roformer-lite serve MODEL`.
 
     Raises:
-        InputError: when what the server needs is not installed, or the model is damaged.
+        InputError: when what the server needs is not installed, or the model is damaged or of another kind.
     """
-    try:
-        from transformers.cli.transformers import app
-        from transformers.utils.import_utils import is_serve_available
-    except ImportError as error:
-        raise InputError(f"serving needs a transformers with `transformers serve`, such as 5.23: {error}") from error
-    if not is_serve_available():
-        raise InputError("serving needs its libraries: pip install 'hf_roformer_lite[serve]'")
-    # In `sys.modules`, where the server looks too: transformers replaces its own module there while it loads.
-    setattr(sys.modules["transformers"], RoFormerLiteForCausalLM.__name__, RoFormerLiteForCausalLM)
-    name = _model_argument(app, argv)
-    loaded = _load(name)
-    if loaded is not None and isinstance(loaded[0], _ENCODERS) and not loaded[0].config.is_decoder:
-        parser = CommandParser(
-            "serve",
-            "Answer /v1/embeddings with an encoder.",
-            [EmbeddingServerArguments],
-            MODEL="the model's directory",
-        )
-        check_sentence_modules(name)
-        serve_embeddings(*loaded, name, parser.parse(argv)[0])
-        return
-    _guard_requests(_limits_of(loaded, name))
-    app(["serve", *argv], prog_name="roformer-lite")
+    parser = CommandParser(
+        "serve",
+        "Answer OpenAI's requests over HTTP: /v1/completions and /v1/chat/completions by a causal model, with the "
+        "server of transformers, and /v1/embeddings by an encoder.",
+        [ServeArguments],
+        MODEL="the model's directory, or its name on the Hub",
+    )
+    options, paths = parser.parse(argv)
+    missing = [name for name in ("fastapi", "openai", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"serving needs {', '.join(missing)}: pip install 'hf_roformer_lite[serve]'")
+    serve(paths.model, options)
 
 
-def _model_argument(app: Any, argv: list[str]) -> str | None:
-    """MODEL as transformers' own parser finds it; None without one. A mistake is left to that parser to tell."""
-    if not hasattr(app, "commands"):  # an application of typer, which older versions have; newer ones have click's
-        from typer.main import get_command
+def serve(name: str, options: ServeArguments) -> None:
+    """Answer requests until the process is ended.
 
-        app = get_command(app)
-    context = app.commands["serve"].make_context("serve", list(argv), resilient_parsing=True)
-    return context.params.get("force_model")
+    Raises:
+        InputError: as in `main`.
+    """
+    import torch
+    import uvicorn
+    from transformers import ContinuousBatchingConfig
 
+    from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForMaskedLM
+    from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
-def _load(name: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | None:
-    """A model of this package with its tokenizer, both undamaged; None where transformers alone knows the model."""
-    config_file = None if name is None or "@" in name or ".gguf" in name else find_file(name, "config.json")
-    if name is not None and config_file is None and os.path.isdir(name):
-        raise InputError(f"no model can be loaded from {name}: it has no config.json")
-    if name is None or config_file is None or read_object(config_file).get("model_type") not in AUTO_CLASSES:
-        return None
+    from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, try_tokenizer
+    from ..sentence_encoder import check_sentence_modules
+    from .embedding_server import embedding_application
+    from .text_server import text_application
+
     config, tokenizer = load_config(name), load_tokenizer(name)
     if tokenizer is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     try_tokenizer(tokenizer, name)
-    return load_complete_model(name, config, model_class_of(config, name)), tokenizer
-
-
-def _limits_of(loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None, name: str | None) -> RequestLimits:
-    if loaded is None:
-        return RequestLimits()
-    model, tokenizer = loaded
-    if not isinstance(model, RoFormerLiteForCausalLM):
-        raise InputError(f"{name}: {type(model).__name__} has no server; `serve` needs a causal model or an encoder")
-    return RequestLimits.of(model, tokenizer)
-
-
-def _guard_requests(limits: RequestLimits) -> None:
-    """Put the guard around the application that transformers builds.
-
-    Raises:
-        InputError: when this version of transformers builds it in another way.
-    """
-    from .request_guard import RequestGuard
-
-    server = import_module("transformers.cli.serving.server")
-    build = getattr(server, "build_server", None)
-    if build is None:
-        raise InputError("this version of transformers serves in another way; use 5.23")
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        application = build(*args, **kwargs)
-        application.add_middleware(RequestGuard, limits=limits)
-        return application
-
-    server.build_server = guarded
+    model_class = model_class_of(config, name)
+    is_encoder = issubclass(model_class, (RoFormerLiteModel, RoFormerLiteForMaskedLM)) and not config.is_decoder
+    if not is_encoder and not model_class.__name__.endswith("ForCausalLM"):
+        raise InputError(f"{name}: {model_class.__name__} has no server; a causal model or an encoder is needed")
+    if is_encoder and options.continuous_batching:
+        raise InputError("--continuous_batching is for causal models, and this is an encoder; leave it out")
+    model = load_complete_model(name, config, model_class).eval()
+    if options.dtype != "auto":
+        model = model.to(getattr(torch, options.dtype))
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise InputError(f"--device {options.device} can't be used here: {error}") from error
+    if is_encoder:
+        check_sentence_modules(name)
+        application = embedding_application(model, tokenizer, name)
+    else:
+        batching = ContinuousBatchingConfig(**options.batching) if options.continuous_batching else None
+        application = text_application(model, tokenizer, name, batching)
+    uvicorn.run(application, host=options.host, port=options.port, log_level=options.log_level)

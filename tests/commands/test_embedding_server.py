@@ -1,22 +1,15 @@
-"""`serve` of an encoder: the vectors of the model over HTTP, and requests that are refused with the reason."""
-
-import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
+"""`serve` of an encoder: the vectors of the model as OpenAI's API has them, and requests that are refused."""
 
 import numpy as np
 import openai
 import pytest
 import torch
 from conftest import build, stack_config
+from fastapi.testclient import TestClient
 
 from hf_roformer_lite import RoFormerLiteForMaskedLM, RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
 from roformer_lite.cli import main
+from roformer_lite.commands.embedding_server import embedding_application
 from roformer_lite.sentence_encoder import SentenceEncoder
 
 TEXTS = ["a fine film", "far too long for what it says", "fine"]
@@ -28,89 +21,74 @@ def tokenizer() -> RoFormerLiteTokenizer:
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer, tmp_path_factory):
-    """Where a masked language model is saved, and its vectors of `TEXTS`."""
-    directory = tmp_path_factory.mktemp("encoder")
-    model = build(RoFormerLiteForMaskedLM, stack_config(vocab_size=len(tokenizer), classifier_pooling="cls"))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    with torch.no_grad():
-        vectors = [SentenceEncoder(model)(**tokenizer(text, return_tensors="pt"))[1][0] for text in TEXTS]
-    return directory, torch.nn.functional.normalize(torch.stack(vectors)).numpy()
+def model(tokenizer) -> RoFormerLiteForMaskedLM:
+    return build(RoFormerLiteForMaskedLM, stack_config(vocab_size=len(tokenizer), classifier_pooling="cls"))
 
 
 @pytest.fixture(scope="module")
-def url(encoder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(encoder[0]), "--host", "127.0.0.1"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen([*command, "--port", str(port)], env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60)
-                break
-            except urllib.error.URLError:
-                assert server.poll() is None, server.stderr.read()
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
+def client(model, tokenizer):
+    with TestClient(embedding_application(model, tokenizer, "encoder")) as client:
+        yield client
 
 
-def post(url: str, body: dict) -> tuple[int, dict]:
-    request = urllib.request.Request(
-        f"{url}/v1/embeddings", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
-def test_vectors(url, encoder, tokenizer):
+def test_vectors(client, model, tokenizer):
     """As lists, as tokens, and by OpenAI's client, which asks for base64."""
-    status, answer = post(url, {"input": TEXTS})
-    assert status == 200 and [item["index"] for item in answer["data"]] == [0, 1, 2]
-    np.testing.assert_allclose([item["embedding"] for item in answer["data"]], encoder[1], rtol=0, atol=1e-6)
+    with torch.no_grad():
+        pooled = [SentenceEncoder(model)(**tokenizer(text, return_tensors="pt"))[1][0] for text in TEXTS]
+    vectors = torch.nn.functional.normalize(torch.stack(pooled)).numpy()
+    answer = client.post("/v1/embeddings", json={"input": TEXTS}).json()
+    assert [item["index"] for item in answer["data"]] == [0, 1, 2]
+    np.testing.assert_allclose([item["embedding"] for item in answer["data"]], vectors, rtol=0, atol=1e-6)
     ids = tokenizer(TEXTS)["input_ids"]
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
-    assert post(url, {"input": ids})[1] == answer
-    assert post(url, {"input": TEXTS[1]})[1]["data"][0]["embedding"] == pytest.approx(encoder[1][1].tolist(), abs=1e-6)
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
-    (name,) = [model.id for model in client.models.list()]
-    found = client.embeddings.create(model=name, input=TEXTS).data
-    np.testing.assert_allclose([item.embedding for item in found], encoder[1], rtol=0, atol=1e-6)
+    assert client.post("/v1/embeddings", json={"input": ids}).json() == answer
+    for one in (TEXTS[1], ids[1]):
+        found = client.post("/v1/embeddings", json={"input": one}).json()["data"][0]["embedding"]
+        assert found == pytest.approx(vectors[1].tolist(), abs=1e-6)
+    others = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+    (name,) = [found.id for found in others.models.list()]
+    found = others.embeddings.create(model=name, input=TEXTS).data
+    np.testing.assert_allclose([item.embedding for item in found], vectors, rtol=0, atol=1e-6)
 
 
-def test_bad_requests(url):
+def test_bad_requests(client):
     for body, message in (
-        ({}, "input is missing"),
-        ({"input": []}, "1 to 2,048 texts"),
-        ({"input": ["a"] * 2049}, "1 to 2,048 texts"),
-        ({"input": ["a", 5]}, "input must be texts"),
-        ({"input": [[1, 10**6]]}, "input must be texts"),
-        ({"input": "\ud800"}, "no text"),
+        ({}, "input"),
+        ({"input": []}, "at least 1 item"),
+        ({"input": ["a"] * 2049}, "at most 2048 items"),
+        ({"input": ["a", 5]}, "input"),
+        ({"input": [[1, 10**6]]}, "tokens beyond the model's"),
+        ({"input": [[]]}, "input 0 has 0 tokens"),
         ({"input": "film " * 200}, "and the model reads 1 to 64"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "dimensions": 8}, "dimensions"),
-        ({"input": "a", "model": "other"}, "this server has"),
-        ({"input": "a" * 2_000_000}, "larger than"),
+        ({"input": "a", "model": "other"}, "this server has 'encoder' alone"),
+        ({"input": "a" * 2_000_000}, "at most 1,048,576 bytes"),
     ):
-        status, answer = post(url, body)
-        assert 400 <= status < 500 and message in answer["detail"], (body, answer)
-    assert post(url, {"input": "a"})[0] == 200
+        reply = client.post("/v1/embeddings", json=body)
+        assert 400 <= reply.status_code < 500 and message in str(reply.json()["detail"]), (message, reply.text)
+    half = client.post("/v1/embeddings", content=b'{"input": "\\ud800"}', headers={"Content-Type": "application/json"})
+    assert half.status_code == 422 and client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
 
 
-def test_other_models_and_options(encoder, tokenizer, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["serve", str(encoder[0]), "--continuous-batching"])
-    assert "unrecognized arguments: --continuous-batching" in capsys.readouterr().err
-    build(RoFormerLiteForSequenceClassification, stack_config(vocab_size=len(tokenizer))).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    assert main(["serve", str(tmp_path)]) == 2
-    assert "RoFormerLiteForSequenceClassification has no server" in capsys.readouterr().err
+def test_the_command_and_what_it_refuses(model, tokenizer, tmp_path, capsys, monkeypatch):
+    for folder, part in (("encoder", model), ("labels", RoFormerLiteForSequenceClassification)):
+        part = part if folder == "encoder" else build(part, stack_config(vocab_size=len(tokenizer)))
+        part.save_pretrained(tmp_path / folder)
+        tokenizer.save_pretrained(tmp_path / folder)
+    for options, message in (
+        (["encoder", "--continuous-batching"], "--continuous_batching is for causal models"),
+        (["encoder", "--cb-num-blocks", "4"], "--cb_num_blocks 4 has no effect without --continuous_batching"),
+        (["encoder", "--device", "cuda:77"], "--device cuda:77 can't be used here"),
+        (["labels"], "RoFormerLiteForSequenceClassification has no server"),
+    ):
+        assert main(["serve", str(tmp_path / options[0]), *options[1:]]) == 2
+        assert message in capsys.readouterr().err
+    started: list[tuple] = []
+    monkeypatch.setattr("uvicorn.run", lambda application, **options: started.append((application, options)))
+    assert main(["serve", str(tmp_path / "encoder"), "--device", "cpu", "--dtype", "bfloat16", "--port", "8001"]) == 0
+    ((application, options),) = started
+    assert options == {"host": "localhost", "port": 8001, "log_level": "warning"}
+    with TestClient(application) as client:
+        answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": str(tmp_path / "encoder")}).json()
+    assert [np.linalg.norm(item["embedding"]) for item in answer["data"]] == pytest.approx([1] * 3, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Serving: transformers' server and its continuous batching answer as `generate` does."""
+"""Serving of causal models: transformers' handlers and its continuous batching answer as `generate` does."""
 
 import json
 import os
@@ -12,13 +12,16 @@ import urllib.request
 import pytest
 import torch
 from conftest import VOCAB, build, stack_config
-from transformers import AutoTokenizer, ContinuousBatchingConfig, GenerationConfig, RoFormerForCausalLM
+from fastapi.testclient import TestClient
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, RoFormerForCausalLM
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteModel, RoFormerLiteTokenizer
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
+from roformer_lite.commands.text_server import text_application
 
 LINES = ["one two three four five six", "two four six eight ten", "three six nine twelve"] * 4
+TEMPLATE = "{% for message in messages %}{{ message.role + ' ' + message.content + ' ' }}{% endfor %}"
 
 
 @pytest.mark.slow
@@ -45,190 +48,144 @@ def test_is_causal_says_what_the_stack_is():
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A language model that can be said in RoFormer's terms as well, its tokenizer, and its copy for stock classes."""
-    folder = tmp_path_factory.mktemp("served")
+def tokenizer() -> RoFormerLiteTokenizer:
     tokenizer = RoFormerLiteTokenizer.train(LINES, vocab_size=300)
-    fields = {**EXPRESSIBLE, "lm_head_transform": True, "lm_head_bias": True, "vocab_size": len(tokenizer)}
-    model = build(RoFormerLiteForCausalLM, RoFormerLiteConfig.from_preset("tiny", **fields))
-    for kind in ("model", "stock"):
-        if kind == "model":
-            model.save_pretrained(folder / kind)
-            tokenizer.save_pretrained(folder / kind)
-        else:
-            assert main(["convert", str(folder / "model"), str(folder / kind), "--to", "roformer"]) == 0
-    return folder
-
-
-def answer_of(process: subprocess.Popen, port: int, model: str) -> str:
-    """The server's continuation of a prompt, once it listens."""
-    request = {"model": model, "prompt": "one two", "max_tokens": 8, "temperature": 0}
-    for _ in range(600):
-        try:
-            post = urllib.request.Request(
-                f"http://127.0.0.1:{port}/v1/completions",
-                json.dumps(request).encode(),
-                {"Content-Type": "application/json"},
-            )
-            with urllib.request.urlopen(post, timeout=120) as reply:
-                return json.load(reply)["choices"][0]["text"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(error.read().decode()) from error
-        except urllib.error.URLError:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.2)
-    raise AssertionError("the server never listened")
-
-
-@pytest.mark.parametrize(
-    "options", [[], ["--continuous-batching", "--cb-num-blocks", "16"]], ids=["plain", "batching"]
-)
-def test_server(saved, options, tmp_path):
-    model, tokenizer = (
-        RoFormerLiteForCausalLM.from_pretrained(saved / "model"),
-        AutoTokenizer.from_pretrained(saved / "model"),
-    )
-    prompt = tokenizer("one two", return_tensors="pt")
-    tokens = model.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
-    command += ["--host", "127.0.0.1", "--port", str(port), *options]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    try:
-        answer = answer_of(server, port, str(saved / "model"))
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
-    assert answer == tokenizer.decode(tokens, skip_special_tokens=True) != ""
-
-
-def test_servers_that_know_no_plugin(saved):
-    """A model that RoFormer can express, for whatever loads stock classes alone."""
-    code = (
-        "import sys, torch\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-        "model, tokenizer = (c.from_pretrained(sys.argv[1]) for c in (AutoModelForCausalLM, AutoTokenizer))\n"
-        "assert not any(name.startswith('hf_roformer_lite') for name in sys.modules)\n"
-        "print(type(model).__name__, model(**tokenizer('one two', return_tensors='pt')).logits.flatten().tolist())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(saved / "stock")], capture_output=True, text=True, cwd=saved
-    )
-    assert done.returncode == 0, done.stderr
-    name, logits = done.stdout.split(maxsplit=1)
-    prompt = AutoTokenizer.from_pretrained(saved / "model")("one two", return_tensors="pt")
-    expected = RoFormerLiteForCausalLM.from_pretrained(saved / "model")(**prompt).logits
-    assert name == RoFormerForCausalLM.__name__
-    torch.testing.assert_close(torch.tensor(json.loads(logits)), expected.flatten(), rtol=0, atol=1e-4)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
-def server(saved):
-    """Address and model of a server that answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved / "model"), "--device", "cpu"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    with open(saved / "server.log", "w") as log:
-        process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
-            break
-        except urllib.error.URLError:
-            assert process.poll() is None, (saved / "server.log").read_text()
-            time.sleep(0.2)
-    yield f"http://127.0.0.1:{port}", str(saved / "model")
-    process.terminate()
-    process.wait(timeout=60)
+def model(tokenizer) -> RoFormerLiteForCausalLM:
+    """A language model that can be expressed as RoFormer too."""
+    fields = {**EXPRESSIBLE, "lm_head_transform": True, "lm_head_bias": True, "vocab_size": len(tokenizer)}
+    return build(RoFormerLiteForCausalLM, RoFormerLiteConfig.from_preset("tiny", **fields))
 
 
-def post(server: tuple[str, str], path: str, body: bytes | dict) -> tuple[int, dict]:
-    """Status and content of the answer, which must come soon."""
-    url, model = server
-    if isinstance(body, dict):
-        body = json.dumps({"model": model, **body}).encode()
-    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+@pytest.fixture(scope="module")
+def saved(model, tokenizer, tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("served") / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
+def continuation(model, tokenizer, prompt: str, count: int = 8) -> str:
+    inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not prompt.startswith("user"))
+    tokens = model.generate(**inputs, max_new_tokens=count, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    return tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def client(model, tokenizer):
+    with TestClient(text_application(model, tokenizer, "story")) as client:
+        yield client
+
+
+def test_completions_and_chats(client, model, tokenizer):
+    """Short, of the default length, and as a stream."""
+    greedy = {"prompt": "one two", "temperature": 0}
+    short = client.post("/v1/completions", json={**greedy, "model": "story", "max_tokens": 8}).json()
+    text = short["choices"][0]["text"]
+    assert text == continuation(model, tokenizer, "one two") != "" and short["usage"]["completion_tokens"] == 8
+    whole = client.post("/v1/completions", json=greedy).json()
+    assert whole["usage"]["completion_tokens"] <= 1024 and whole["choices"][0]["text"].startswith(text)
+    stream = client.post("/v1/completions", json={**greedy, "max_tokens": 8, "stream": True}).text
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+    for content in ("one two", [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]):
+        messages = [{"role": "user", "content": content}]
+        chat = client.post("/v1/chat/completions", json={"messages": messages, "temperature": 0, "max_tokens": 8})
+        expected = continuation(model, tokenizer, "user one two ")
+        assert chat.json()["choices"][0]["message"]["content"] == expected, chat.json()
+    assert client.get("/v1/models").json()["data"][0]["id"] == "story" and client.get("/health").status_code == 200
+
+
+USER = {"role": "user", "content": "a"}
 BAD_REQUESTS = {
-    "no JSON": ("/v1/completions", b"{", "not JSON"),
-    "no object": ("/v1/completions", b"[1]", "JSON object"),
-    "deep": ("/v1/completions", b"[" * 100_000, "not JSON"),
-    "NaN": ("/v1/completions", b'{"prompt": "a", "temperature": NaN}', "NaN"),
-    "no prompt": ("/v1/completions", {}, "prompt is missing"),
-    "a list": ("/v1/completions", {"prompt": ["a"]}, "prompt must be a text"),
-    "half a character": ("/v1/completions", b'{"prompt": "\\ud800"}', "no text"),
-    "endless": ("/v1/completions", {"prompt": "a", "max_tokens": 1_000_000_000}, "max_tokens 1,000,000,000"),
-    "negative": ("/v1/completions", {"prompt": "a", "max_tokens": -1}, "max_tokens must be"),
-    "words": ("/v1/completions", {"prompt": "a", "max_tokens": "many"}, "max_tokens must be"),
-    "long": ("/v1/completions", {"prompt": "one two " * 20_000}, "more tokens than the model reads"),
-    "huge": ("/v1/completions", {"prompt": "a" * 2_000_000}, "larger than"),
-    "temperature": ("/v1/completions", {"prompt": "a", "temperature": -1}, "temperature"),
-    "top_p": ("/v1/completions", {"prompt": "a", "top_p": "x"}, "top_p"),
-    "penalty": ("/v1/completions", {"prompt": "a", "frequency_penalty": -2}, "frequency_penalty"),
-    "seed": ("/v1/completions", {"prompt": "a", "seed": "x"}, "seed"),
-    "large seed": ("/v1/completions", {"prompt": "a", "seed": 2**80}, "seed"),
-    "stop": ("/v1/completions", {"prompt": "a", "stop": [1]}, "stop"),
-    "config": ("/v1/completions", {"prompt": "a", "generation_config": "{"}, "generation_config"),
-    "config that never ends": (
-        "/v1/completions",
-        {"prompt": "a", "generation_config": '{"max_length": 100000}'},
-        "max_length",
-    ),
-    "beams": ("/v1/completions", {"prompt": "a", "generation_config": '{"num_beams": 500}'}, "num_beams"),
-    "config of code": (
-        "/v1/completions",
-        {"prompt": "a", "generation_config": '{"compile_config": {}}'},
-        "cannot be set",
-    ),
-    "another model": ("/v1/completions", {"prompt": "a", "model": "other"}, "pinned"),
-    "model": ("/v1/completions", {"prompt": "a", "model": 5}, "model must be a text"),
-    "no messages": ("/v1/chat/completions", {}, "messages is missing"),
-    "empty": ("/v1/chat/completions", {"messages": []}, "messages must not be empty"),
-    "message": ("/v1/chat/completions", {"messages": ["a"]}, "messages must be a list of objects"),
-    "role": ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "role is missing"),
-    "part": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "part"),
-    "no template": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "chat_template"),
-    "bias": ("/v1/chat/completions", {"messages": [{"role": "user"}], "logit_bias": {"x": 1}}, "logit_bias"),
-    "input": ("/v1/responses", {"input": 5}, "input must be a text"),
-    "output": ("/v1/responses", {"input": "a", "max_output_tokens": 10**9}, "max_output_tokens"),
-    "load": ("/load_model", {"model": 5}, "model must be a text"),
-    "audio": ("/v1/audio/transcriptions", {}, "text alone"),
+    "no JSON": ("completions", b"{", "JSON"),
+    "no object": ("completions", b"[1]", "valid dict"),
+    "NaN": ("completions", b'{"prompt": "a", "temperature": NaN}', "finite"),
+    "no prompt": ("completions", {}, "prompt"),
+    "a list": ("completions", {"prompt": ["a"]}, "prompt"),
+    "half a character": ("completions", b'{"prompt": "\\ud800"}', "prompt"),
+    "endless": ("completions", {"prompt": "a", "max_tokens": 10**9}, "max_tokens 1,000,000,000 is too large"),
+    "negative": ("completions", {"prompt": "a", "max_tokens": -1}, "max_tokens"),
+    "long": ("completions", {"prompt": "one two " * 20_000}, "and the model reads 2,048 with its answer"),
+    "huge": ("completions", {"prompt": "a" * 2_000_000}, "at most 1,048,576 bytes"),
+    "temperature": ("completions", {"prompt": "a", "temperature": -1}, "temperature"),
+    "top_p": ("completions", {"prompt": "a", "top_p": "x"}, "top_p"),
+    "penalty": ("completions", {"prompt": "a", "frequency_penalty": -2}, "frequency_penalty"),
+    "seed": ("completions", {"prompt": "a", "seed": 2**80}, "seed"),
+    "config": ("completions", {"prompt": "a", "generation_config": '{"num_beams": 500}'}, "generation_config"),
+    "another model": ("completions", {"prompt": "a", "model": "other"}, "pinned"),
+    "unknown": ("completions", {"prompt": "a", "strange": 1}, "strange"),
+    "no messages": ("chat/completions", {"messages": []}, "messages"),
+    "role": ("chat/completions", {"messages": [{"content": "a"}]}, "role"),
+    "picture": ("chat/completions", {"messages": [{**USER, "content": [{"type": "image_url"}]}]}, "content"),
+    "long chat": ("chat/completions", {"messages": [{**USER, "content": "one two " * 20_000}]}, "with its answer"),
+    "tools": ("chat/completions", {"messages": [{**USER, "tool_calls": [1]}]}, "template"),
 }
 
 
-@pytest.mark.parametrize("case", BAD_REQUESTS)
-def test_bad_requests(case, server):
-    """Each is told what is wrong with it."""
-    path, body, message = BAD_REQUESTS[case]
-    status, answer = post(server, path, body)
-    assert 400 <= status < 500 and message in str(answer["detail"]), answer
+def test_bad_requests(client):
+    """Each is answered with what is wrong with it, and the server goes on."""
+    for case, (path, body, message) in BAD_REQUESTS.items():
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        reply = client.post(f"/v1/{path}", content=content, headers={"Content-Type": "application/json"})
+        assert 400 <= reply.status_code < 500 and message in str(reply.json()["detail"]), (case, reply.text)
+    assert client.post("/v1/completions", content=iter([b"{}"])).status_code == 413  # of unknown length
+    assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).status_code == 200
 
 
-def test_the_server_goes_on(server):
-    """After all of these, right requests are answered: short, of the default length, and as a stream."""
-    for path, body, _ in BAD_REQUESTS.values():
-        post(server, path, body)
-    greedy = {"prompt": "one two", "temperature": 0}
-    status, short = post(server, "/v1/completions", {**greedy, "max_tokens": 8, "stop": None})
-    assert status == 200 and short["usage"]["completion_tokens"] == 8
-    status, configured = post(server, "/v1/completions", {**greedy, "generation_config": '{"max_new_tokens": 8}'})
-    assert status == 200 and configured["choices"] == short["choices"]
-    status, whole = post(server, "/v1/completions", greedy)
-    assert status == 200 and whole["usage"]["completion_tokens"] <= 1024
-    url, model = server
-    request = json.dumps({"model": model, **greedy, "max_tokens": 8, "stream": True}).encode()
-    post_stream = urllib.request.Request(f"{url}/v1/completions", request, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(post_stream, timeout=60) as reply:
-        chunks = [json.loads(line[6:]) for line in reply.read().decode().splitlines() if line.startswith("data: {")]
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == short["choices"][0]["text"]
+def test_learned_positions_and_no_template(tokenizer):
+    """Prompt and answer share them, also where a request does not say how long the answer shall be."""
+    model = build(RoFormerLiteForCausalLM, stack_config("learned-typed", is_decoder=True, vocab_size=len(tokenizer)))
+    model.generation_config.eos_token_id = -1
+    plain = RoFormerLiteTokenizer.train(LINES, vocab_size=300)
+    with TestClient(text_application(model, plain, "small")) as client:
+        reply = client.post("/v1/completions", json={"prompt": "one two"}).json()
+        assert reply["usage"]["total_tokens"] == 64
+        reply = client.post("/v1/chat/completions", json={"messages": [USER]})
+        assert reply.status_code == 400 and "chat template" in reply.json()["detail"]
+
+
+@pytest.mark.slow
+def test_the_command(saved, model, tokenizer):
+    """In a process of its own, with continuous batching."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", saved, "--device", "cpu", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--continuous-batching", "--cb-num-blocks", "16"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    body = json.dumps({"model": saved, "prompt": "one two", "max_tokens": 8, "temperature": 0}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, headers)
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(request, timeout=120) as reply:
+                    answer = json.load(reply)["choices"][0]["text"]
+                break
+            except urllib.error.HTTPError as error:
+                raise AssertionError(error.read().decode()) from error
+            except urllib.error.URLError:
+                assert server.poll() is None, server.stderr.read()
+                time.sleep(0.2)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    assert answer == continuation(model, tokenizer, "one two") != ""
+
+
+def test_a_class_of_transformers_is_served_too(saved, model, tokenizer, tmp_path):
+    """A model that RoFormer can express, for other servers, and for ours."""
+    assert main(["convert", saved, str(tmp_path / "stock"), "--to", "roformer"]) == 0
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "stock")
+    assert type(stock) is RoFormerForCausalLM
+    inputs = tokenizer("one two", return_tensors="pt")
+    torch.testing.assert_close(stock(**inputs).logits, model(**inputs).logits, rtol=0, atol=1e-4)
+    with TestClient(text_application(stock, tokenizer, "stock")) as client:
+        reply = client.post("/v1/completions", json={"prompt": "one two", "temperature": 0, "max_tokens": 8}).json()
+    assert reply["choices"][0]["text"] == continuation(stock, tokenizer, "one two")

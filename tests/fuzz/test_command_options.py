@@ -113,7 +113,7 @@ def only_options(monkeypatch) -> None:
     def begin(*args, **kwargs):
         raise Begun
 
-    works = [(training, "train"), (Predictor, "load"), (saved_model, "load_model"), (serve, "serve_embeddings")]
+    works = [(training, "train"), (Predictor, "load"), (saved_model, "load_model"), (serve, "serve")]
     works += [(conversion, name) for name in ("convert_checkpoint", "export_checkpoint", "verify")]
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
