@@ -135,7 +135,7 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[t
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_losses_and_gradients(name, side):
     if side == "left" and name == "gpt2":
-        side = "holes"  # whose absolute positions are those of the columns either way
+        side = "holes"  # which go through as they are
     stock, free = pair(name)
     batch = batch_for(name, "left" if side == "left" else "right")
     if side == "holes":
@@ -148,7 +148,7 @@ def test_outputs_losses_and_gradients(name, side):
     torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
     torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
     if expected.logits.ndim == 3:
-        assert not found.logits[~real].any()
+        assert side == "holes" or not found.logits[~real].any()
     batch |= {"num_items_in_batch": torch.tensor(7)} if expected.logits.ndim == 3 and "tokens" not in name else {}
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
