@@ -213,12 +213,14 @@ class _Switch:
         if given is None or is_tracing(given):
             return forward(*args, **kwargs)
         try:
-            if not self._is_understood(module, inputs):
-                wants_attentions = inputs.get("output_attentions", getattr(module.config, "output_attentions", False))
-                _current.set(_Flat(attends_eagerly=bool(wants_attentions) and "eager" in self.previous.values()))
+            wants_attentions = inputs.get("output_attentions", getattr(module.config, "output_attentions", False))
+            if wants_attentions or not self._is_understood(module, inputs):
+                _current.set(_Flat(attends_eagerly=wants_attentions and "eager" in self.previous.values()))
             elif self.is_head(module) or module.base_model is module:
+                is_tuple = not inputs.get("return_dict", module.config.return_dict)
                 if (flat := self.flatten(module, inputs)) is not None:
-                    return self._run_flat(module, forward, flat, inputs)
+                    output = self._run_flat(module, forward, flat, inputs)
+                    return output.to_tuple() if is_tuple else output
             return forward(*args, **kwargs)
         except _NotUnderstood as error:
             if self.is_checking:
@@ -231,10 +233,9 @@ class _Switch:
 
     def _run_flat(self, module: nn.Module, forward: Callable, flat: _Flat, inputs: dict[str, Any]) -> Any:
         """The output `(B, L, ...)` of a model for the flat row `inputs`."""
-        is_tuple = not inputs.get("return_dict", module.config.return_dict)
         _current.set(flat)
         try:
-            output = forward(**{**inputs, "return_dict": True})
+            output = forward(**inputs)
         except Exception as error:
             if flat.masks or self.is_checking or isinstance(error, _NotUnderstood):
                 raise
@@ -252,8 +253,7 @@ class _Switch:
             fields["pooler_output"] = pool(module.pooler(states))
         if flat.makes_cache and hasattr(output, "past_key_values"):
             fields["past_key_values"] = NoCache()
-        output = type(output)(**fields)
-        return output.to_tuple() if is_tuple else output
+        return type(output)(**fields)
 
     def is_head(self, module: nn.Module) -> bool:
         """Whether it is a model with a head for each token, and not the base model within one."""
@@ -263,17 +263,11 @@ class _Switch:
         default = getattr(module.config.get_text_config(), "use_cache", False)
         return self.is_causal and bool(inputs.get("use_cache", default))
 
-    def _skips_logits(self, module: nn.Module, inputs: dict[str, Any]) -> bool:
-        is_wanted = self.skip_logits and (module.training or self.is_checking) and self.head in LANGUAGE_MODELS
-        return is_wanted and "labels" in inputs and bool(inputs.get("return_dict", module.config.return_dict))
-
     def _is_understood(self, module: nn.Module, inputs: dict[str, Any]) -> bool:
         """Whether a flat row of the input would give what it gives as it is."""
-        if not _is_switched(module) or getattr(module.config, "output_attentions", False):
+        others = [value for name, value in inputs.items() if name not in KNOWN]
+        if any(not isinstance(value, bool | int) or value for value in others) or not _is_switched(module):
             return False
-        for name, value in inputs.items():
-            if name not in KNOWN and (not isinstance(value, bool | int) or value):
-                return False
         mask, labels, is_head = inputs.get("attention_mask"), inputs.get("labels"), self.is_head(module)
         if labels is not None and mask is not None and labels.shape == mask.shape:
             is_padding = mask.to(labels.device) == 0
@@ -288,25 +282,29 @@ class _Switch:
         if not is_head and module.base_model is not module:
             return True  # the rest is for its base model to say
         shape = tuple(inputs.get("inputs_embeds", inputs.get("input_ids")).shape[:2])
-        if is_head and labels is not None and tuple(labels.shape) != shape or not all(shape):
-            return False
-        if is_head and self.head in CAUSAL_HEADS and not (module.training or self.is_checking) and labels is None:
-            if self._wants_cache(module, inputs):
-                return False  # who calls it may go on from the cache
-        if "token_type_ids" in inputs and not getattr(module.config, "type_vocab_size", 0):
-            return False  # they say something else, such as what is an image
-        if (positions := inputs.get("position_ids")) is not None:
-            if tuple(positions.shape) not in (shape, (1, shape[1])):
-                return False
-        if "cu_seq_lens_q" in inputs and (mask is not None or positions is None):
+        positions, is_packed = inputs.get("position_ids"), "cu_seq_lens_q" in inputs
+        makes_cache = is_head and labels is None and not module.training and self._wants_cache(module, inputs)
+        if (
+            makes_cache
+            and not self.is_checking  # whoever calls it may go on from the cache
+            or is_head
+            and labels is not None
+            and tuple(labels.shape) != shape
+            or "token_type_ids" in inputs
+            and not getattr(module.config, "type_vocab_size", 0)  # such as: an image
+            or positions is not None
+            and tuple(positions.shape) not in (shape, (1, shape[1]))
+            or is_packed
+            and (mask is not None or positions is None)
+            or mask is not None
+            and tuple(mask.shape) != shape
+            or not all(shape)
+        ):
             return False
         if mask is None:
             return True
-        if tuple(mask.shape) != shape:
-            return False
         real = mask != 0
-        runs = real & ~F.pad(real[:, :-1], (1, 0))
-        if bool((runs.sum(1) != 1).any()):
+        if bool(((real & ~F.pad(real[:, :-1], (1, 0))).sum(1) != 1).any()):
             return False  # a row of padding alone, or padding between tokens, which counts in sliding windows
         # Under padding on the left, what another head reads at the first place is not ours to change.
         return is_head or self.is_causal or self.is_checking or bool(real[:, 0].all())
@@ -314,7 +312,7 @@ class _Switch:
     def flatten(self, module: nn.Module, inputs: dict[str, Any]) -> _Flat | None:
         """Make flat rows, `(1, N)`, of `inputs`, in place; None where nothing would be gained."""
         given, names = inputs.get("inputs_embeds", inputs.get("input_ids")), _parameters(type(module))
-        shape, device = tuple(given.shape[:2]), given.device
+        shape, config = tuple(given.shape[:2]), module.config.get_text_config()
         mask, positions, borders = (inputs.get(name) for name in ("attention_mask", "position_ids", "cu_seq_lens_q"))
         flat = _Flat(makes_cache=self._wants_cache(module, inputs))
         if positions is not None and mask is None and borders is None and self.is_causal and not flat.makes_cache:
@@ -322,21 +320,23 @@ class _Switch:
             begins = F.pad(positions.expand(shape).diff(dim=1) != 1, (1, 0), value=True)
             if int(begins.sum()) > shape[0]:
                 borders = F.pad(begins.flatten().nonzero().squeeze(1), (0, 1), value=begins.numel())
-        is_padded = mask is not None and not bool(mask.all())
-        skips = self.is_head(module) and self._skips_logits(module, inputs)
-        if not (is_padded or skips or borders is not None):
+        skips = self.is_head(module) and self.head in LANGUAGE_MODELS and "labels" in inputs
+        skips = skips and self.skip_logits and (module.training or self.is_checking)
+        skips = skips and bool(inputs.get("return_dict", module.config.return_dict))
+        if borders is None and not skips and (mask is None or bool(mask.all())):
             return None
-        packed_positions = None if borders is None else positions
-        flat.tokens = find_documents(shape, device, mask, packed_positions, borders).flatten("length")
         if positions is None:
-            positions = self.positions_of(module, mask, inputs.get("input_ids"), shape, device)
-        positions = positions.to(device).expand(shape)
-        flat_positions = flat.tokens.flatten(positions)
-        rope = str(getattr(module.config.get_text_config(), "rope_parameters", ""))
-        if ("dynamic" in rope or "longrope" in rope) and bool(positions.max() > flat_positions.max()):
+            columns = torch.arange(shape[1], device=given.device).expand(shape)
+            positions = self.positions_of(module, inputs, columns)
+        positions = positions.to(given.device).expand(shape)
+        packed = None if borders is None else positions
+        tokens = flat.tokens = find_documents(shape, given.device, mask, packed, borders).flatten("length")
+        inputs["position_ids"] = tokens.flatten(positions)
+        rope = str(getattr(config, "rope_parameters", ""))
+        if ("dynamic" in rope or "longrope" in rope) and bool(positions.max() > inputs["position_ids"].max()):
             return None  # frequencies depend on the last position, be it one of padding
         if "token_type_ids" in names and getattr(module.config, "type_vocab_size", 0):
-            inputs.setdefault("token_type_ids", torch.zeros(shape, dtype=torch.long, device=device))
+            inputs.setdefault("token_type_ids", torch.zeros_like(positions))
         embeddings = module.get_input_embeddings()
         if "input_ids" in inputs and module.training and hasattr(embeddings, "neftune_noise_alpha"):
             if not self.takes_embeddings:
@@ -344,36 +344,24 @@ class _Switch:
             inputs["inputs_embeds"] = embeddings(inputs.pop("input_ids"))  # noise is scaled by L
         for name in ("input_ids", "inputs_embeds", "token_type_ids", "labels"):
             if name in inputs:
-                inputs[name] = flat.tokens.flatten(inputs[name])
-        for name in PACKING:
+                inputs[name] = tokens.flatten(inputs[name])
+        # Without a mask, transformers takes a gap in the positions for another document.
+        inputs |= {"attention_mask": torch.ones_like(inputs["position_ids"]), "use_cache": False, "return_dict": True}
+        for name in PACKING + tuple({"position_ids", "attention_mask", "use_cache"} - set(names)):
             inputs.pop(name, None)
-        if "position_ids" in names:
-            inputs["position_ids"] = flat_positions
-        if "attention_mask" in names:  # without one, transformers takes a gap in the positions for another document
-            inputs["attention_mask"] = torch.ones_like(flat_positions)
-        if "use_cache" in names:
-            inputs["use_cache"] = False
         if "labels" in inputs:
             self._select(flat, inputs, skips)
         return flat
 
-    def positions_of(
-        self,
-        module: nn.Module,
-        mask: torch.Tensor | None,
-        input_ids: torch.Tensor | None,
-        shape: tuple[int, int],
-        device: torch.device,
-    ) -> torch.Tensor:
+    def positions_of(self, module: nn.Module, inputs: dict[str, Any], columns: torch.Tensor) -> torch.Tensor:
         """The positions `(B, L)` that a model gives a batch by itself: the columns, a count of the real tokens (OPT),
         or of the ids that are no padding, from `pad_token_id` + 1 (RoBERTa)."""
-        columns = torch.arange(shape[1], device=device).expand(shape)
         if self.positions == "ids":
             pad = module.config.pad_token_id
-            is_real = torch.ones_like(columns) if input_ids is None else (input_ids != pad).long()
+            is_real = (inputs["input_ids"] != pad).long() if "input_ids" in inputs else torch.ones_like(columns)
             return is_real.cumsum(1) * is_real + pad
-        if self.positions == "tokens" and mask is not None:
-            return ((mask != 0).long().cumsum(1) - 1).clamp(min=0)
+        if self.positions == "tokens" and "attention_mask" in inputs:
+            return ((inputs["attention_mask"] != 0).long().cumsum(1) - 1).clamp(min=0).to(columns.device)
         return columns
 
     def _select(self, flat: _Flat, inputs: dict[str, Any], skips: bool) -> None:
@@ -424,7 +412,9 @@ class _Switch:
                 reason = str(error).partition("\n")[0]
                 errors.append(f"it uses masks or positions in another way than for its attention ({reason}).")
                 continue
-            if worst <= limit and self._keeps_rows_apart(model.base_model, batches[0]):
+            if worst <= limit:
+                if not self._keeps_rows_apart(model.base_model, batches[0]):
+                    raise ValueError("tokens of different rows meet outside its attention.")
                 self.takes_embeddings = _takes_embeddings(model.base_model, batches[0], limit)
                 self.is_checking = False
                 return
@@ -434,8 +424,8 @@ class _Switch:
     def _keeps_rows_apart(self, base: nn.Module, batch: dict[str, torch.Tensor]) -> bool:
         """Whether a row in the middle of a flat row stays finite where all other tokens are NaN: a test that needs no
         tolerance, for half precision."""
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        kept = len(batch["input_ids"]) // 2
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        kept = len(ids) // 2
 
         def spoil(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
             is_other = _current.get().tokens.documents() != kept  # (1, N)
@@ -443,10 +433,10 @@ class _Switch:
 
         handle = base.get_input_embeddings().register_forward_hook(spoil)
         try:
-            states = base(**inputs, return_dict=True)[0]
+            states = base(input_ids=ids, attention_mask=mask, return_dict=True)[0]
         finally:
             handle.remove()
-        return bool(states[kept][inputs["attention_mask"][kept] != 0].isfinite().all())
+        return bool(states[kept][mask[kept] != 0].isfinite().all())
 
 
 def _is_switched(module: nn.Module) -> bool:
@@ -588,9 +578,9 @@ def _flat_attention(
         return attend(module, query, key, value, attention_mask, **kwargs)
     if kwargs.get("position_bias") is not None or attention_mask.dtype != torch.int32:
         raise _NotUnderstood("its attention adds a bias of positions to the scores.")
-    is_causal, window, *borders = attention_mask.tolist()
-    cu_seq_lens = torch.tensor(borders, dtype=torch.int32)
-    longest = max(after - before for before, after in zip(borders, borders[1:], strict=False))
+    is_causal, window = attention_mask[:2].tolist()
+    cu_seq_lens = attention_mask[2:]
+    longest = int(cu_seq_lens.diff().max())
     kwargs |= {"is_causal": bool(is_causal), "sliding_window": window or None}
     kwargs |= {"cu_seq_lens_q": cu_seq_lens, "cu_seq_lens_k": cu_seq_lens}
     kwargs |= {"max_length_q": longest, "max_length_k": longest}
