@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.auto import modeling_auto
@@ -165,10 +166,10 @@ class _Switch:
         if "forward" not in vars(model):  # what somebody put in its place may return anything
             self.head = type(model).__name__ if type(model).__name__ in LANGUAGE_MODELS | TOKEN_CLASSIFIERS else ""
         self.has_base = base is not model
-        self.previous = {"": model.config._attn_implementation}  # the field that transformers documents
-        for part in model.config.sub_configs:
-            self.previous[part] = getattr(getattr(model.config, part), "_attn_implementation", None)
-            self.previous[part] = self.previous[part] or self.previous[""]
+        whole = model.config._attn_implementation  # the field that transformers documents
+        parts = {name: getattr(model.config, name) for name in model.config.sub_configs}
+        self.previous = {name: getattr(part, "_attn_implementation", None) or whole for name, part in parts.items()}
+        self.previous[""] = whole
         modes = [(module, module.training) for module in model.modules()]
         model._padding_free = self
         model.eval()
@@ -283,23 +284,20 @@ class _Switch:
             return True  # the rest is for its base model to say
         shape = tuple(inputs.get("inputs_embeds", inputs.get("input_ids")).shape[:2])
         positions, is_packed = inputs.get("position_ids"), "cu_seq_lens_q" in inputs
-        makes_cache = is_head and labels is None and not module.training and self._wants_cache(module, inputs)
-        if (
-            makes_cache
-            and not self.is_checking  # whoever calls it may go on from the cache
-            or is_head
-            and labels is not None
-            and tuple(labels.shape) != shape
-            or "token_type_ids" in inputs
-            and not getattr(module.config, "type_vocab_size", 0)  # such as: an image
-            or positions is not None
-            and tuple(positions.shape) not in (shape, (1, shape[1]))
-            or is_packed
-            and (mask is not None or positions is None)
-            or mask is not None
-            and tuple(mask.shape) != shape
-            or not all(shape)
-        ):
+        if is_head and labels is None and not (module.training or self.is_checking):
+            if self._wants_cache(module, inputs):
+                return False  # whoever calls it may go on from the cache
+        fits = [
+            all(shape),
+            mask is None or tuple(mask.shape) == shape,
+            positions is None or tuple(positions.shape) in (shape, (1, shape[1])),
+            not is_packed or mask is None and positions is not None,
+            # Else they say something else than for the embeddings, such as what is an image.
+            "token_type_ids" not in inputs or bool(getattr(module.config, "type_vocab_size", 0)),
+            not is_head or labels is None or tuple(labels.shape) == shape,
+            not is_head or labels is None or module.loss_function in LOSS_MAPPING.values(),  # which see no rows
+        ]
+        if not all(fits):
             return False
         if mask is None:
             return True
@@ -347,8 +345,9 @@ class _Switch:
                 inputs[name] = tokens.flatten(inputs[name])
         # Without a mask, transformers takes a gap in the positions for another document.
         inputs |= {"attention_mask": torch.ones_like(inputs["position_ids"]), "use_cache": False, "return_dict": True}
-        for name in PACKING + tuple({"position_ids", "attention_mask", "use_cache"} - set(names)):
-            inputs.pop(name, None)
+        for name in (*PACKING, "position_ids", "attention_mask", "use_cache"):
+            if name in PACKING or name not in names:
+                inputs.pop(name, None)
         if "labels" in inputs:
             self._select(flat, inputs, skips)
         return flat

@@ -532,6 +532,20 @@ def test_evaluation_computes_real_tokens_alone(name, more):
     assert tokens == [24, 24]
 
 
+def test_losses_of_rows():
+    """A loss that somebody put in place of the stock one may look at rows."""
+
+    def loss_of_rows(logits, labels, vocab_size, **_):
+        losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
+        return (losses.sum(1) / (labels != -100).sum(1).clamp(min=1)).mean()
+
+    stock, free = pair("llama")
+    stock.loss_function = free.loss_function = loss_of_rows
+    batch = batch_for("llama")
+    for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
 def test_probabilities_of_attention():
     model = spread(BertModel._from_config(BertConfig(**BERT), attn_implementation="eager"))
     batch = batch_for("bert mlm")
