@@ -270,6 +270,8 @@ class _Switch:
         if any(not isinstance(value, bool | int) or value for value in others) or not _is_switched(module):
             return False
         mask, labels, is_head = inputs.get("attention_mask"), inputs.get("labels"), self.is_head(module)
+        if not isinstance(mask, torch.Tensor | None) or not isinstance(labels, torch.Tensor | None):
+            return False  # such as a mask for each kind of layer
         if labels is not None and mask is not None and labels.shape == mask.shape:
             is_padding = mask.to(labels.device) == 0
             if self.head in CAUSAL_HEADS:  # which compare each place with the label after it
