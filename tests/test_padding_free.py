@@ -23,17 +23,29 @@ from transformers import (
     ElectraForSequenceClassification,
     EuroBertConfig,
     EuroBertForMaskedLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     GPT2Config,
+    GPT2DoubleHeadsModel,
     GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
+    LlamaModel,
     MambaConfig,
     MambaForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
     NomicBertConfig,
     NomicBertForSequenceClassification,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3Config,
     Qwen3ForTokenClassification,
     RobertaConfig,
@@ -135,7 +147,7 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[t
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_losses_and_gradients(name, side):
     if side == "left" and name == "gpt2":
-        side = "holes"  # whose absolute positions are those of the columns either way
+        side = "holes"  # which go through as they are
     stock, free = pair(name)
     batch = batch_for(name, "left" if side == "left" else "right")
     if side == "holes":
@@ -148,7 +160,7 @@ def test_outputs_losses_and_gradients(name, side):
     torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
     torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
     if expected.logits.ndim == 3:
-        assert not found.logits[~real].any()
+        assert side == "holes" or not found.logits[~real].any()
     batch |= {"num_items_in_batch": torch.tensor(7)} if expected.logits.ndim == 3 and "tokens" not in name else {}
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -348,6 +360,244 @@ def test_compiled_as_a_whole():
     torch.testing.assert_close(compiled(**batch).logits, stock(**batch).logits, **CLOSE)
 
 
+def spread(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights large enough for a leak to show, and no dropout."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def real_outputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of its output, those for each token at real tokens alone."""
+    real = inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones(4, 12, dtype=torch.bool)
+    outputs = {name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)}
+    return {name: value[real] if value.shape[:2] == real.shape else value for name, value in outputs.items()}
+
+
+def width(batch: dict[str, torch.Tensor], more: int) -> dict[str, torch.Tensor]:
+    return {name: torch.nn.functional.pad(value, (0, more)) for name, value in batch.items()}
+
+
+def position_rows() -> torch.Tensor:
+    return torch.cat([torch.arange(5), torch.arange(7)]).expand(4, -1)
+
+
+def scaled(rope_type: str, **options) -> dict:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 1e4, **options}}
+
+
+def llama4() -> torch.nn.Module:
+    return Llama4ForCausalLM(
+        Llama4TextConfig(
+            **DECODER, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=20, bos_token_id=1
+        )
+    )
+
+
+def gemma3() -> torch.nn.Module:
+    text = {**DECODER, "bos_token_id": 1, "eos_token_id": 2, "sliding_window": 64}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14}
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_id=50)
+    return Gemma3ForConditionalGeneration(config)
+
+
+LONG = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 16}
+DYNAMIC = {**DECODER, "max_position_embeddings": 8, **scaled("dynamic", factor=2.0)}
+PHI = {**SIZES, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, **scaled("longrope", **LONG)}
+MODERN = {**SIZES, "local_attention": 6, "global_attn_every_n_layers": 2, "bos_token_id": 1, "cls_token_id": 1}
+MODERN |= {"sep_token_id": 2}
+PLACES = {"start_positions": torch.tensor([3, 2, 0, 1]), "end_positions": torch.tensor([5, 3, 0, 2])}
+IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
+IMAGE[[0, 2, 3]] = 0  # in the second row
+HOLES = torch.ones(4, 12, dtype=torch.long).index_fill(1, torch.tensor([4, 5]), 0)
+ROW = torch.ones(4, 12, dtype=torch.long).index_fill(0, torch.tensor([1]), 0)
+
+UNUSUAL = {  # the model, what its batch holds besides, and places of padding that all rows have after it
+    "the places of an answer": (lambda: BertForQuestionAnswering(BertConfig(**BERT)), PLACES, 0),
+    "images in another row": (gemma3, {"token_type_ids": IMAGE}, 0),
+    "chunks of attention": (llama4, {}, 0),
+    "holes in a window": (lambda: ModernBertForMaskedLM(ModernBertConfig(**MODERN)), {"attention_mask": HOLES}, 0),
+    "a row of padding": (lambda: LlamaForSequenceClassification(LlamaConfig(**DECODER)), {"attention_mask": ROW}, 0),
+    "padding alone": (lambda: LlamaForCausalLM(LlamaConfig(**DECODER)), {"attention_mask": ROW * 0}, 0),
+    "dynamic frequencies": (lambda: LlamaForCausalLM(LlamaConfig(**DYNAMIC)), {"use_cache": False}, 8),
+    "long frequencies": (lambda: Phi3ForCausalLM(Phi3Config(**PHI)), {"use_cache": False}, 8),
+    "positions that restart": (lambda: BertModel(BertConfig(**BERT)), {"position_ids": position_rows()}, 0),
+    "the same, causal": (lambda: LlamaModel(LlamaConfig(**DECODER)), {"position_ids": position_rows()}, 0),
+    "the same, packed": (
+        lambda: LlamaModel(LlamaConfig(**DECODER)),
+        {"position_ids": position_rows(), "attention_mask": None, "use_cache": False},
+        0,
+    ),
+    "the same, with a cache": (
+        lambda: LlamaModel(LlamaConfig(**DECODER)),
+        {"position_ids": position_rows(), "attention_mask": None},
+        0,
+    ),
+    "positions with gaps": (
+        lambda: LlamaModel(LlamaConfig(**DECODER)),
+        {"position_ids": position_rows() * 2, "attention_mask": None, "use_cache": False},
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_what_is_not_understood_is_as_it_was(case):
+    build, others, more = UNUSUAL[case]
+    stock = spread(build())
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("bert mlm", lengths=(30 if case == "chunks of attention" else 12, 7, 1, 4))
+    batch.pop("labels")
+    if case == "a row of padding":
+        batch["input_ids"][1] = 0
+    batch = {name: value for name, value in (width(batch, more) | others).items() if value is not None}
+    torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
+
+
+@pytest.mark.parametrize("way", ["eager", "sdpa", "checkpointing", "input gradients", "encoder", "base"])
+def test_what_changes_afterwards(way):
+    """Another attention implementation, a hook on the embeddings, parts that are compiled."""
+    stock, free = pair("bert mlm" if way == "base" else "bert classes")
+    if way in ("eager", "sdpa"):
+        free.set_attn_implementation(way)
+    elif way == "checkpointing":
+        free.gradient_checkpointing_enable()
+        free.enable_input_require_grads()
+    elif way == "input gradients":
+        free.enable_input_require_grads()
+    else:
+        torch._dynamo.reset()
+        (free.bert.encoder if way == "encoder" else free.bert).compile(backend="eager")
+    batch = batch_for("bert mlm" if way == "base" else "bert classes")
+    for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_embeddings_of_layers_survive_input_gradients():
+    """Gemma 3n reads the ids again, for embeddings of each layer: vectors in their place say less."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    config = {**DECODER, "num_hidden_layers": 4, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8}
+    config |= {"laurel_rank": 4, "num_kv_shared_layers": 2, "layer_types": kinds, "bos_token_id": 1, "eos_token_id": 2}
+    config |= {"activation_sparsity_pattern": [0.0] * 4}
+    stock = spread(Gemma3nForCausalLM(Gemma3nTextConfig(**config)))
+    free = padding_free(copy.deepcopy(stock))
+    batch = batch_for("llama") | {"use_cache": False}
+    for model in (stock, free):
+        model.enable_input_require_grads()
+    torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
+    for model in (stock, free):  # NEFTune's noise, of which there is none here
+        model.get_input_embeddings().neftune_noise_alpha = 0.0
+    for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_caches():
+    """A language model makes the cache that its caller goes on from. Where nobody is likely to, there is none, and
+    whoever wants one is told."""
+    stock, free = pair("llama")
+    batch = batch_for("llama", "left")
+    batch.pop("labels")
+    sequences = []
+    for model in (stock, free):
+        mask, output, tokens = batch["attention_mask"], model(**batch), []
+        for _ in range(4):
+            tokens.append(output.logits[:, -1].argmax(-1, keepdim=True))
+            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+            output = model(tokens[-1], attention_mask=mask, past_key_values=output.past_key_values)
+        sequences.append(torch.cat(tokens, 1))
+    assert torch.equal(*sequences)
+    _, classifier = pair("llama classes")
+    for model in (free.model, classifier):
+        with pytest.raises(AttributeError, match="use_cache=True"):
+            model(batch["input_ids"][:, :1], past_key_values=model(**batch).past_key_values)
+        assert model(**batch, use_cache=False).past_key_values is None
+        assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
+)
+def test_evaluation_computes_real_tokens_alone(name, more):
+    _, free = pair(name)
+    batch, tokens = batch_for(name), []
+    labels = batch.pop("labels")
+    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
+    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    for model in (free, free.base_model):
+        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
+    assert tokens == [24, 24]
+
+
+def test_losses_of_rows():
+    """A loss that somebody put in place of the stock one may look at rows."""
+
+    def loss_of_rows(logits, labels, vocab_size, **_):
+        losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
+        return (losses.sum(1) / (labels != -100).sum(1).clamp(min=1)).mean()
+
+    stock, free = pair("llama")
+    stock.loss_function = free.loss_function = loss_of_rows
+    batch = batch_for("llama")
+    for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_probabilities_of_attention():
+    model = spread(BertModel._from_config(BertConfig(**BERT), attn_implementation="eager"))
+    batch = batch_for("bert mlm")
+    batch.pop("labels")
+    expected = model(**batch, output_attentions=True).attentions
+    found = padding_free(model)(**batch, output_attentions=True).attentions
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_modes_of_training_stay():
+    model = make("bert classes").train()
+    model.bert.eval()
+    modes = [module.training for module in padding_free(model).modules()]
+    assert modes == [module.training for module in padding_free(model, False).modules()]
+    assert model.training and not model.bert.training
+
+
+def test_every_model_within_a_module():
+    towers = torch.nn.ModuleList([make("bert mlm"), torch.nn.Sequential(make("bert classes"))])
+    padding_free(towers)
+    assert [type(part) is BertModel for part in (towers[0].bert, towers[1][0].bert)] == [False, False]
+    towers.append(REFUSED["no attention"]())
+    with pytest.raises(ValueError, match="MambaForCausalLM"):
+        padding_free(towers)
+    assert type(towers[0].bert) is BertModel and type(towers[0]) is BertForMaskedLM
+
+
+def test_token_classifiers_keep_their_logits():
+    stock, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    found, expected = free.train()(**batch), stock(**batch)
+    weights = torch.tensor([1.0, 3.0])
+    losses = [
+        torch.nn.functional.cross_entropy(output.logits.view(-1, 2), batch["labels"].view(-1), weights)
+        for output in (found, expected)
+    ]
+    torch.testing.assert_close(*losses, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_meet_outside_attention_are_refused(dtype):
+    """By a convolution, at the size of a fresh model; and a head that reads the last place of rows."""
+    torch.manual_seed(0)
+    model = Lfm2ForCausalLM(Lfm2Config(**DECODER, layer_types=["conv", "full_attention"])).to(dtype)
+    with pytest.raises(ValueError, match="rows"):
+        padding_free(model)
+    if dtype == torch.float32:
+        heads = GPT2DoubleHeadsModel(GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=1, n_head=2, num_labels=1))
+        with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
+            padding_free(spread(heads))
+
+
 def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(3)
     lengths = torch.randint(2, 16, (24,), generator=generator).tolist()
@@ -397,7 +647,7 @@ def test_training_curves(name, tmp_path):
     stock, free = pair(name)
     expected = curve(stock, name, tmp_path)
     assert expected[15:20].mean() < expected[:5].mean()
-    torch.testing.assert_close(curve(free, name, tmp_path), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(curve(free, name, tmp_path), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +665,7 @@ def test_training_curves(name, tmp_path):
 def test_ways_to_train(name, options, tmp_path):
     stock, free = pair(name)
     expected = curve(stock, name, tmp_path, **options)
-    torch.testing.assert_close(curve(free, name, tmp_path, **options), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(curve(free, name, tmp_path, **options), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_autocast():
