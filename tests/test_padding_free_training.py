@@ -164,12 +164,12 @@ def test_renamed_class():
 @pytest.mark.slow
 def test_compiled_by_the_trainer(tmp_path):
     """Padding is computed, and a compiled model stays one graph."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     options = {"torch_compile": True, "torch_compile_backend": "eager"}
     stock, free = two_of("bert classes")
     expected = run(trainer_of(stock, "bert classes", tmp_path, max_steps=4))
     assert_same(expected, run(trainer_of(free, "bert classes", tmp_path, max_steps=4, **options)), is_flat=False)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     stock, free = two_of("llama")
     batch = collate(rows_for("llama")[:4])
     compiled = torch.compile(free.train(), backend="eager", fullgraph=True)
