@@ -469,7 +469,7 @@ def test_what_changes_afterwards(way):
     elif way == "input gradients":
         free.enable_input_require_grads()
     else:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         (free.bert.encoder if way == "encoder" else free.bert).compile(backend="eager")
     batch = batch_for("bert mlm" if way == "base" else "bert classes")
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
