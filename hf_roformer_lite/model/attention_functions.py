@@ -114,7 +114,8 @@ def _attend_by_document(
                 states = [
                     piece.squeeze(0).unflatten(1, (count, piece.shape[2] // count)).transpose(0, 1) for piece in states
                 ]
-            outputs.append(_attend(module, *states, is_causal, sliding_window, **kwargs).flatten(0, 1))
+            output = _attend(module, *states, is_causal=is_causal, window=sliding_window, **kwargs)
+            outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0).to(dtype)
 

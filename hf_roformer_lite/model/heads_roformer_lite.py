@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.processing_utils import Unpack
 from transformers.utils import logging
-from transformers.utils.generic import ModelOutput, TransformersKwargs, can_return_tuple
+from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
@@ -419,7 +419,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     """Stack and classifier; what the classification heads have in common."""
 
     num_scores: int | None = None  # default: config.num_labels
-    output_class: type[ModelOutput] = SequenceClassifierOutput
+    output_class: Any = SequenceClassifierOutput
     text_features: str | None = None  # class of `text_features.py` whose scores may be added
 
     def __init__(self, config: RoFormerLiteConfig):
@@ -607,16 +607,16 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, use_cache=False, return_dict=True, **kwargs)
-        logits = self.classifier(outputs.last_hidden_state).unbind(-1)  # start and end, each (B, L)
+        start, end = self.classifier(outputs.last_hidden_state).unbind(-1)  # each (B, L)
         loss = None
         if start_positions is not None and end_positions is not None:
-            length = logits[0].shape[1]
+            length = start.shape[1]
             losses = [
                 cross_entropy(scores, places.view(-1).clamp(0, length), num_items_in_batch, ignore_index=length)
-                for scores, places in zip(logits, (start_positions, end_positions), strict=True)
+                for scores, places in ((start, start_positions), (end, end_positions))
             ]
             loss = sum(losses) / 2
-        return QuestionAnsweringModelOutput(loss, *logits, outputs.hidden_states, outputs.attentions)
+        return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)
 
 
 __all__ = [

@@ -565,8 +565,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if documents is not None and not is_tracing(given) and self._may_be_flat(kwargs):
             # Neighbours of equal length are one call of sdpa; other functions need the caller's order.
             flat = documents.flatten("length" if self.config._attn_implementation == "sdpa" else "batch")
-            if inputs_embeds is None and has_hooks(self.embeddings.word_embeddings):
-                # Hooks on the embedding, such as NEFTune's noise, expect (B, L, width).
+            if inputs_embeds is None and has_hooks(self.embeddings.word_embeddings):  # NEFTune's need (B, L, width)
                 inputs_embeds = self.embeddings.word_embeddings(input_ids)
             input_ids, inputs_embeds = flat.flatten(input_ids), flat.flatten(inputs_embeds)  # (1, N), (1, N, width)
             token_type_ids, position_ids = flat.flatten(token_type_ids), flat.position_ids

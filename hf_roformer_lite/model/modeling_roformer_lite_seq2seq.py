@@ -36,7 +36,7 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
+    ) -> nn.Module:
         """As in every model of transformers; the tables of both sides get the same number of rows."""
         config = self.config
         if new_num_tokens is None and pad_to_multiple_of is None:

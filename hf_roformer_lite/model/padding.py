@@ -85,9 +85,7 @@ class FlatTokens:
         lengths = torch.tensor(self.lengths, device=self.order.device, dtype=torch.long)
         return self.order.repeat_interleave(lengths).unsqueeze(0)
 
-    def attention_kwargs(
-        self, keys: "FlatTokens", device: torch.device, implementation: str
-    ) -> dict[str, torch.Tensor | int]:
+    def attention_kwargs(self, keys: "FlatTokens", device: torch.device, implementation: str) -> dict[str, Any]:
         """The borders of the documents, `(documents + 1,)` int32, as attention functions take them; `keys` are those
         of cross-attention or `self`."""
         device = torch.device("cpu") if implementation == "sdpa" else device  # Python reads them there

@@ -236,6 +236,9 @@ class RoFormerLiteTextScores(nn.Module):
     reach them as well.
     """
 
+    hashes: torch.Tensor
+    token_bytes: torch.Tensor
+
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__()
         rows = config.classifier_text_features
