@@ -1,28 +1,190 @@
-"""HF BERT and ERNIE, all heads.
+"""BERT, ERNIE, ELECTRA and DistilBERT, all heads, and what their relatives in other files share with them.
 
 Example:
     >>> model = convert("bert", hf_model.state_dict(), hf_model.config.to_dict())
 
 BERT counts every position of a row, ours only the real tokens: in rows padded on the left each token keeps the
-position that it has without padding. Their pre-training class becomes our masked language model, their next-sentence
-class a classification of sequences.
+position that it has without padding. BERT's pre-training class becomes our masked language model, its next-sentence
+class a classification of sequences; the discriminator of ELECTRA's pre-training becomes a classification of tokens
+with one score.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import BertConfig, ErnieConfig
+from transformers import BertConfig, DistilBertConfig, ElectraConfig, ErnieConfig, PreTrainedConfig
 
-from hf_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
 
-from .bert_family import BertFamilyConverter, bert_heads
 from .converter import SourceConfig
-from .hugging_face import Rules
-from .weight_map import WeightRule
-from .weight_operations import SumOfRows
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
+from .weight_map import (
+    SUM_OF_ROWS,
+    UNCHANGED,
+    ConversionError,
+    Operation,
+    Rules,
+    StoredNames,
+    WeightRule,
+    renamed,
+)
 
+LAYER = "encoder.layer.{i}."
+EMBEDDINGS = renamed(
+    {
+        "word_embeddings.weight": "word_embeddings.weight",
+        "token_type_embeddings.weight": "token_type_embeddings.weight",
+        "LayerNorm.*": "norm.*",
+    },
+    "embeddings.",
+    "embeddings.",
+)
+POSITIONS = "embeddings.position_embeddings.weight"
 SEGMENTS = "embeddings.token_type_embeddings.weight"
+POOLER = renamed({"pooler.dense.*": "pooler.dense.*"})
+
+
+def attention_rules(
+    theirs: str,
+    ours: str,
+    rotary: Operation = UNCHANGED,
+    value: Operation = UNCHANGED,
+    output: Operation = UNCHANGED,
+) -> Rules:
+    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and keys, `value`
+    those of values, `output` the columns that read the values."""
+    theirs, ours = f"{LAYER}{theirs}", f"layers.{{i}}.{ours}"
+    return (
+        WeightRule(f"{theirs}.self.query.*", f"{ours}.q_proj.*", rotary),
+        WeightRule(f"{theirs}.self.key.*", f"{ours}.k_proj.*", rotary),
+        WeightRule(f"{theirs}.self.value.*", f"{ours}.v_proj.*", value),
+        WeightRule(f"{theirs}.output.dense.weight", f"{ours}.o_proj.weight", output),
+        WeightRule(f"{theirs}.output.dense.bias", f"{ours}.o_proj.bias"),
+        WeightRule(f"{theirs}.output.LayerNorm.*", f"{ours}_norm.*"),
+    )
+
+
+FEED_FORWARD = renamed(
+    {"intermediate.dense.*": "up_proj.*", "output.dense.*": "down_proj.*"}, LAYER, "layers.{i}.mlp."
+) + renamed({f"{LAYER}output.LayerNorm.*": "layers.{i}.mlp_norm.*"})
+STACK = (
+    *EMBEDDINGS,
+    *attention_rules("attention", "self_attn"),
+    *attention_rules("crossattention", "cross_attn"),
+    *FEED_FORWARD,
+)
+WITH_POSITIONS = (*STACK, WeightRule(POSITIONS, POSITIONS))
+
+ENCODER_FIELDS = {
+    **COMMON_FIELDS,
+    **SIZES,
+    **same_names(
+        hidden_dropout="hidden_dropout_prob",
+        attention_dropout="attention_probs_dropout_prob",
+        norm_eps="layer_norm_eps",
+    ),
+}
+BERT_FIELDS = {
+    **ENCODER_FIELDS,
+    **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "use_cache"),
+    **same_names("is_decoder", "add_cross_attention"),
+}
+POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
+# As checkpoints of TensorFlow times call them.
+TENSORFLOW_NAMES = StoredNames({r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"})
+
+LINEAR = renamed({"classifier.*": "classifier.out_proj.*"})
+DENSE_CLASSIFIER = renamed(
+    {"classifier.dense.*": "classifier.dense.*", "classifier.out_proj.*": "classifier.out_proj.*"}
+)
+LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
+POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
+WITH_INPUT_DROPOUT = POOLED_FIELDS | {"classifier_input_dropout": True}
+WITHOUT_DROPOUT = {"classifier_dropout": 0.0}
+TOKEN_CLASSIFICATION = Head(LINEAR)
+QUESTION_ANSWERING = Head(renamed({"qa_outputs.*": "classifier.out_proj.*"}), WITHOUT_DROPOUT)
+
+
+def transform_rules(dense: str, norm: str) -> Rules:
+    """Rules of what stands before a language model's output."""
+    return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
+
+
+LANGUAGE_MODEL = Head(
+    transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"), LM_FIELDS
+)
+
+
+def pooled_classifier(prefix: str) -> Head:
+    """A linear layer on BERT's pooler, which is the dense layer of the classifier here."""
+    return Head((*renamed({f"{prefix}.pooler.dense.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
+
+
+def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
+    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called.
+
+    Checkpoints of one head usually still hold the other heads of pre-training.
+    """
+    pooler = f"{prefix}.pooler.dense.*"
+    language_model = LANGUAGE_MODEL.ignoring(pooler, "cls.seq_relationship.*")
+    next_sentence = renamed({pooler: "classifier.dense.*", "cls.seq_relationship.*": "classifier.out_proj.*"})
+    unread = tuple(f"cls.predictions.{name}" for name in ("*", "transform.dense.*", "transform.LayerNorm.*"))
+    return {
+        "Model": Head(POOLER),
+        "ForPreTraining": replace(language_model, becomes="ForMaskedLM"),
+        "ForMaskedLM": language_model,
+        causal: replace(language_model, becomes="ForCausalLM"),
+        "ForNextSentencePrediction": Head(
+            next_sentence, POOLED_FIELDS | WITHOUT_DROPOUT, unread, becomes="ForSequenceClassification"
+        ),
+        "ForSequenceClassification": pooled_classifier(prefix),
+        "ForMultipleChoice": pooled_classifier(prefix),
+        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(pooler, "cls.seq_relationship.*"),
+        "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(pooler, "cls.seq_relationship.*"),
+    }
+
+
+def require_gelu(activation: str) -> None:
+    """Refuse layers with another activation than the gelu of their language model's head.
+
+    Raises:
+        ConversionError: naming it.
+    """
+    if activation != "gelu":
+        raise ConversionError(
+            f"hidden_act={activation!r}: their LM head has 'gelu' in any case, ours what the layers have"
+        )
+
+
+def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    """The fields of a language model whose transform has gelu whatever the layers have."""
+    require_gelu(theirs.hidden_act)
+    return LM_FIELDS
+
+
+class BertFamilyConverter(HuggingFaceConverter):
+    """A source with BERT's names: post-norm layers, a norm on the embeddings, the heads `cls.predictions`."""
+
+    stored_names = TENSORFLOW_NAMES
+    fields = {**BERT_FIELDS, **same_names("classifier_dropout")}
+    constants = {**POST_NORM, "position_embedding_type": "learned"}
+    rules = WITH_POSITIONS
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
+    output_matrix = "cls.predictions.decoder.weight"
+    output_bias = "cls.predictions.bias"
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        config = super().our_config(source_config)
+        kind = source_config.get("position_embedding_type") or "absolute"
+        if kind != "absolute" and config.position_embedding_type == "learned":
+            raise ConversionError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
+        if self.our_model_class(source_config) is RoFormerLiteForCausalLM and not config.is_decoder:
+            raise ConversionError(
+                "is_decoder=False: without it their causal model attends to later tokens; ours never does"
+            )
+        return config
 
 
 class Bert(BertFamilyConverter):
@@ -49,12 +211,133 @@ class Ernie(BertFamilyConverter):
         return super().complete_config(source_config, state_dict) | {"use_task_id": has_tasks}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        rules = super().stack_rules(ours, source_config)
         if not source_config.get("use_task_id"):
-            return rules
+            return self.rules
         both = (SEGMENTS, "embeddings.task_type_embeddings.weight")
-        others = (rule for rule in rules if rule.theirs != SEGMENTS)
-        return (*others, WeightRule(both, SEGMENTS, SumOfRows()))
+        others = (rule for rule in self.rules if rule.theirs != SEGMENTS)
+        return (*others, WeightRule(both, SEGMENTS, SUM_OF_ROWS))
 
 
-CONVERTERS = (Bert(), Ernie())
+def _discriminator_fields(theirs: ElectraConfig) -> dict[str, Any]:
+    one_score = {"num_labels": 1, "id2label": None, "label2id": None}
+    return one_score | WITHOUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
+
+
+def _summary_fields(theirs: ElectraConfig) -> dict[str, Any]:
+    if theirs.summary_type != "first" or not theirs.summary_use_proj:
+        raise ConversionError(
+            f"summary_type={theirs.summary_type!r}, summary_use_proj={theirs.summary_use_proj}: only 'first' with a "
+            "projection has an equivalent here"
+        )
+    fields = {"classifier_pooling": "cls", "classifier_activation": theirs.summary_activation}
+    return fields | {"classifier_dropout": theirs.summary_last_dropout}
+
+
+ELECTRA_LM = Head(
+    transform_rules("generator_predictions.dense", "generator_predictions.LayerNorm")
+    + renamed({"generator_lm_head.bias": "lm_head.bias"}),
+    gelu_lm_fields,
+)
+
+
+class Electra(BertFamilyConverter):
+    """ELECTRA: BERT with a projection after its embeddings."""
+
+    name = "electra"
+    prefix = "electra"
+    config_class = ElectraConfig
+    fields = {**BertFamilyConverter.fields, **same_names("embedding_size")}
+    rules = (*WITH_POSITIONS, WeightRule("embeddings_project.*", "embeddings.projection.*"))
+    output_matrix = "generator_lm_head.weight"
+    output_bias = None
+    heads = {
+        "Model": Head(),
+        "ForPreTraining": Head(
+            renamed(
+                {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"}, "discriminator_predictions.", "classifier."
+            ),
+            _discriminator_fields,
+            becomes="ForTokenClassification",
+        ),
+        "ForMaskedLM": ELECTRA_LM,
+        "ForCausalLM": ELECTRA_LM,
+        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"}),
+        "ForMultipleChoice": Head(
+            (*renamed({"sequence_summary.summary.*": "classifier.dense.*"}), *LINEAR), _summary_fields
+        ),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        activation = ours.classifier_activation
+        return {} if activation is None else {"summary_activation": activation}
+
+
+def _distilbert_classifier(theirs: DistilBertConfig) -> dict[str, Any]:
+    fields = {"classifier_pooling": "cls", "classifier_activation": "relu"}
+    return fields | {"classifier_dropout": theirs.seq_classif_dropout}
+
+
+DISTILBERT_CLASSIFIER = Head((*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR), _distilbert_classifier)
+
+
+class DistilBert(HuggingFaceConverter):
+    """DistilBERT: BERT without segments, and an eps of its own."""
+
+    name = "distilbert"
+    prefix = "distilbert"
+    config_class = DistilBertConfig
+    fields = {
+        **COMMON_FIELDS,
+        **same_names(
+            *("max_position_embeddings", "attention_dropout"),
+            hidden_size="dim",
+            num_hidden_layers="n_layers",
+            num_attention_heads="n_heads",
+            intermediate_size="hidden_dim",
+            hidden_act="activation",
+            hidden_dropout="dropout",
+        ),
+    }
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "norm_eps": 1e-12,
+        "hidden_dropout_places": ["embeddings", "mlp"],
+    }
+    rules = (
+        *(rule for rule in EMBEDDINGS if rule.theirs != SEGMENTS),
+        WeightRule(POSITIONS, POSITIONS),
+        *renamed(
+            {
+                "attention.q_lin.*": "self_attn.q_proj.*",
+                "attention.k_lin.*": "self_attn.k_proj.*",
+                "attention.v_lin.*": "self_attn.v_proj.*",
+                "attention.out_lin.*": "self_attn.o_proj.*",
+                "sa_layer_norm.*": "self_attn_norm.*",
+                "ffn.lin1.*": "mlp.up_proj.*",
+                "ffn.lin2.*": "mlp.down_proj.*",
+                "output_layer_norm.*": "mlp_norm.*",
+            },
+            "transformer.layer.{i}.",
+            "layers.{i}.",
+        ),
+    )
+    output_matrix = "vocab_projector.weight"
+    heads = {
+        "Model": Head(),
+        "ForMaskedLM": Head(
+            transform_rules("vocab_transform", "vocab_layer_norm") + renamed({"vocab_projector.bias": "lm_head.bias"}),
+            LM_FIELDS,
+        ),
+        "ForSequenceClassification": DISTILBERT_CLASSIFIER,
+        "ForMultipleChoice": DISTILBERT_CLASSIFIER,
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": replace(
+            QUESTION_ANSWERING, fields=lambda theirs: {"classifier_dropout": theirs.qa_dropout}
+        ),
+    }
+
+
+CONVERTERS = (Bert(), Ernie(), Electra(), DistilBert())

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
-from roformer_lite.errors import InputError
+
+from .weight_map import ConversionError
 
 if TYPE_CHECKING:
     from .hugging_face import HuggingFaceConverter
@@ -67,19 +69,44 @@ def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dic
     """Tensors and config of their class for `model`.
 
     Raises:
-        InputError: naming every field without an equivalent there.
+        ConversionError: naming every field without an equivalent there.
     """
     route = find_route(converter, model)
     if route.faults:
-        raise InputError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
+        raise ConversionError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
     return _carry(route, model)
+
+
+def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) -> HuggingFaceConverter:
+    """Of `converters` the one of a family with an equivalent of `model` that needs the fewest additions.
+
+    Raises:
+        ConversionError: when there is none, naming the nearest one and the fields in the way.
+    """
+    routes, level = [], logging.get_verbosity()
+    logging.set_verbosity_error()  # no warnings of ids that are outside the vocabulary of a family tried
+    try:
+        for converter in converters:
+            with suppress(ConversionError):  # the family has no such head
+                routes.append(find_route(converter, model))
+    finally:
+        logging.set_verbosity(level)
+    if not routes:
+        raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
+    best = min(routes, key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)))
+    if best.faults:
+        raise ConversionError(
+            f"no family has an equivalent of this model; the nearest is {best.converter.name}, without "
+            f"{', '.join(best.faults)}"
+        )
+    return best.converter
 
 
 def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
     """How `model` goes back to the family of `converter`, or what is in the way.
 
     Raises:
-        InputError: when the family has no class with the head of `model`.
+        ConversionError: when the family has no class with the head of `model`.
     """
     head = converter.head_for(type(model))
     route = Route(converter, head, copy.deepcopy(model.config))
@@ -111,7 +138,7 @@ def _ask(route: Route) -> None:
     try:
         route.theirs = converter.their_config(route.ours, route.head)
         route.back = converter.our_config(_source_config(route))
-    except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
+    except Exception as error:  # their classes and ours refuse values of their own, in many ways
         cause = error.__cause__ or error
         route.back, route.faults = None, [" ".join(str(cause).split())]
 

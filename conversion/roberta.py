@@ -1,6 +1,6 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT, all heads.
 
-Their positions begin behind the id of padding: the rows of the table up to it are never used and left out here.
+Their positions begin after the id of padding: the rows of the table up to it are never used and left out here.
 """
 
 from dataclasses import replace
@@ -8,88 +8,30 @@ from typing import Any
 
 from transformers import CamembertConfig, PreTrainedConfig, RobertaConfig, XLMRobertaConfig
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForMultipleChoice,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-)
-from roformer_lite.errors import InputError
+from hf_roformer_lite import RoFormerLiteConfig
 
-from .bert_family import (
-    BERT_FIELDS,
-    LM_FIELDS,
+from .bert import (
+    DENSE_CLASSIFIER,
     POOLED_FIELDS,
     POOLER,
+    POSITIONS,
     QUESTION_ANSWERING,
+    STACK,
     TOKEN_CLASSIFICATION,
     WITH_INPUT_DROPOUT,
     BertFamilyConverter,
-    embedding_and_layer_rules,
+    gelu_lm_fields,
     pooled_classifier,
+    transform_rules,
 )
 from .converter import SourceConfig
-from .hugging_face import Head, Rules
-from .weight_map import WeightRule
-from .weight_operations import DropRows, Duplicates
+from .hugging_face import Head
+from .weight_map import ConversionError, Rules, WeightRule, drop_rows
 
-TABLE = "embeddings.position_embeddings.weight"
-LM_HEAD = (
-    WeightRule("lm_head.dense.*", "lm_transform.dense.*"),
-    WeightRule("lm_head.layer_norm.*", "lm_transform.norm.*"),
-)
-OUTPUT_BIAS = WeightRule("lm_head.bias", "lm_head.bias")
-UNTIED_OUTPUT = (
-    WeightRule("lm_head.decoder.weight", "lm_head.weight"),
-    WeightRule(("lm_head.decoder.bias", "lm_head.bias"), "lm_head.bias", Duplicates()),
-)
-COPIES_OF_TIED = ("lm_head.decoder.weight", "lm_head.decoder.bias")
-DENSE_CLASSIFIER = (
-    WeightRule("classifier.dense.*", "classifier.dense.*"),
-    WeightRule("classifier.out_proj.*", "classifier.out_proj.*"),
-)
-
-
-def lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of a language model whose transform has gelu whatever the layers have."""
-    require_gelu(theirs.hidden_act)
-    return LM_FIELDS
-
-
-def require_gelu(activation: str) -> None:
-    """Refuse layers with another activation than the gelu of their language model's head.
-
-    Raises:
-        InputError: naming it.
-    """
-    if activation != "gelu":
-        raise InputError(f"hidden_act={activation!r}: their LM head has 'gelu' in any case, ours what the layers have")
-
-
-MASKED_LM = Head(RoFormerLiteForMaskedLM, LM_HEAD, lm_fields, COPIES_OF_TIED)
-CAUSAL_LM = Head(RoFormerLiteForCausalLM, LM_HEAD, lm_fields, COPIES_OF_TIED)
-SEQUENCE_CLASSIFICATION = Head(
-    RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: WITH_INPUT_DROPOUT
-)
-
-
-def roberta_heads(prefix: str) -> dict[str, Head]:
-    """The heads of RoBERTa; checkpoints of one head may still hold the pooler."""
-    pooler = f"{prefix}.pooler.dense.*"
-    return {
-        "Model": Head(RoFormerLiteModel, POOLER),
-        "ForMaskedLM": MASKED_LM.ignoring(pooler),
-        "ForCausalLM": CAUSAL_LM.ignoring(pooler),
-        "ForSequenceClassification": SEQUENCE_CLASSIFICATION.ignoring(pooler),
-        "ForMultipleChoice": replace(
-            pooled_classifier(prefix, RoFormerLiteForMultipleChoice),
-            config_fields=lambda config: POOLED_FIELDS | {"classifier_dropout": config.hidden_dropout_prob},
-        ),
-        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(pooler),
-        "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(pooler),
-    }
+LM_TRANSFORM = transform_rules("lm_head.dense", "lm_head.layer_norm")
+LANGUAGE_MODEL = Head(LM_TRANSFORM, gelu_lm_fields)
+SEQUENCE_CLASSIFICATION = Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT)
+UNREAD = "roberta.pooler.dense.*"  # checkpoints of one head may still hold the pooler
 
 
 class Roberta(BertFamilyConverter):
@@ -99,22 +41,30 @@ class Roberta(BertFamilyConverter):
     prefix = "roberta"
     config_class = RobertaConfig
     has_pooler = True
-    fields = {ours: theirs for ours, theirs in BERT_FIELDS.items() if ours != "max_position_embeddings"}
-    heads = roberta_heads("roberta")
+    fields = {ours: theirs for ours, theirs in BertFamilyConverter.fields.items() if ours != "max_position_embeddings"}
+    output_matrix = "lm_head.decoder.weight"
+    output_bias = "lm_head.bias"
+    heads = {
+        "Model": Head(POOLER),
+        "ForMaskedLM": LANGUAGE_MODEL.ignoring(UNREAD),
+        "ForCausalLM": LANGUAGE_MODEL.ignoring(UNREAD),
+        "ForSequenceClassification": SEQUENCE_CLASSIFICATION.ignoring(UNREAD),
+        "ForMultipleChoice": replace(
+            pooled_classifier("roberta"),
+            fields=lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob},
+        ),
+        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(UNREAD),
+        "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(UNREAD),
+    }
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        usable = theirs.max_position_embeddings - _unused_rows(theirs)
-        return super().computed_fields(theirs) | {"max_position_embeddings": usable}
+        return {"max_position_embeddings": theirs.max_position_embeddings - _unused_rows(theirs)}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        rows = ours.max_position_embeddings + _unused_rows(ours)
-        return super().their_fields(ours) | {"max_position_embeddings": rows}
+        return {"max_position_embeddings": ours.max_position_embeddings + _unused_rows(ours)}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        return (*embedding_and_layer_rules(), WeightRule(TABLE, TABLE, DropRows(_unused_rows(ours))))
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return (OUTPUT_BIAS,) if ours.tie_word_embeddings else UNTIED_OUTPUT
+        return (*STACK, WeightRule(POSITIONS, POSITIONS, drop_rows(_unused_rows(ours))))
 
 
 class XLMRoberta(Roberta):
@@ -133,7 +83,7 @@ class Camembert(Roberta):
 
 def _unused_rows(config: PreTrainedConfig) -> int:
     if config.pad_token_id is None:
-        raise InputError("pad_token_id=None: their positions begin behind the id of padding; give one")
+        raise ConversionError("pad_token_id=None: their positions begin after the id of padding; give one")
     return config.pad_token_id + 1
 
 

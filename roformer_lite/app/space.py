@@ -19,12 +19,12 @@ from packaging.requirements import Requirement
 import hf_roformer_lite
 import roformer_lite
 from hf_roformer_lite import conversion
-from hf_roformer_lite.conversion.checkpoints import new_directory
 from hf_roformer_lite.model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 
 from ..commands.predictor import Predictor
 from ..errors import InputError
 from ..output_directory import complete_directory
+from ..output_place import new_directory
 from ..saved_files import find_file
 from .launch import check_texts, load_trial, read_texts
 

@@ -1,13 +1,9 @@
 """`roformer-lite verify`: whether a checkpoint and its conversion compute the same numbers."""
 
 from dataclasses import dataclass, field
-
-from hf_roformer_lite.conversion import find_converter, open_checkpoint, source_of, verify
+from itertools import islice
 
 from ..errors import InputError, check_file, check_number
-from ..model_name import check_directory
-from ..saved_model import load_tokenizer
-from ..training.data_files import numbered_lines
 from .command_parser import CommandParser
 from .convert import AUTO, SOURCES, check_source
 
@@ -27,11 +23,12 @@ class VerifyArguments:
     """Options of `roformer-lite verify`."""
 
     source: str = field(
+        default=AUTO,
         metadata={
             "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
             f"of {', '.join(SOURCES)}.",
             "aliases": ["--from"],
-        }
+        },
     )
     text: str | None = field(
         default=None, metadata={"help": f"A file; its first {_MAX_LINES} lines are run. Default: a few built in."}
@@ -58,14 +55,30 @@ def main(argv: list[str]) -> None:
         CHECKPOINT="a directory with config.json and weights",
     )
     options, paths = parser.parse(argv)
+    from hf_roformer_lite.conversion import ConversionError, find_converter, open_checkpoint, source_of, verify
+    from hf_roformer_lite.conversion.checkpoints import load_tokenizer
+
+    from ..model_name import check_directory
+
     check_directory(paths.checkpoint)
-    state_dict, config = open_checkpoint(paths.checkpoint)
-    source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
-    lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]
-    tokenizer = load_tokenizer(paths.checkpoint, find_converter(source).tokenizer_class)
-    if tokenizer is None:
-        print(f"{paths.checkpoint} has no tokenizer: only random input is run")
-    differences = verify(source, state_dict, config, tokenizer, lines[:_MAX_LINES], options.seed)
+    lines = LINES if options.text is None else _first_lines(options.text)
+    try:
+        state_dict, config = open_checkpoint(paths.checkpoint)
+        source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
+        tokenizer = load_tokenizer(paths.checkpoint, find_converter(source))
+        if tokenizer is None:
+            print(f"{paths.checkpoint} has no tokenizer: only random input is run")
+        differences = verify(source, state_dict, config, tokenizer, lines, options.seed)
+    except ConversionError as error:
+        raise InputError(str(error)) from error
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance")
+
+
+def _first_lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return list(islice(filter(str.strip, map(str.rstrip, file)), _MAX_LINES))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--text {path}: cannot be read: {error}") from error

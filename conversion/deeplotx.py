@@ -1,69 +1,76 @@
-"""System A: the DeepLoTX RoFormer encoder, here `layer_style="parallel_heads"`. It takes vectors.
+"""The DeepLoTX RoFormer encoder, here `layer_style="parallel_heads"`. It takes vectors.
 
 Example:
     >>> model = convert("deeplotx", state_dict, {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4})
     >>> model(inputs_embeds=vectors, attention_mask=mask).last_hidden_state
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 
-from .converter import CLASSIC_FIELDS, SourceConfig, Tensors, refuse_unknown_fields, require_fields
+from .converter import CLASSIC_FIELDS, LayerConverter, SourceConfig, Tensors, read_fields
 from .reference_systems import DeepLotxEncoder
-from .vector_converter import VectorConverter, layer_rules
-from .weight_map import WeightMap, WeightRule
-from .weight_operations import Concatenate, Stack
+from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightMap, WeightRule, renamed
 
-FIELDS = ("feature_dim", "heads", "bias", "ffn_layers", "ffn_expansion", "dropout")
-FIELDS += ("proj_layers", "proj_expansion", "proj_dropout", "base", "num_layers", "cross_attention")
-
-# Of every feed-forward unit: their name, our name, and how their tensors, one per head, make one of ours.
-HEAD_UNIT = (
-    ("layer_norm.weight", "norm_weight", Stack()),
-    ("layer_norm.bias", "norm_bias", Stack()),
-    ("up_proj.*", "up_proj.*", Stack()),
-    ("down_proj.*", "down_proj.*", Stack()),
-    ("parametric_relu.weight", "slope", Concatenate()),
-)
-LAYER = (
-    WeightRule("layer_norm.*", "self_attn_norm.*"),
-    WeightRule("attn.expand_proj.*", "self_attn.expand_proj.*"),
-    *(
-        WeightRule(
-            f"attn.attn_heads.{{h}}.q_proj.ffn_layers.{{j}}.{theirs}", f"self_attn.q_mlp.{{j}}.{ours}", operation
-        )
-        for theirs, ours, operation in HEAD_UNIT
-    ),
-    *(
-        WeightRule(
-            tuple(f"attn.attn_heads.{{h}}.{side}_proj.ffn_layers.{{j}}.{theirs}" for side in "kv"),
-            f"self_attn.kv_mlp.{{j}}.{ours}",
-            operation,
-        )
-        for theirs, ours, operation in HEAD_UNIT
-    ),
-    WeightRule("attn.out_proj.*", "self_attn.o_proj.*"),
-    WeightRule("ffn.ffn_layers.{j}.layer_norm.*", "mlp.{j}.norm.*"),
-    WeightRule("ffn.ffn_layers.{j}.up_proj.*", "mlp.{j}.up_proj.*"),
-    WeightRule("ffn.ffn_layers.{j}.parametric_relu.weight", "mlp.{j}.act_fn.weight"),
-    WeightRule("ffn.ffn_layers.{j}.down_proj.*", "mlp.{j}.down_proj.*"),
-    WeightRule("out_proj.*", "out_proj.*"),
-)
+FIELDS = ("heads", "bias", "ffn_layers", "ffn_expansion", "dropout", "proj_layers", "proj_expansion", "proj_dropout")
+FIELDS += ("base", "num_layers", "cross_attention")
 
 
-class DeepLotx(VectorConverter):
+def head_rules(theirs: str, ours: str) -> Rules:
+    """Rules of the feed-forward units of all heads: their tensors, one per head, make one of ours.
+
+    Args:
+        theirs: The letters of their projections of which one of ours is made.
+        ours: The name of that one.
+    """
+
+    def rule(their_name: str, our_name: str, operation: Operation) -> WeightRule:
+        names = tuple(f"attn.attn_heads.{{h}}.{side}_proj.ffn_layers.{{j}}.{their_name}" for side in theirs)
+        return WeightRule(names, f"self_attn.{ours}.{{j}}.{our_name}", operation)
+
+    return (
+        rule("layer_norm.weight", "norm_weight", STACK),
+        rule("layer_norm.bias", "norm_bias", STACK),
+        rule("up_proj.*", "up_proj.*", STACK),
+        rule("down_proj.*", "down_proj.*", STACK),
+        rule("parametric_relu.weight", "slope", CONCATENATE),
+    )
+
+
+class DeepLotx(LayerConverter):
     """Config: feature_dim, heads (2), bias (True), ffn_layers (1), ffn_expansion (2), dropout (0.02), proj_layers
     (1), proj_expansion (ffn_expansion), proj_dropout (dropout), base of the rotation (10000), num_layers (1; the names
     of several layers begin with `layers.{i}.`), cross_attention (False; whether keys and values are made of other
     vectors)."""
 
     name = "deeplotx"
+    rules = (
+        *head_rules("q", "q_mlp"),
+        *head_rules("kv", "kv_mlp"),
+        *renamed(
+            {
+                "layer_norm.*": "self_attn_norm.*",
+                "attn.expand_proj.*": "self_attn.expand_proj.*",
+                "attn.out_proj.*": "self_attn.o_proj.*",
+                "ffn.ffn_layers.{j}.layer_norm.*": "mlp.{j}.norm.*",
+                "ffn.ffn_layers.{j}.up_proj.*": "mlp.{j}.up_proj.*",
+                "ffn.ffn_layers.{j}.parametric_relu.weight": "mlp.{j}.act_fn.weight",
+                "ffn.ffn_layers.{j}.down_proj.*": "mlp.{j}.down_proj.*",
+                "out_proj.*": "out_proj.*",
+            }
+        ),
+    )
+    stored_names = StoredNames(
+        {r"\.fc1\.": ".up_proj.", r"\.fc2\.": ".down_proj.", r"\.parametric_relu_1\.": ".parametric_relu."}
+    )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        refuse_unknown_fields(source_config, self.name, FIELDS)
-        (width,) = require_fields(source_config, self.name, "feature_dim")
+        (width,) = read_fields(source_config, self.name, ("feature_dim",), FIELDS)
         expansion = source_config.get("ffn_expansion", 2)
         theta = float(source_config.get("base", 10000))
         is_cross = source_config.get("cross_attention", False)
@@ -91,12 +98,10 @@ class DeepLotx(VectorConverter):
             use_cache=not is_cross,
         )
 
-    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
-        return WeightMap(
-            layer_rules(LAYER, our_config.num_hidden_layers),
-            ignored=("attn.attn_heads.{i}.rope.inv_freq", "layers.{j}.attn.attn_heads.{i}.rope.inv_freq"),
-            current_names={"fc1": "up_proj", "fc2": "down_proj", "parametric_relu_1": "parametric_relu"},
-            num_heads=our_config.num_attention_heads,
+    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
+        frequencies = "attn.attn_heads.{i}.rope.inv_freq"
+        return replace(
+            super().weight_map(our_config, source_config), ignored=(frequencies, f"layers.{{j}}.{frequencies}")
         )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
@@ -110,9 +115,9 @@ class DeepLotx(VectorConverter):
         )
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
-        memory = inputs.get("memory")
-        mask = inputs["mask"] if memory is None else inputs["memory_mask"]
+        memory = inputs.get("encoder_hidden_states")
+        mask = inputs["attention_mask"] if memory is None else inputs["encoder_attention_mask"]
         return layer(states, mask[:, None], memory)
 
 
-CONVERTER = DeepLotx()
+CONVERTERS = (DeepLotx(),)
