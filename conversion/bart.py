@@ -15,7 +15,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, SourceConfig
 from .hugging_face import Head, HuggingFaceConverter
-from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, renamed
+from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers
 
 SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
@@ -53,17 +53,17 @@ LAYER = {
     }.items()
 } | {"fc1.*": "mlp.up_proj.*", "fc2.*": "mlp.down_proj.*", "final_layer_norm.*": "mlp_norm.*"}
 STACK = (
-    *renamed(LAYER, "layers.{i}.", "layers.{i}."),
+    *in_layers(LAYER),
     WeightRule("layernorm_embedding.*", "embeddings.norm.*"),
     WeightRule("layer_norm.*", "final_norm.*"),
 )
 
 
-def sines_then_cosines(rows: int, width: int) -> Operation:
-    """Our table of `rows` positions of `width` channels is computed: sines in its first half, cosines in the other."""
+def sines_then_cosines(rows: int, width: int) -> torch.Tensor:
+    """A table of `rows` positions of `width` channels, sines in its first half, cosines in the other, in float64."""
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
     angles = torch.arange(rows, dtype=torch.float64)[:, None] / 10000.0**exponents
-    return Operation(lambda theirs, count: [torch.cat((angles.sin(), angles.cos()), -1)], lambda ours, count: [])
+    return torch.cat((angles.sin(), angles.cos()), -1)
 
 
 class PairConverter(HuggingFaceConverter):
@@ -182,7 +182,8 @@ class Marian(PairConverter):
         rule = super().position_rule(ours, source_config)
         if source_config.get("stored_positions", True):
             return rule
-        return WeightRule((), rule.ours, sines_then_cosines(ours.max_position_embeddings, ours.hidden_size))
+        table = sines_then_cosines(ours.max_position_embeddings, ours.hidden_size)
+        return WeightRule((), rule.ours, Operation(lambda theirs, count: [table], lambda table, count: []))
 
 
 CONVERTERS = (Bart(), MBart(), Marian())

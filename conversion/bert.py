@@ -1,4 +1,4 @@
-"""BERT, ERNIE, ELECTRA and DistilBERT, all heads, and what their relatives in other files share with them.
+"""BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, all heads.
 
 Example:
     >>> model = convert("bert", hf_model.state_dict(), hf_model.config.to_dict())
@@ -6,21 +6,34 @@ Example:
 BERT counts every position of a row, ours only the real tokens: in rows padded on the left each token keeps the
 position that it has without padding. BERT's pre-training class becomes our masked language model, its next-sentence
 class a classification of sequences; the discriminator of ELECTRA's pre-training becomes a classification of tokens
-with one score.
+with one score. RoBERTa's positions begin after the id of padding: the rows of the table up to it are never used and
+left out here. ALBERT's layers share weights; here each layer has a copy, and a training makes them differ. Its
+projection after the embeddings is there even where it changes no width; ours is not, and such a checkpoint is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import BertConfig, DistilBertConfig, ElectraConfig, ErnieConfig, PreTrainedConfig
+from transformers import (
+    AlbertConfig,
+    BertConfig,
+    CamembertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    ErnieConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
 
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
 from .weight_map import (
+    REPEAT,
     SUM_OF_ROWS,
     UNCHANGED,
     ConversionError,
@@ -28,6 +41,8 @@ from .weight_map import (
     Rules,
     StoredNames,
     WeightRule,
+    drop_rows,
+    in_layers,
     renamed,
 )
 
@@ -123,26 +138,22 @@ def pooled_classifier(prefix: str) -> Head:
 
 
 def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
-    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called.
-
-    Checkpoints of one head usually still hold the other heads of pre-training.
-    """
-    pooler = f"{prefix}.pooler.dense.*"
-    language_model = LANGUAGE_MODEL.ignoring(pooler, "cls.seq_relationship.*")
-    next_sentence = renamed({pooler: "classifier.dense.*", "cls.seq_relationship.*": "classifier.out_proj.*"})
-    unread = tuple(f"cls.predictions.{name}" for name in ("*", "transform.dense.*", "transform.LayerNorm.*"))
+    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called."""
+    next_sentence = renamed(
+        {f"{prefix}.pooler.dense.*": "classifier.dense.*", "cls.seq_relationship.*": "classifier.out_proj.*"}
+    )
     return {
         "Model": Head(POOLER),
-        "ForPreTraining": replace(language_model, becomes="ForMaskedLM"),
-        "ForMaskedLM": language_model,
-        causal: replace(language_model, becomes="ForCausalLM"),
+        "ForPreTraining": replace(LANGUAGE_MODEL, becomes="ForMaskedLM"),
+        "ForMaskedLM": LANGUAGE_MODEL,
+        causal: replace(LANGUAGE_MODEL, becomes="ForCausalLM"),
         "ForNextSentencePrediction": Head(
-            next_sentence, POOLED_FIELDS | WITHOUT_DROPOUT, unread, becomes="ForSequenceClassification"
+            next_sentence, POOLED_FIELDS | WITHOUT_DROPOUT, becomes="ForSequenceClassification"
         ),
         "ForSequenceClassification": pooled_classifier(prefix),
         "ForMultipleChoice": pooled_classifier(prefix),
-        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(pooler, "cls.seq_relationship.*"),
-        "ForQuestionAnswering": QUESTION_ANSWERING.ignoring(pooler, "cls.seq_relationship.*"),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
 
@@ -171,7 +182,9 @@ class BertFamilyConverter(HuggingFaceConverter):
     fields = {**BERT_FIELDS, **same_names("classifier_dropout")}
     constants = {**POST_NORM, "position_embedding_type": "learned"}
     rules = WITH_POSITIONS
-    ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.*")
+    unread_heads = ("cls.seq_relationship.*", "cls.predictions.*", "cls.predictions.transform.dense.*")
+    unread_heads += ("cls.predictions.transform.LayerNorm.*",)
     output_matrix = "cls.predictions.decoder.weight"
     output_bias = "cls.predictions.bias"
 
@@ -309,7 +322,7 @@ class DistilBert(HuggingFaceConverter):
     rules = (
         *(rule for rule in EMBEDDINGS if rule.theirs != SEGMENTS),
         WeightRule(POSITIONS, POSITIONS),
-        *renamed(
+        *in_layers(
             {
                 "attention.q_lin.*": "self_attn.q_proj.*",
                 "attention.k_lin.*": "self_attn.k_proj.*",
@@ -321,7 +334,6 @@ class DistilBert(HuggingFaceConverter):
                 "output_layer_norm.*": "mlp_norm.*",
             },
             "transformer.layer.{i}.",
-            "layers.{i}.",
         ),
     )
     output_matrix = "vocab_projector.weight"
@@ -340,4 +352,171 @@ class DistilBert(HuggingFaceConverter):
     }
 
 
-CONVERTERS = (Bert(), Ernie(), Electra(), DistilBert())
+ROBERTA_TRANSFORM = transform_rules("lm_head.dense", "lm_head.layer_norm")
+ROBERTA_LM = Head(ROBERTA_TRANSFORM, gelu_lm_fields)
+ROBERTA_CLASSIFIER = Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT)
+
+
+class Roberta(BertFamilyConverter):
+    """RoBERTa and its relatives of the same shape."""
+
+    name = "roberta"
+    prefix = "roberta"
+    config_class = RobertaConfig
+    has_pooler = True
+    fields = {ours: theirs for ours, theirs in BertFamilyConverter.fields.items() if ours != "max_position_embeddings"}
+    output_matrix = "lm_head.decoder.weight"
+    output_bias = "lm_head.bias"
+    heads = {
+        "Model": Head(POOLER),
+        "ForMaskedLM": ROBERTA_LM,
+        "ForCausalLM": ROBERTA_LM,
+        "ForSequenceClassification": ROBERTA_CLASSIFIER,
+        "ForMultipleChoice": replace(
+            pooled_classifier("roberta"),
+            fields=lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob},
+        ),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        return {"max_position_embeddings": theirs.max_position_embeddings - _unused_rows(theirs)}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"max_position_embeddings": ours.max_position_embeddings + _unused_rows(ours)}
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        return (*STACK, WeightRule(POSITIONS, POSITIONS, drop_rows(_unused_rows(ours))))
+
+
+class XLMRoberta(Roberta):
+    """XLM-R, and the many multilingual sentence encoders of its shape."""
+
+    name = "xlm-roberta"
+    config_class = XLMRobertaConfig
+
+
+class Camembert(Roberta):
+    """CamemBERT."""
+
+    name = "camembert"
+    config_class = CamembertConfig
+
+
+def _unused_rows(config: PreTrainedConfig) -> int:
+    if config.pad_token_id is None:
+        raise ConversionError("pad_token_id=None: their positions begin after the id of padding; give one")
+    return config.pad_token_id + 1
+
+
+ALBERT_LAYER = {
+    "attention.query.*": "self_attn.q_proj.*",
+    "attention.key.*": "self_attn.k_proj.*",
+    "attention.value.*": "self_attn.v_proj.*",
+    "attention.dense.*": "self_attn.o_proj.*",
+    "attention.LayerNorm.*": "self_attn_norm.*",
+    "ffn.*": "mlp.up_proj.*",
+    "ffn_output.*": "mlp.down_proj.*",
+    "full_layer_layer_norm.*": "mlp_norm.*",
+}
+ALBERT_LM = transform_rules("predictions.dense", "predictions.LayerNorm")
+ALBERT_CLASSIFIER = Head(
+    (*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR),
+    lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.classifier_dropout_prob},
+)
+
+
+def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
+    """Which layers share their weights."""
+    members = [[] for _ in range(groups)]
+    for layer in range(layers):
+        members[int(layer / (layers / groups))].append(layer)
+    return members
+
+
+def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
+    """Whether our layers `members` are equal."""
+    first = f"layers.{members[0]}."
+    return all(
+        torch.equal(weights[name], weights[name.replace(first, f"layers.{layer}.")])
+        for layer in members[1:]
+        for name in weights
+        if first in name
+    )
+
+
+class Albert(HuggingFaceConverter):
+    """ALBERT, also with several groups of layers."""
+
+    name = "albert"
+    prefix = "albert"
+    config_class = AlbertConfig
+    has_pooler = True
+    fields = {
+        **ENCODER_FIELDS,
+        **same_names("embedding_size", "hidden_act", "type_vocab_size", "max_position_embeddings"),
+    }
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "hidden_dropout_places": ["embeddings", "attention"],
+    }
+    rules = (
+        *EMBEDDINGS,
+        WeightRule(POSITIONS, POSITIONS),
+        WeightRule("encoder.embedding_hidden_mapping_in.*", "embeddings.projection.*"),
+    )
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.*")
+    unread_heads = ("sop_classifier.classifier.*",)
+    output_matrix = "predictions.decoder.weight"
+    output_bias = "predictions.bias"
+    heads = {
+        "Model": Head(renamed({"pooler.*": "pooler.dense.*"})),
+        "ForPreTraining": Head(ALBERT_LM, LM_FIELDS, becomes="ForMaskedLM"),
+        "ForMaskedLM": Head(ALBERT_LM, LM_FIELDS),
+        "ForSequenceClassification": ALBERT_CLASSIFIER,
+        "ForMultipleChoice": ALBERT_CLASSIFIER,
+        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout_prob}),
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def computed_fields(self, theirs: AlbertConfig) -> dict[str, Any]:
+        if theirs.embedding_size == theirs.hidden_size:
+            raise ConversionError(
+                f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT has a projection between the two in "
+                "any case, ours only where they differ"
+            )
+        if theirs.inner_group_num != 1:
+            raise ConversionError(
+                f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
+            )
+        return {}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"classifier_dropout_prob": dropout_of_classifier(ours)}
+
+    def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
+        """As few groups as the layers allow: after a training here each layer is one of its own."""
+        layers = theirs.num_hidden_layers
+        theirs.num_hidden_groups = next(
+            groups
+            for groups in range(1, layers + 1)
+            if all(are_copies(weights, members) for members in groups_of_layers(layers, groups))
+        )
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        groups = groups_of_layers(ours.num_hidden_layers, source_config.get("num_hidden_groups", 1))
+        layers = (
+            WeightRule(
+                f"encoder.albert_layer_groups.{group}.albert_layers.0.{theirs}",
+                tuple(f"layers.{layer}.{name}" for layer in members),
+                REPEAT,
+            )
+            for group, members in enumerate(groups)
+            for theirs, name in ALBERT_LAYER.items()
+        )
+        return (*self.rules, *layers)
+
+
+CONVERTERS = (Bert(), Ernie(), Roberta(), XLMRoberta(), Camembert(), Electra(), DistilBert(), Albert())

@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,13 +23,11 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import Converter
 from .registry import export, family_of, find_converter, fitting_family
-from .weight_map import ConversionError
+from .weight_map import ConversionError, LazyTensors
 
-INDEX = ".index.json"  # what follows the name of a file of weights that is stored in shards
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")  # transformers' order
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")  # the first is read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
-# What tokenizers without a tokenizer.json read.
-_OF_TOKENIZERS = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
+TOKENIZER_FILES += ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
 _STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
@@ -36,42 +35,29 @@ _STOCK_TOKENIZERS = {
 _GENERATION = "generation_config.json"
 _MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling
 _OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json")
-_OF_A_MODULE = ("config.json", "model.safetensors")
 
 
-class Checkpoint(Mapping[str, torch.Tensor]):
+def open_files(files: Sequence[Path]) -> LazyTensors:
     """The tensors of one or several files by name. Those of safetensors are read when they are needed.
 
     Raises:
         ConversionError: when a file cannot be read, or holds anything but tensors.
     """
-
-    def __init__(self, files: Sequence[Path]):
-        self._files: dict[str, Any] = {}
-        for path in files:
-            opened = _open_file(path)
-            self._files |= dict.fromkeys(opened.keys(), opened)
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        opened = self._files[name]
-        return opened[name] if isinstance(opened, dict) else opened.get_tensor(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-def _open_file(path: Path) -> Any:
-    with naming(path):
-        if path.suffix == ".safetensors":
-            return safe_open(path, framework="pt")
-        # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise ConversionError(f"{path}: holds something other than a state_dict, a dictionary of names and tensors")
-    return loaded
+    readers: dict[str, Callable[[], torch.Tensor]] = {}
+    for path in files:
+        with naming(path):
+            if path.suffix == ".safetensors":
+                opened = safe_open(path, framework="pt")
+                readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}
+                continue
+            # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+            raise ConversionError(
+                f"{path}: holds something other than a state_dict, a dictionary of names and tensors"
+            )
+        readers |= {name: partial(loaded.get, name) for name in loaded}
+    return LazyTensors(readers)
 
 
 @contextmanager
@@ -103,7 +89,7 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
             return None
 
 
-def open_checkpoint(checkpoint: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
+def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
     """Tensors and config of a directory, or of a repository on the Hub: `config.json` with safetensors or torch files,
     whole or in shards.
 
@@ -113,18 +99,24 @@ def open_checkpoint(checkpoint: str | Path) -> tuple[Checkpoint, dict[str, Any]]
     config = _read_config(checkpoint)
     for name in WEIGHT_FILES:
         if (path := find_file(checkpoint, name)) is not None:
-            return Checkpoint([path]), config
-        if (path := find_file(checkpoint, name + INDEX)) is not None:
-            return Checkpoint([_shard(checkpoint, path, shard) for shard in _shards_of(path)]), config
+            return open_files([path]), config
+        if (index := find_file(checkpoint, f"{name}.index.json")) is not None:
+            with naming(index):
+                shards = sorted(set(_read_json(index)["weight_map"].values()))
+            if any(Path(shard).name != shard for shard in shards):
+                raise ConversionError(f"{index}: names files outside its directory")
+            files = {shard: find_file(checkpoint, shard) for shard in shards}
+            missing = [shard for shard, path in files.items() if path is None]
+            if missing:
+                raise ConversionError(f"{index}: names {missing[0]}, which is not there")
+            return open_files([path for path in files.values() if path is not None]), config
     raise ConversionError(f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards")
 
 
 def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     path = find_file(checkpoint, "config.json")
     if path is None:
-        raise ConversionError(
-            f"{checkpoint}: has no config.json; a directory of a model, or a name on the Hub, is needed"
-        )
+        raise ConversionError(f"{checkpoint}: has no config.json; give a directory of a model, or a name on the Hub")
     config = _read_json(path)
     if not isinstance(config, dict):
         raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
@@ -134,21 +126,6 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
 def _read_json(path: Path) -> Any:
     with naming(path):
         return json.loads(path.read_text("utf-8"))
-
-
-def _shards_of(index: Path) -> list[str]:
-    with naming(index):
-        shards = sorted(set(_read_json(index)["weight_map"].values()))
-    if any(Path(shard).name != shard or shard in ("", ".", "..") for shard in shards):
-        raise ConversionError(f"{index}: names files outside its directory")
-    return shards
-
-
-def _shard(checkpoint: str | Path, index: Path, name: str) -> Path:
-    path = find_file(checkpoint, name)
-    if path is None:
-        raise ConversionError(f"{index}: names {name}, which is not there")
-    return path
 
 
 @contextmanager
@@ -275,7 +252,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in filter(Path.is_file, (Path(path) / file for file in (*TOKENIZER_FILES, *_OF_TOKENIZERS))):
+        for file in filter(Path.is_file, (Path(path) / file for file in TOKENIZER_FILES)):
             shutil.copy(file, unfinished)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
@@ -341,25 +318,19 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
     modules = find_file(path, _MODULES)
     if modules is None:
         return
-    folders = list(_folders(modules))
-    shutil.copy(modules, out / _MODULES)
-    for folder in folders:  # a module without options has no file
-        (out / folder).mkdir(exist_ok=True)
-    for file in (*_OF_SENTENCES, *(f"{folder}/{part}" for folder in folders for part in _OF_A_MODULE)):
-        if (found := find_file(path, file)) is not None:
-            shutil.copy(found, out / file)
-
-
-def _folders(modules: Path) -> Iterator[str]:
-    """The folders of the modules after the model, which itself has none."""
     with naming(modules):
-        described = [(str(entry["path"]), str(entry["type"])) for entry in _read_json(modules)]
-    for folder, kind in described:
+        kinds = {str(entry["path"]): str(entry["type"]) for entry in _read_json(modules)}
+    for folder, kind in kinds.items():
         if not kind.startswith("sentence_transformers."):
             raise ConversionError(
                 f"{modules}: type={kind!r} is code of the checkpoint's own, which is not carried over"
             )
-        if len(PurePosixPath(folder).parts) > 1 or folder in (".", ".."):
+        if Path(folder).name != folder or folder == "..":
             raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
-        if folder:
-            yield folder
+        (out / folder).mkdir(exist_ok=True)  # a module without options has no file
+    of_modules = (
+        f"{folder}/{part}" for folder in filter(None, kinds) for part in ("config.json", "model.safetensors")
+    )
+    for file in (_MODULES, *_OF_SENTENCES, *of_modules):
+        if (found := find_file(path, file)) is not None:
+            shutil.copy(found, out / file)

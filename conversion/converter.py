@@ -76,10 +76,6 @@ class Converter(ABC):
         """Whether the reference reads padding, so that it can be compared on inputs without padding alone."""
         return False
 
-    def reference_state_dict(self, reference: nn.Module) -> Tensors:
-        """The reference's weights under the names that its checkpoints use."""
-        return reference.state_dict()
-
     def load_reference(
         self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source_config: SourceConfig
     ) -> None:
@@ -146,7 +142,7 @@ class Converter(ABC):
 
 class LayerConverter(Converter):
     """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a decoder also those of an
-    encoder. The reference is a `ModuleList`; checkpoints of one layer have no `layers.{i}.` before their names.
+    encoder. Their config has `num_layers`; checkpoints of one layer have no `layers.{i}.` before their names.
 
     Attributes:
         rules: Of one layer.
@@ -159,31 +155,26 @@ class LayerConverter(Converter):
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         theirs = "layers.{i}." if our_config.num_hidden_layers > 1 else ""
-        return WeightMap(
-            [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules], num_heads=our_config.num_attention_heads
-        )
+        table = [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules]
+        return WeightMap(table, num_heads=our_config.num_attention_heads)
 
-    def reference_state_dict(self, reference: nn.Module) -> Tensors:
-        return _as_checkpoint(reference).state_dict()
-
-    def load_reference(
-        self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source_config: SourceConfig
-    ) -> None:
-        super().load_reference(_as_checkpoint(reference), state_dict, source_config)
-
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        states = inputs["inputs_embeds"]
-        for layer in reference:
-            states = self.run_layer(layer, states, inputs)
-        return BaseModelOutput(last_hidden_state=states)
+    @abstractmethod
+    def build_layer(self, source_config: SourceConfig) -> nn.Module:
+        """One layer of the source, with random weights."""
 
     @abstractmethod
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         """The output of one layer of the source, `(B, L, width)`."""
 
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        layers = [self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))]
+        return layers[0] if len(layers) == 1 else nn.ModuleDict({"layers": nn.ModuleList(layers)})
 
-def _as_checkpoint(reference: nn.Module) -> nn.Module:
-    return reference[0] if len(reference) == 1 else nn.ModuleDict({"layers": reference})
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        states = inputs["inputs_embeds"]
+        for layer in reference["layers"] if isinstance(reference, nn.ModuleDict) else [reference]:
+            states = self.run_layer(layer, states, inputs)
+        return BaseModelOutput(last_hidden_state=states)
 
 
 def read_fields(

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, LayerConverter, SourceConfig, Tensors, read_fields
-from .reference_systems import DeepLotxEncoder
 from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightMap, WeightRule, renamed
 
 FIELDS = ("heads", "bias", "ffn_layers", "ffn_expansion", "dropout", "proj_layers", "proj_expansion", "proj_dropout")
@@ -104,20 +104,105 @@ class DeepLotx(LayerConverter):
             super().weight_map(our_config, source_config), ignored=(frequencies, f"layers.{{j}}.{frequencies}")
         )
 
-    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+    def build_layer(self, source_config: SourceConfig) -> nn.Module:
         options = {"layers": "ffn_layers", "expansion": "ffn_expansion", "head_layers": "proj_layers"}
         options |= {"head_expansion": "proj_expansion", "head_dropout": "proj_dropout"}
         options |= {name: name for name in ("bias", "dropout", "base")}
         given = {ours: source_config[theirs] for ours, theirs in options.items() if theirs in source_config}
-        return nn.ModuleList(
-            DeepLotxEncoder(source_config["feature_dim"], source_config.get("heads", 2), **given)
-            for _ in range(source_config.get("num_layers", 1))
-        )
+        return DeepLotxEncoder(source_config["feature_dim"], source_config.get("heads", 2), **given)
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         memory = inputs.get("encoder_hidden_states")
         mask = inputs["attention_mask"] if memory is None else inputs["encoder_attention_mask"]
         return layer(states, mask[:, None], memory)
+
+
+class DeepFeedForward(nn.Module):
+    """Units of x + down(prelu(up(norm(x)))), one after the other."""
+
+    def __init__(self, width: int, layers: int, expansion: float, bias: bool, dropout: float):
+        super().__init__()
+        inner = int(width * expansion)
+        self.dropout = nn.Dropout(dropout)
+        self.ffn_layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "layer_norm": nn.LayerNorm(width, eps=1e-9),
+                    "up_proj": nn.Linear(width, inner, bias),
+                    "parametric_relu": nn.PReLU(init=5e-3),
+                    "down_proj": nn.Linear(inner, width, bias),
+                }
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in self.ffn_layers:
+            inner = unit["parametric_relu"](unit["up_proj"](unit["layer_norm"](x)))
+            x = x + unit["down_proj"](self.dropout(inner))
+        return x
+
+
+class DeepHead(nn.Module):
+    """One head, whose queries, keys and values are made by feed-forwards."""
+
+    def __init__(self, width: int, base: float, **options):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (DeepFeedForward(width, **options) for _ in range(3))
+        self.base = base
+
+    def rotate(self, x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        frequencies = 1 / self.base ** (torch.arange(half, dtype=torch.float32, device=x.device) / half)
+        angles = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)[:, None] * frequencies.to(x.dtype)
+        first, second = x.split(half, -1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+        query, key = self.rotate(self.q_proj(x)), self.rotate(self.k_proj(y))
+        return F.scaled_dot_product_attention(query, key, self.v_proj(y), visible)
+
+
+class DeepLotxEncoder(nn.Module):
+    """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L, width)` to
+    `(B, L, width)`; keys and values are made of `y` where it is given."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        bias: bool = True,
+        layers: int = 1,
+        expansion: float = 2,
+        dropout: float = 0.02,
+        head_layers: int = 1,
+        head_expansion: float | None = None,
+        head_dropout: float | None = None,
+        base: float = 10000,
+    ):
+        super().__init__()
+        head = {"layers": head_layers, "expansion": expansion if head_expansion is None else head_expansion}
+        head |= {"bias": bias, "dropout": dropout if head_dropout is None else head_dropout, "base": base}
+        self.attn = nn.ModuleDict(
+            {
+                "expand_proj": nn.Linear(width, heads * width),
+                "attn_heads": nn.ModuleList(DeepHead(width, **head) for _ in range(heads)),
+                "out_proj": nn.Linear(heads * width, width),
+            }
+        )
+        self.ffn = DeepFeedForward(2 * width, layers, expansion, bias, dropout)
+        self.layer_norm = nn.LayerNorm(width, eps=1e-9)
+        self.out_proj = nn.Linear(2 * width, width)
+
+    def forward(
+        self, x: torch.Tensor, visible: torch.Tensor | None = None, y: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        normed, heads = self.layer_norm(x), self.attn["attn_heads"]
+        sides = (normed, normed if y is None else y)
+        xs, ys = (self.attn["expand_proj"](states).chunk(len(heads), -1) for states in sides)
+        attended = [head(*parts, visible) for head, *parts in zip(heads, xs, ys, strict=True)]
+        return self.out_proj(self.ffn(torch.cat((self.attn["out_proj"](torch.cat(attended, -1)), x), -1)))
 
 
 CONVERTERS = (DeepLotx(),)

@@ -18,16 +18,14 @@ from .bert import (
     LM_FIELDS,
     POOLER,
     POSITIONS,
+    ROBERTA_TRANSFORM,
     TENSORFLOW_NAMES,
     TOKEN_CLASSIFICATION,
     WITH_INPUT_DROPOUT,
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, same_names
-from .roberta import LM_TRANSFORM
-from .weight_map import ConversionError, Rules, WeightRule, drop_rows, renamed
-
-LEFTOVERS = ("esm.pooler.dense.*",)
+from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, renamed
 
 
 class Esm(HuggingFaceConverter):
@@ -47,7 +45,7 @@ class Esm(HuggingFaceConverter):
     rules = (
         WeightRule("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
         WeightRule("embeddings.layer_norm.*", "embeddings.norm.*"),
-        *renamed(
+        *in_layers(
             {
                 "attention.LayerNorm.*": "self_attn_norm.*",
                 "attention.self.query.*": "self_attn.q_proj.*",
@@ -59,7 +57,6 @@ class Esm(HuggingFaceConverter):
                 "output.dense.*": "mlp.down_proj.*",
             },
             LAYER,
-            "layers.{i}.",
         ),
         WeightRule("encoder.emb_layer_norm_after.*", "final_norm.*"),
     )
@@ -70,13 +67,14 @@ class Esm(HuggingFaceConverter):
         "rotary_embeddings.inv_freq",
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
         "contact_head.regression.*",
+        "pooler.dense.*",
     )
     output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(LM_TRANSFORM + renamed({"lm_head.bias": "lm_head.bias"}), LM_FIELDS, LEFTOVERS),
-        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT, LEFTOVERS),
-        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(*LEFTOVERS),
+        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.bias": "lm_head.bias"}), LM_FIELDS),
+        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
 
     def computed_fields(self, theirs: EsmConfig) -> dict[str, Any]:

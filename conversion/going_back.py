@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -43,26 +44,16 @@ _OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings
 
 @dataclass
 class Route:
-    """How a model goes back to one family.
-
-    Args:
-        converter: Of the family.
-        head: The name of their head.
-        ours: Our config, after the scale of the embeddings has gone into their table if it must.
-        back: The config of ours that their config is read as; None where theirs cannot be made at all.
-        theirs: Their config.
-        scales: Whether the tables take the scale of the embeddings.
-        faults: Fields of ours without an equivalent, as messages.
-    """
+    """How a model goes back to one family."""
 
     converter: HuggingFaceConverter
-    head: str
-    ours: PreTrainedConfig
-    back: PreTrainedConfig | None = None
+    head: str  # the name of theirs
+    ours: PreTrainedConfig  # after the scale of the embeddings has gone into their table if it must
     theirs: PreTrainedConfig | None = None
-    scales: bool = False
-    faults: list[str] = field(default_factory=list)
-    zeros: list[str] = field(default_factory=list)
+    back: PreTrainedConfig | None = None  # what theirs is read as; None where theirs cannot be made at all
+    scales: bool = False  # whether the tables take the scale of the embeddings
+    faults: list[str] = field(default_factory=list)  # fields of ours without an equivalent, as messages
+    zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
 
 
 def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -138,7 +129,7 @@ def _ask(route: Route) -> None:
     try:
         route.theirs = converter.their_config(route.ours, route.head)
         route.back = converter.our_config(_source_config(route))
-    except Exception as error:  # their classes and ours refuse values of their own, in many ways
+    except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
         cause = error.__cause__ or error
         route.back, route.faults = None, [" ".join(str(cause).split())]
 

@@ -7,7 +7,7 @@ checkpoints, and the names of the tensors of stack and heads. From the same data
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -46,24 +46,14 @@ class Head:
     Args:
         rules: Rules of the head's tensors, with full names on both sides.
         fields: Fields of ours that the head needs, or how they are made of their config.
-        ignored: Their tensors that our class does not need.
         becomes: Our class, where its name is another.
         prefix: The name of the stack inside their class, where it is not the family's.
     """
 
     rules: Rules = ()
     fields: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
     becomes: str | None = None
     prefix: str | None = None
-
-    def fields_for(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        """The fields of ours that the head needs, for their config."""
-        return dict(self.fields(theirs) if callable(self.fields) else self.fields)
-
-    def ignoring(self, *names: str) -> "Head":
-        """The same, without need of `names` either."""
-        return replace(self, ignored=(*self.ignored, *names))
 
 
 class HuggingFaceConverter(Converter):
@@ -79,7 +69,8 @@ class HuggingFaceConverter(Converter):
         fields: The names of our config's fields and of theirs, where the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
         rules: Of embeddings and layers, without the names of the stack itself (`bert.`, `model.`).
-        ignored: Names of the stack's tensors that our model does not need.
+        ignored: Names of the stack's tensors that our model does not need unless a rule reads them.
+        unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
         output_matrix: Their output matrix of a language model; with tied weights a copy that is not read.
         output_bias: The bias that goes with it, which they store a second time beside the matrix; None where the rules
             of the head have it.
@@ -95,6 +86,7 @@ class HuggingFaceConverter(Converter):
     constants: ClassVar[Mapping[str, Any]] = {}
     rules: ClassVar[Rules] = ()
     ignored: ClassVar[tuple[str, ...]] = ()
+    unread_heads: ClassVar[tuple[str, ...]] = ()
     output_matrix: ClassVar[str]
     output_bias: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
@@ -133,7 +125,8 @@ class HuggingFaceConverter(Converter):
         theirs, (name, head) = self.config_class.from_dict(dict(source_config)), self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
-        fields |= {**self.computed_fields(theirs), **head.fields_for(theirs)}
+        of_head = head.fields(theirs) if callable(head.fields) else head.fields
+        fields |= {**self.computed_fields(theirs), **of_head}
         if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         return RoFormerLiteConfig(**fields)
@@ -196,10 +189,6 @@ class HuggingFaceConverter(Converter):
         name, head = self.head(source_config)
         return getattr(hf_roformer_lite, f"{_OURS}{head.becomes or name}")
 
-    def their_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        """The class with the head that the config names."""
-        return getattr(transformers, self.class_name(self.head(source_config)[0]))
-
     def stack_prefixes(self, source_config: SourceConfig) -> tuple[str, str]:
         """What precedes their and our names of the stack's tensors in models with the head of the config."""
         name, head = self.head(source_config)
@@ -209,7 +198,7 @@ class HuggingFaceConverter(Converter):
         theirs, ours = self.stack_prefixes(source_config)
         head = self.head(source_config)[1]
         table = [rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)]
-        ignored = [*(theirs + name for name in self.ignored), *head.ignored]
+        ignored = [*(theirs + name for name in self.ignored), *self.unread_heads]
         table += self.head_rules(head, our_config)
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
@@ -224,7 +213,7 @@ class HuggingFaceConverter(Converter):
         return export(self, model)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        their_class = self.their_class(source_config)
+        their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))
         # Their own eager attention computes probabilities in float32 in any dtype. `_supports_sdpa` is private to
         # transformers; nothing else says what a class supports before a model of it is made.
         backend = "sdpa" if their_class._supports_sdpa else "eager"

@@ -24,7 +24,7 @@ from .hugging_face import (
     rope_by_layer_type,
     same_names,
 )
-from .weight_map import ConversionError, Rules, StoredNames, WeightRule, renamed, split_heads
+from .weight_map import ConversionError, Rules, StoredNames, WeightRule, in_layers, renamed, split_heads
 
 PRE_RMS_NORM = {"norm_type": "rmsnorm", "norm_placement": "pre", "final_norm": True, "gated_mlp": True}
 LAYER_FIELDS = {
@@ -46,15 +46,13 @@ class LlamaFamilyConverter(HuggingFaceConverter):
     constants = PRE_RMS_NORM
     rules = (
         WeightRule("embed_tokens.weight", "embeddings.word_embeddings.weight"),
-        *renamed(
+        *in_layers(
             {
                 **{f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"},
                 **{f"mlp.{part}_proj.*": f"mlp.{part}_proj.*" for part in ("gate", "up", "down")},
                 "input_layernorm.weight": "self_attn_norm.weight",
                 "post_attention_layernorm.weight": "mlp_norm.weight",
-            },
-            "layers.{i}.",
-            "layers.{i}.",
+            }
         ),
         WeightRule("norm.weight", "final_norm.weight"),
     )
@@ -165,16 +163,14 @@ class GPTNeoX(HuggingFaceConverter):
     constants = {"norm_placement": "pre", "final_norm": True, "is_decoder": True}
     rules = (
         WeightRule("embed_in.weight", "embeddings.word_embeddings.weight"),
-        *renamed(
+        *in_layers(
             {
                 "attention.dense.*": "self_attn.o_proj.*",
                 "mlp.dense_h_to_4h.*": "mlp.up_proj.*",
                 "mlp.dense_4h_to_h.*": "mlp.down_proj.*",
                 "input_layernorm.*": "self_attn_norm.*",
                 "post_attention_layernorm.*": "mlp_norm.*",
-            },
-            "layers.{i}.",
-            "layers.{i}.",
+            }
         ),
         WeightRule("final_layer_norm.*", "final_norm.*"),
     )

@@ -21,20 +21,18 @@ from .hugging_face import (
     rope_by_layer_type,
     same_names,
 )
-from .weight_map import CHUNK, ConversionError, Rules, WeightRule, renamed
+from .weight_map import CHUNK, ConversionError, Rules, WeightRule, in_layers, renamed
 
 QKV = tuple(f"layers.{{i}}.self_attn.{part}_proj.*" for part in "qkv")
 STACK = (
     *renamed({"tok_embeddings.weight": "word_embeddings.weight", "norm.*": "norm.*"}, "embeddings.", "embeddings."),
-    *renamed(
+    *in_layers(
         {
             "attn_norm.*": "self_attn_norm.*",
             "attn.Wo.*": "self_attn.o_proj.*",
             "mlp_norm.*": "mlp_norm.*",
             "mlp.Wo.*": "mlp.down_proj.*",
-        },
-        "layers.{i}.",
-        "layers.{i}.",
+        }
     ),
     WeightRule("layers.{i}.mlp.Wi.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK),
     WeightRule("final_norm.*", "final_norm.*"),
@@ -133,7 +131,7 @@ class ModernBertDecoder(ModernBert):
     constants = {**ModernBert.constants, "is_decoder": True}
     rules = (
         *STACK,
-        *renamed({f"attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkv"}, "layers.{i}.", "layers.{i}."),
+        *in_layers({f"attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkv"}),
     )
     heads = {"Model": Head(), "ForCausalLM": language_model("lm_head"), "ForSequenceClassification": CLASSIFIER}
 

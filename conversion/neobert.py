@@ -19,7 +19,7 @@ from .bert import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
 from .llama import PRE_RMS_NORM
-from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_turn, permute_for_rope, renamed, split_heads
+from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_layers, in_turn, permute_for_rope, renamed, split_heads
 
 THETA = 10000.0
 LAYER = "transformer_encoder.{i}."
@@ -161,7 +161,7 @@ class NeoBert(HuggingFaceConverter):
     }
     rules = (
         WeightRule("encoder.weight", "embeddings.word_embeddings.weight"),
-        *renamed(
+        *in_layers(
             {
                 "wo.weight": "self_attn.o_proj.weight",
                 "ffn.w3.weight": "mlp.down_proj.weight",
@@ -169,7 +169,6 @@ class NeoBert(HuggingFaceConverter):
                 "ffn_norm.weight": "mlp_norm.weight",
             },
             LAYER,
-            "layers.{i}.",
         ),
         WeightRule(
             f"{LAYER}ffn.w12.weight", ("layers.{i}.mlp.gate_proj.weight", "layers.{i}.mlp.up_proj.weight"), CHUNK

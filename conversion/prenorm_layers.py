@@ -13,14 +13,14 @@ our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the source
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
 
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
-from .reference_systems import BertLikeEncoder, PreNormLayer
-from .weight_map import CONCATENATE, Rules, WeightMap, WeightRule, renamed
+from .weight_map import CONCATENATE, Rules, WeightMap, WeightRule, in_layers, renamed
 
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
@@ -64,11 +64,8 @@ class PreNormEncoderLayer(LayerConverter):
             add_cross_attention=self.is_decoder,
         )
 
-    def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        width, heads, inner = (source_config[field] for field in ("d_model", "heads", "d_ff"))
-        return nn.ModuleList(
-            PreNormLayer(width, heads, inner, cross=self.is_decoder) for _ in range(source_config.get("num_layers", 1))
-        )
+    def build_layer(self, source_config: SourceConfig) -> nn.Module:
+        return PreNormLayer(*(source_config[field] for field in ("d_model", "heads", "d_ff")), cross=self.is_decoder)
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         visible = inputs["attention_mask"][:, None]  # (B, 1, L)
@@ -111,15 +108,13 @@ class BertLike(Converter):
             "embeddings.",
         ),
         *attention_rules("layers.{i}.attention", "output_linear", "layers.{i}.self_attn"),
-        *renamed(
+        *in_layers(
             {
                 "layer_norm_1.*": "self_attn_norm.*",
                 "layer_norm_2.*": "mlp_norm.*",
                 "feed_forward.linear_1.*": "mlp.up_proj.*",
                 "feed_forward.linear_2.*": "mlp.down_proj.*",
-            },
-            "layers.{i}.",
-            "layers.{i}.",
+            }
         ),
     )
 
@@ -153,6 +148,86 @@ class BertLike(Converter):
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
         states = reference(inputs["input_ids"], inputs["attention_mask"][:, None])
         return BaseModelOutput(last_hidden_state=states)
+
+
+class ManyHeads(nn.Module):
+    """Attention with one linear map per head; the sources call the output projection by different names."""
+
+    def __init__(self, width: int, heads: int, output: str):
+        super().__init__()
+        size = width // heads
+        self.heads = nn.ModuleList(nn.ModuleDict({s: nn.Linear(width, size) for s in "qkv"}) for _ in range(heads))
+        self.output = output
+        self.add_module(output, nn.Linear(heads * size, width))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+        heads = [
+            F.scaled_dot_product_attention(head["q"](x), head["k"](y), head["v"](y), visible) for head in self.heads
+        ]
+        return getattr(self, self.output)(torch.cat(heads, -1))
+
+
+class PreNormLayer(nn.Module):
+    """The encoder layer or (with `cross`) the decoder layer as a plain module, with the names of its checkpoints."""
+
+    def __init__(self, width: int, heads: int, inner: int, cross: bool):
+        super().__init__()
+        self.self_attn = ManyHeads(width, heads, "fc")
+        if cross:
+            self.cross_attn = ManyHeads(width, heads, "fc")
+        for number in range(1, 4 if cross else 3):
+            self.add_module(f"residual{number}", nn.ModuleDict({"norm": nn.LayerNorm(width)}))
+        self.ffn = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        memory: torch.Tensor | None = None,
+        memory_visible: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        normed = self.residual1["norm"](x)
+        x = x + self.self_attn(normed, normed, visible)
+        if memory is None:
+            return x + self.ffn(self.residual2["norm"](x))
+        x = x + self.cross_attn(self.residual2["norm"](x), memory, memory_visible)
+        return x + self.ffn(self.residual3["norm"](x))
+
+
+class BertLikeEncoder(nn.Module):
+    """The BERT-like encoder as a plain module, with the names of its checkpoints: ids to hidden states."""
+
+    def __init__(self, vocab: int, width: int, positions: int, layers: int, heads: int, inner: int):
+        super().__init__()
+        tables = {
+            "token_embeddings": nn.Embedding(vocab, width),
+            "position_embeddings": nn.Embedding(positions, width),
+        }
+        self.embeddings = nn.ModuleDict(tables | {"layer_norm": nn.LayerNorm(width, eps=1e-12)})
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "layer_norm_1": nn.LayerNorm(width),
+                    "layer_norm_2": nn.LayerNorm(width),
+                    "attention": ManyHeads(width, heads, "output_linear"),
+                    "feed_forward": nn.ModuleDict(
+                        {"linear_1": nn.Linear(width, inner), "linear_2": nn.Linear(inner, width)}
+                    ),
+                }
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, ids: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.embeddings["token_embeddings"](ids) + self.embeddings["position_embeddings"](positions)
+        x = self.embeddings["layer_norm"](x)
+        for layer in self.layers:
+            normed = layer["layer_norm_1"](x)
+            x = x + layer["attention"](normed, normed, visible)
+            inner = F.gelu(layer["feed_forward"]["linear_1"](layer["layer_norm_2"](x)))
+            x = x + layer["feed_forward"]["linear_2"](inner)
+        return x
 
 
 CONVERTERS = (PreNormEncoderLayer(), PreNormDecoderLayer(), BertLike())

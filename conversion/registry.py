@@ -6,7 +6,6 @@ import torch
 from transformers import PreTrainedModel
 
 from . import (
-    albert,
     bart,
     bert,
     deeplotx,
@@ -15,7 +14,6 @@ from . import (
     modernbert,
     neobert,
     prenorm_layers,
-    roberta,
     roformer,
     rope_encoders,
     scratch_seq2seq,
@@ -28,7 +26,7 @@ from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
 _MODULES = (deeplotx, prenorm_layers, walkthrough, scratch_seq2seq, torch_transformer)
-_FAMILIES = (bert, roberta, albert, rope_encoders, roformer, llama, modernbert, neobert, esm, bart)
+_FAMILIES = (bert, rope_encoders, roformer, llama, modernbert, neobert, esm, bart)
 CONVERTERS: dict[str, Converter] = {
     converter.name: converter for module in (*_MODULES, *_FAMILIES) for converter in module.CONVERTERS
 }

@@ -172,6 +172,7 @@ class RoFormerV2(RoFormer):
         "ForCausalLM": "it sees the whole prompt from each of its tokens, causal models here earlier ones alone"
     }
     output_bias = None
+    unread_heads = ()  # a language model with the transform of the first version would lose it without an error
 
     def reads(self, source_config: SourceConfig) -> bool:
         return is_second_version(source_config)

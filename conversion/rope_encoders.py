@@ -17,14 +17,16 @@ from .bert import (
     POOLER,
     POST_NORM,
     QUESTION_ANSWERING,
+    ROBERTA_CLASSIFIER,
+    ROBERTA_LM,
+    ROBERTA_TRANSFORM,
     TOKEN_CLASSIFICATION,
     gelu_lm_fields,
     pooled_classifier,
     transform_rules,
 )
 from .hugging_face import Head, HuggingFaceConverter, plain_rope, same_names
-from .roberta import LANGUAGE_MODEL, LM_TRANSFORM, SEQUENCE_CLASSIFICATION
-from .weight_map import Rules, StoredNames, renamed
+from .weight_map import Rules, StoredNames, in_layers, renamed
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATED = {f"mlp.{name}_proj.*": f"mlp.{name}_proj.*" for name in ("gate", "up", "down")}
@@ -41,7 +43,7 @@ def stack_rules(feed_forward: dict[str, str]) -> Rules:
     """Rules of embeddings and layers; the three differ in their feed-forward."""
     names = {f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"}
     names |= {"post_attention_layernorm.*": "self_attn_norm.*", "post_mlp_layernorm.*": "mlp_norm.*", **feed_forward}
-    return (*EMBEDDINGS, *renamed(names, "layers.{i}.", "layers.{i}."))
+    return (*EMBEDDINGS, *in_layers(names))
 
 
 class RopeEncoder(HuggingFaceConverter):
@@ -105,8 +107,8 @@ class JinaV3(RopeEncoder):
     output_bias = "lm_head.bias"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": LANGUAGE_MODEL,
-        "ForSequenceClassification": SEQUENCE_CLASSIFICATION,
+        "ForMaskedLM": ROBERTA_LM,
+        "ForSequenceClassification": ROBERTA_CLASSIFIER,
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
@@ -124,7 +126,7 @@ class Gte(RopeEncoder):
     output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(LM_TRANSFORM + renamed({"lm_head.decoder.bias": "lm_head.bias"}), gelu_lm_fields),
+        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.decoder.bias": "lm_head.bias"}), gelu_lm_fields),
         "ForSequenceClassification": pooled_classifier("gte"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }

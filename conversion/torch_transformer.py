@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel, RoFormerLiteSeq2SeqConfig, RoFormerLiteSeq2SeqModel
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
-from .weight_map import CHUNK, ConversionError, Rules, WeightMap, WeightRule, renamed
+from .weight_map import CHUNK, ConversionError, Rules, WeightMap, WeightRule, in_layers
 
 LAYER_FIELDS = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "norm_first", "bias")
 ACTIVATIONS = ("relu", "gelu")
@@ -43,7 +43,7 @@ def stack_rules(is_decoder: bool) -> Rules:
     return (
         *attention_rules("self_attn", "self_attn"),
         *attention_rules("multihead_attn", "cross_attn"),
-        *renamed(names, "layers.{i}.", "layers.{i}."),
+        *in_layers(names),
         WeightRule("norm.*", "final_norm.*"),
     )
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
-from .reference_systems import Walkthrough
 from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
 
 SIZES = ("d_in", "d_model")
@@ -80,6 +80,34 @@ class WalkthroughConverter(Converter):
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
         return True
+
+
+def unbiased_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """(x - mean) / (σₙ₋₁ + eps)"""
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps)
+
+
+class Walkthrough(nn.Module):
+    """The walk-through as a plain module. It was published as printed numbers: it returns every stage by its name."""
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__()
+        self.Wq, self.Wk, self.Wv, self.Wo = (nn.Parameter(torch.randn(width, head_width)) for _ in range(4))
+        self.Wff, self.bff = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        stages = {"Q": x @ self.Wq, "K": x @ self.Wk, "V": x @ self.Wv}
+        stages["probs"] = (stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5).softmax(-1)
+        stages["ctx"] = stages["probs"] @ stages["V"]
+        stages["attn_out"] = stages["ctx"] @ self.Wo.T
+        stages["add1"] = x + stages["attn_out"]
+        stages["norm1"] = unbiased_norm(stages["add1"], 1e-6)
+        stages["ff_lin"] = F.linear(stages["add1"], self.Wff, self.bff)
+        stages["relu"] = stages["ff_lin"].relu()
+        stages["norm2"] = unbiased_norm(stages["relu"], 1e-6)
+        stages["add2"] = stages["norm1"] + stages["norm2"]
+        stages["norm3"] = unbiased_norm(stages["add2"], 1e-6)
+        return stages
 
 
 CONVERTERS = (WalkthroughConverter(),)

@@ -9,7 +9,7 @@ rule reads a tensor that the checkpoint has.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 
@@ -168,13 +168,9 @@ def renamed(names: Mapping[str, str], theirs: str = "", ours: str = "") -> Rules
     return tuple(WeightRule(theirs + one, ours + other) for one, other in names.items())
 
 
-@dataclass(frozen=True)
-class ResolvedRule:
-    """A rule for one set of tensors, with every placeholder replaced."""
-
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    operation: Operation
+def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
+    """As `renamed`, for names inside each layer; `theirs` is what they call a layer."""
+    return renamed(names, theirs, "layers.{i}.")
 
 
 @dataclass
@@ -192,8 +188,9 @@ class WeightMap:
     ignored: Sequence[str] = ()
     num_heads: int = 0
 
-    def resolve(self, our_names: Iterable[str]) -> list[ResolvedRule]:
-        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once.
+    def resolve(self, our_names: Iterable[str]) -> list[WeightRule]:
+        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once; one rule for
+        each set of tensors, with every placeholder replaced.
 
         Raises:
             ConversionError: when a tensor of ours is made by no rule, or a tensor of either side stands in two rules.
@@ -205,7 +202,7 @@ class WeightMap:
             for match in filter(None, map(pattern.fullmatch, our_names)):
                 values = match.groupdict()
                 theirs = tuple(name for part in rule.their_names for name in self._their_names(part, values))
-                one = ResolvedRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
+                one = WeightRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
                 if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
                     raise ConversionError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
                 resolved.append(one)
@@ -292,7 +289,7 @@ class StoredNames:
         Raises:
             ConversionError: when two names in the file stand for one of the table.
         """
-        sources: dict[str, tuple[str, int, int]] = {}
+        found: dict[str, Callable[[], torch.Tensor]] = {}
         for stored in state_dict:
             name = stored
             for pattern, replacement in self.renamed.items():
@@ -300,28 +297,30 @@ class StoredNames:
             whole, parts = next(((w, p) for w, p in self.fused.items() if f"{w}." in name), ("", ("",)))
             for index, part in enumerate(parts):
                 current = name.replace(f"{whole}.", f"{part}.") if whole else name
-                if current in sources:
+                if current in found:
                     raise ConversionError(f"the checkpoint has {current} under an older and a newer name")
-                sources[current] = stored, index, len(parts)
-        return state_dict if sources.keys() == set(state_dict) else _Renamed(state_dict, sources)
+                found[current] = partial(_part_of, state_dict, stored, index, len(parts))
+        return state_dict if found.keys() == set(state_dict) else LazyTensors(found)
 
 
-class _Renamed(Mapping[str, torch.Tensor]):
-    """Tensors of another mapping by other names: the name there, which of its parts, and how many it has."""
+def _part_of(state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int) -> torch.Tensor:
+    return state_dict[name] if parts == 1 else state_dict[name].chunk(parts)[index]
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], sources: Mapping[str, tuple[str, int, int]]):
-        self._tensors, self._sources = tensors, sources
+
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Tensors by name, each of which is read when it is needed, by a function."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
+        self._readers = readers
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        stored, index, parts = self._sources[name]
-        tensor = self._tensors[stored]
-        return tensor if parts == 1 else tensor.chunk(parts)[index]
+        return self._readers[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._sources)
+        return len(self._readers)
 
 
 def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
