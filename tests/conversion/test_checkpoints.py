@@ -352,7 +352,7 @@ def test_what_cannot_be_converted():
 
 def test_versions_of_roformer(tmp_path):
     """The config and the weights tell them apart, so that no other one is loaded without an error."""
-    config = CASES["roformer"][1]
+    config = CASES["roformer"][2]
     _, weights = source_weights("roformer", config)
     without_biases = {name: tensor for name, tensor in weights.items() if not name.endswith("bias")}
     with pytest.raises(ConversionError, match="RoFormerV2"):
