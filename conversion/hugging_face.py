@@ -202,7 +202,7 @@ class HuggingFaceConverter(Converter):
         table += self.head_rules(head, our_config)
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
-            ignored += [self.output_matrix, _bias_of(self.output_matrix)]
+            ignored += [self.output_matrix] + ([_bias_of(self.output_matrix)] if self.output_bias else [])
         if any(
             rule.ours == "classifier.out_proj.weight" for rule in table
         ):  # without a bias, which is one of zeros here
