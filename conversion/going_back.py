@@ -99,7 +99,11 @@ def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route
     Raises:
         ConversionError: when the family has no class with the head of `model`.
     """
-    head = converter.head_for(type(model))
+    routes = [_find_route(converter, head, model) for head in converter.heads_for(type(model))]
+    return min(routes, key=lambda route: len(route.faults))
+
+
+def _find_route(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
     route = Route(converter, head, copy.deepcopy(model.config))
     _ask(route)
     if route.back is not None and _scale_is_in_the_way(route):
@@ -148,16 +152,17 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
     """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
     with torch.device("meta"):
         target = type(model)(route.back)
-    wanted = target.state_dict().keys() - set(target.all_tied_weights_keys)
-    given = _weights(route, model).keys()
-    zeros = sorted(wanted - given)
+    tensors, given = target.state_dict(), _weights(route, model)
+    wanted = tensors.keys() - set(target.all_tied_weights_keys)
+    zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    unknown += [name for name in given if name in wanted and given[name].shape != tensors[name].shape]
     are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in zeros)
     for prefix, name, ours, back in _differences(route, model):
-        if not (name in _BRIDGED_BY_ZEROS and are_zeros and given <= wanted):
+        if not (name in _BRIDGED_BY_ZEROS and are_zeros and not unknown):
             route.faults.append(f"{prefix}{name}={ours!r} (must be {back!r})")
     route.zeros = zeros
-    if not route.faults and not (are_zeros and given <= wanted):
-        route.faults.append(f"its tensors {', '.join(sorted(given - wanted) or zeros)}")
+    if not route.faults and not (are_zeros and not unknown):
+        route.faults.append(f"its tensors {', '.join(unknown or zeros)}")
 
 
 def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:

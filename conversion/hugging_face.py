@@ -173,8 +173,8 @@ class HuggingFaceConverter(Converter):
             raise ConversionError(f"architectures={[given]}: a {self.name} source is one of {', '.join(known)}")
         return known[given], self.heads[known[given]]
 
-    def head_for(self, model_class: type[PreTrainedModel]) -> str:
-        """Which of `heads` a model of `model_class` goes back to; of several the one of the same name.
+    def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
+        """Which of `heads` a model of `model_class` may go back to, the one of the same name first.
 
         Raises:
             ConversionError: when there is none.
@@ -183,7 +183,7 @@ class HuggingFaceConverter(Converter):
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
             raise ConversionError(f"{self.name} has no equivalent of {model_class.__name__}")
-        return ours if ours in names else names[0]
+        return sorted(names, key=lambda name: name != ours)
 
     def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
         name, head = self.head(source_config)

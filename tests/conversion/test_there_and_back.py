@@ -28,7 +28,7 @@ from hf_roformer_lite.conversion import (
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 
 # Heads that stand for two of theirs go back to the other one.
-TWO_NAMES = ("ForPreTraining", "ForNextSentencePrediction")
+TWO_NAMES = ("BertForPreTraining", "ErnieForPreTraining", "AlbertForPreTraining", "ForNextSentencePrediction")
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12, 13], [20, 21, 22, 23, 0, 0, 0]])
 MASK = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
 
