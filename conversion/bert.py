@@ -157,21 +157,12 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
     }
 
 
-def require_gelu(activation: str) -> None:
-    """Refuse layers with another activation than the gelu of their language model's head.
-
-    Raises:
-        ConversionError: naming it.
-    """
-    if activation != "gelu":
-        raise ConversionError(
-            f"hidden_act={activation!r}: their LM head has 'gelu' in any case, ours what the layers have"
-        )
-
-
 def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     """The fields of a language model whose transform has gelu whatever the layers have."""
-    require_gelu(theirs.hidden_act)
+    if theirs.hidden_act != "gelu":
+        raise ConversionError(
+            f"hidden_act={theirs.hidden_act!r}: their LM head has 'gelu' in any case, ours what the layers have"
+        )
     return LM_FIELDS
 
 

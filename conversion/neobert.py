@@ -98,8 +98,8 @@ class NeoBERT(PreTrainedModel):
             query, key, value = (
                 packed.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2).chunk(3, -1)
             )
-            scores = rotate_pairs(query) @ rotate_pairs(key).transpose(-1, -2) / query.shape[-1] ** 0.5
-            attended = scores.masked_fill(~real, float("-inf")).softmax(-1) @ value
+            query, key = rotate_pairs(query), rotate_pairs(key)
+            attended = nn.functional.scaled_dot_product_attention(query, key, value, real)
             states = states + layer["wo"](attended.transpose(1, 2).flatten(-2))
             gate, up = layer["ffn"]["w12"](layer["ffn_norm"](states)).chunk(2, -1)
             states = states + layer["ffn"]["w3"](nn.functional.silu(gate) * up)
@@ -114,25 +114,23 @@ class NeoBERTLMHead(PreTrainedModel):
     def __init__(self, config: NeoBERTConfig):
         super().__init__(config)
         self.model = NeoBERT(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.make_head(config)
         self.post_init()
+
+    def make_head(self, config: NeoBERTConfig) -> None:
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         return MaskedLMOutput(logits=self.decoder(self.model(**inputs).last_hidden_state))
 
 
-class NeoBERTForSequenceClassification(PreTrainedModel):
-    """The classifier of texts, by the state of the first token."""
+class NeoBERTForSequenceClassification(NeoBERTLMHead):
+    """The classifier of texts, by the state of the first token, in place of the language model."""
 
-    config_class = NeoBERTConfig
-
-    def __init__(self, config: NeoBERTConfig):
-        super().__init__(config)
-        self.model = NeoBERT(config)
+    def make_head(self, config: NeoBERTConfig) -> None:
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         first = self.model(**inputs).last_hidden_state[:, 0]
