@@ -87,13 +87,24 @@ def test_from_pretrained(tmp_path):
 
 
 MEASURE = """
-import resource, sys
+import sys, threading, time
 from pathlib import Path
 from hf_roformer_lite.conversion import convert_checkpoint
 
-before = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident():  # getrusage also counts what the parent process had
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before, peak = resident(), 0
+
+def watch():
+    global peak
+    while True:
+        peak = max(peak, resident())
+        time.sleep(0.001)
+
+threading.Thread(target=watch, daemon=True).start()
 convert_checkpoint("auto", sys.argv[1], sys.argv[2])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+print(peak - before)
 """
 LARGE = {"vocab_size": 30000, "num_hidden_layers": 4, "hidden_size": 768, "num_attention_heads": 12}
 LARGE |= {"intermediate_size": 3072}
