@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -145,8 +145,8 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
             unfinished.mkdir()
             yield unfinished
             unfinished.replace(place)
-    except OSError as error:
-        raise ConversionError(f"{out} cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        raise ConversionError(f"{out} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
@@ -252,8 +252,9 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in filter(Path.is_file, (Path(path) / file for file in TOKENIZER_FILES)):
-            shutil.copy(file, unfinished)
+        for file in TOKENIZER_FILES:
+            if (found := find_file(path, file)) is not None:
+                shutil.copy(found, unfinished / file)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
