@@ -10,7 +10,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, RoFormerModel
 
 from hf_roformer_lite.conversion import convert
-from hf_roformer_lite.conversion.reference_systems import DeepLotxEncoder
+from hf_roformer_lite.conversion.deeplotx import DeepLotxEncoder
 
 from . import encoder_decoders, stacks
 from .floor import FLOOR, Product, attention_operations, floor, stack_products

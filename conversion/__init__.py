@@ -7,22 +7,31 @@
 `conversion/README.md` lists the sources, the measured differences, and what cannot be converted.
 """
 
-from .checkpoints import convert_checkpoint, export_checkpoint, load_checkpoint, open_checkpoint, source_of
-from .converted_model import ConvertedModel
-from .registry import CONVERTERS, convert, converter_of, export, families, find_converter
+from .checkpoints import (
+    ConvertedModel,
+    convert_checkpoint,
+    export_checkpoint,
+    is_ours,
+    load_checkpoint,
+    open_checkpoint,
+    source_of,
+)
+from .registry import CONVERTERS, convert, export, families, find_converter
 from .verification import Difference, verify
+from .weight_map import ConversionError
 
 __all__ = [
     "CONVERTERS",
+    "ConversionError",
     "ConvertedModel",
     "Difference",
     "convert",
     "convert_checkpoint",
-    "converter_of",
     "export",
     "export_checkpoint",
     "families",
     "find_converter",
+    "is_ours",
     "load_checkpoint",
     "open_checkpoint",
     "source_of",

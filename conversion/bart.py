@@ -5,76 +5,79 @@ of learned positions with the same numbers. A decoder whose start depends on the
 without `decoder_start_token_id`, starts with the end token here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from transformers import BartConfig, MarianConfig, MBartConfig, PreTrainedConfig
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteSeq2SeqConfig,
-    RoFormerLiteSeq2SeqModel,
-)
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, SourceConfig
-from .hugging_face import Head, HuggingFaceConverter, Rules
-from .weight_map import WeightMap, WeightRule
-from .weight_operations import DropRows, OneRow, Operation
+from .hugging_face import Head, HuggingFaceConverter
+from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers
 
 SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
 POSITIONS = "embed_positions.weight"
-IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
-OF_THE_PAIR = ("tie_word_embeddings", "use_cache", "id2label", "label2id")
-
-
-def attention_rules(theirs: str, ours: str) -> list[WeightRule]:
-    """Rules of one attention and its norm."""
-    names = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
-    layer = "layers.{i}."
-    rules = [WeightRule(f"{layer}{theirs}.{a}.*", f"{layer}{ours}.{b}.*") for a, b in names.items()]
-    return [*rules, WeightRule(f"{layer}{theirs}_layer_norm.*", f"{layer}{ours}_norm.*")]
-
-
-LAYERS = (
-    *attention_rules("self_attn", "self_attn"),
-    *attention_rules("encoder_attn", "cross_attn"),
-    WeightRule("layers.{i}.fc1.*", "layers.{i}.mlp.up_proj.*"),
-    WeightRule("layers.{i}.fc2.*", "layers.{i}.mlp.down_proj.*"),
-    WeightRule("layers.{i}.final_layer_norm.*", "layers.{i}.mlp_norm.*"),
+WORDS = "embeddings.word_embeddings.weight"
+# Names of our fields and of theirs: of a stack, of either side (after `encoder_` and `decoder_`), and of the pair.
+OF_BOTH_STACKS = {
+    "hidden_size": "d_model",
+    "hidden_act": "activation_function",
+    "hidden_dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "mlp_dropout": "activation_dropout",
+    "scale_embeddings": "scale_embedding",
+    "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "init_std",
+    **{name: name for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
+}
+OF_A_SIDE = {"num_hidden_layers": "layers", "num_attention_heads": "attention_heads", "intermediate_size": "ffn_dim"}
+OF_THE_PAIR = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "tie_word_embeddings",
+    "use_cache",
+    "id2label",
+    "label2id",
+)
+LAYER = {
+    f"{theirs}{a}.*": f"{ours}{b}.*"
+    for theirs, ours in {"self_attn": "self_attn", "encoder_attn": "cross_attn"}.items()
+    for a, b in {
+        **{f".{part}_proj": f".{part}_proj" for part in "qkv"},
+        ".out_proj": ".o_proj",
+        "_layer_norm": "_norm",
+    }.items()
+} | {"fc1.*": "mlp.up_proj.*", "fc2.*": "mlp.down_proj.*", "final_layer_norm.*": "mlp_norm.*"}
+STACK = (
+    *in_layers(LAYER),
     WeightRule("layernorm_embedding.*", "embeddings.norm.*"),
     WeightRule("layer_norm.*", "final_norm.*"),
 )
 
 
-@dataclass(frozen=True)
-class HalvesOfSinusoids(Operation):
-    """Our table of `rows` positions of `width` channels is computed: sines in its first half, cosines in the other."""
-
-    rows: int
-    width: int
-
-    def to_ours(self, theirs: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-        exponents = torch.arange(0, self.width, 2, dtype=torch.float64) / self.width
-        angles = torch.arange(self.rows, dtype=torch.float64)[:, None] / 10000.0**exponents
-        return [torch.cat((angles.sin(), angles.cos()), -1)]
+def sines_then_cosines(rows: int, width: int) -> torch.Tensor:
+    """A table of `rows` positions of `width` channels, sines in its first half, cosines in the other, in float64."""
+    exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] / 10000.0**exponents
+    return torch.cat((angles.sin(), angles.cos()), -1)
 
 
 class PairConverter(HuggingFaceConverter):
     """An encoder–decoder with BART's names.
 
     Attributes:
-        stack_constants: Fields of either stack that are the same in all checkpoints.
+        constants: Fields of either stack that are the same in all checkpoints.
         unused_positions: Rows of their tables of positions before that of the first position.
     """
 
     prefix = "model"
     fields = {}
-    stack_constants: Mapping[str, Any]
-    unused_positions = 2
+    heads = {"Model": Head(becomes="Seq2SeqModel"), "ForConditionalGeneration": Head()}
+    unused_positions: ClassVar[int] = 2
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         theirs = self.config_class.from_dict(dict(source_config))
@@ -85,7 +88,7 @@ class PairConverter(HuggingFaceConverter):
             decoder=RoFormerLiteConfig(**self.stack_fields(theirs, "decoder"), **bias),
             share_embeddings=self.shares_embeddings(theirs),
             decoder_start_token_id=theirs.eos_token_id if start is None else start,
-            **{name: getattr(theirs, name) for name in (*IDS, *OF_THE_PAIR)},
+            **{name: getattr(theirs, name) for name in OF_THE_PAIR},
         )
 
     def shares_embeddings(self, theirs: PreTrainedConfig) -> bool:
@@ -96,91 +99,47 @@ class PairConverter(HuggingFaceConverter):
         """Fields of our config of one stack."""
         return {
             **CLASSIC_FIELDS,
-            **self.stack_constants,
-            "vocab_size": theirs.vocab_size,
-            "hidden_size": theirs.d_model,
-            "num_hidden_layers": getattr(theirs, f"{side}_layers"),
-            "num_attention_heads": getattr(theirs, f"{side}_attention_heads"),
-            "intermediate_size": getattr(theirs, f"{side}_ffn_dim"),
-            "hidden_act": theirs.activation_function,
-            "hidden_dropout": theirs.dropout,
-            "attention_dropout": theirs.attention_dropout,
-            "mlp_dropout": theirs.activation_dropout,
-            "scale_embeddings": theirs.scale_embedding,
+            **self.constants,
+            **{ours: getattr(theirs, name) for ours, name in OF_BOTH_STACKS.items()},
+            **{ours: getattr(theirs, f"{side}_{name}") for ours, name in OF_A_SIDE.items()},
             "position_embedding_type": "learned",
-            "max_position_embeddings": theirs.max_position_embeddings,
-            "initializer_range": theirs.init_std,
             "norm_eps": 1e-5,
-            **{name: getattr(theirs, name) for name in IDS},
         }
 
     def their_fields(self, ours: RoFormerLiteSeq2SeqConfig) -> dict[str, Any]:
-        encoder = ours.encoder
-        fields = {
-            "vocab_size": encoder.vocab_size,
-            "d_model": encoder.hidden_size,
-            "activation_function": encoder.hidden_act,
-            "dropout": encoder.hidden_dropout,
-            "attention_dropout": encoder.attention_dropout,
-            "activation_dropout": encoder.mlp_dropout,
-            "scale_embedding": encoder.scale_embeddings,
-            "max_position_embeddings": encoder.max_position_embeddings,
-            "init_std": encoder.initializer_range,
-            "decoder_start_token_id": ours.decoder_start_token_id,
-            "forced_eos_token_id": None,
-            **{name: getattr(ours, name) for name in (*IDS, *OF_THE_PAIR)},
-        }
-        for side, stack in (("encoder", encoder), ("decoder", ours.decoder)):
-            fields |= {f"{side}_layers": stack.num_hidden_layers, f"{side}_ffn_dim": stack.intermediate_size}
-            fields |= {f"{side}_attention_heads": stack.num_attention_heads}
-        return fields
+        fields = {theirs: getattr(ours.encoder, name) for name, theirs in OF_BOTH_STACKS.items()}
+        for side in SIDES:
+            stack = getattr(ours, side)
+            fields |= {f"{side}_{theirs}": getattr(stack, name) for name, theirs in OF_A_SIDE.items()}
+        fields |= {name: getattr(ours, name) for name in OF_THE_PAIR}
+        return fields | {"decoder_start_token_id": ours.decoder_start_token_id, "forced_eos_token_id": None}
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        completed = super().complete_config(source_config, state_dict)
-        completed["stored_positions"] = any(name.endswith(POSITIONS) for name in state_dict)
-        return completed | {"stored_logits_bias": LOGITS_BIAS in state_dict}
-
-    def stack_prefixes(self, head: Head) -> tuple[str, str]:
-        return ("", "") if head.model_class is RoFormerLiteSeq2SeqModel else ("model.", "model.")
+        stored = {"stored_positions": any(name.endswith(POSITIONS) for name in state_dict)}
+        return dict(source_config) | stored | {"stored_logits_bias": LOGITS_BIAS in state_dict}
 
     def weight_map(self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig) -> WeightMap:
-        head = self.head(source_config)
-        theirs, ours = self.stack_prefixes(head)
-        rules = []
+        theirs, ours = self.stack_prefixes(source_config)
+        table = []
         for side in SIDES:
-            table = self.position_rule(getattr(our_config, side), source_config, f"{side}.{POSITIONS}")
-            rules += [rule.prefixed(f"{side}.", f"{side}.") for rule in LAYERS]
-            rules += [WeightRule(table[0], f"{side}.embeddings.position_embeddings.weight", table[1])]
-        words = "embeddings.word_embeddings.weight"
+            positions = self.position_rule(getattr(our_config, side), source_config)
+            table += [rule.prefixed(f"{side}.", f"{side}.") for rule in (*STACK, positions)]
         if our_config.tie_word_embeddings and our_config.share_embeddings:
-            tables = [WeightRule("shared.weight", f"decoder.{words}")]
+            table += [WeightRule("shared.weight", f"decoder.{WORDS}")]
             copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
         else:
-            tables = [WeightRule(f"{side}.embed_tokens.weight", f"{side}.{words}") for side in SIDES]
+            table += [WeightRule(f"{side}.embed_tokens.weight", f"{side}.{WORDS}") for side in SIDES]
             copies = ("shared.weight",)
-        rules = [rule.prefixed(theirs, ours) for rule in (*rules, *tables)]
         unread = (*copies, *(f"{side}.{part}" for side in SIDES for part in (POSITIONS, "version")))
-        ignored = [theirs + name for name in unread]
-        output = () if our_config.tie_word_embeddings else (WeightRule("lm_head.weight", "lm_head.weight"),)
-        bias = WeightRule(LOGITS_BIAS, "lm_head.bias", OneRow())
-        return WeightMap((*rules, *output, bias), (*ignored, "lm_head.weight"))
+        table = [rule.prefixed(theirs, ours) for rule in table]
+        if not our_config.tie_word_embeddings:
+            table.append(WeightRule("lm_head.weight", "lm_head.weight"))
+        table.append(WeightRule(LOGITS_BIAS, "lm_head.bias", ONE_ROW))
+        return WeightMap(table, (*(theirs + name for name in unread), "lm_head.weight"))
 
-    def position_rule(
-        self, ours: RoFormerLiteConfig, source_config: SourceConfig, name: str
-    ) -> tuple[str | tuple[str, ...], Operation]:
-        """Their name of a table of positions, and what becomes of it."""
-        return name, DropRows(self.unused_positions)
-
-    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        return LAYERS
-
-
-def heads(generation: str) -> dict[str, Head]:
-    """The bare pair, and the class that generates, called `generation`."""
-    return {"Model": Head(RoFormerLiteSeq2SeqModel), generation: Head(RoFormerLiteForConditionalGeneration)}
-
-
-POST_NORM = {"norm_placement": "post", "final_norm": False}
+    def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
+        """What becomes of a table of positions."""
+        return WeightRule(POSITIONS, "embeddings.position_embeddings.weight", drop_rows(self.unused_positions))
 
 
 class Bart(PairConverter):
@@ -188,8 +147,7 @@ class Bart(PairConverter):
 
     name = "bart"
     config_class = BartConfig
-    stack_constants = {**POST_NORM, "embedding_norm": True}
-    heads = heads("ForConditionalGeneration")
+    constants = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
 
 
 class MBart(PairConverter):
@@ -197,8 +155,7 @@ class MBart(PairConverter):
 
     name = "mbart"
     config_class = MBartConfig
-    stack_constants = {"norm_placement": "pre", "final_norm": True, "embedding_norm": True}
-    heads = heads("ForConditionalGeneration")
+    constants = {"norm_placement": "pre", "final_norm": True, "embedding_norm": True}
 
 
 class Marian(PairConverter):
@@ -206,8 +163,8 @@ class Marian(PairConverter):
 
     name = "marian"
     config_class = MarianConfig
-    stack_constants = {**POST_NORM, "embedding_norm": False}
-    heads = heads("MTModel")
+    constants = {"norm_placement": "post", "final_norm": False, "embedding_norm": False}
+    heads = {"Model": Head(becomes="Seq2SeqModel"), "MTModel": Head(becomes="ForConditionalGeneration")}
     unused_positions = 0
 
     def shares_embeddings(self, theirs: MarianConfig) -> bool:
@@ -218,15 +175,15 @@ class Marian(PairConverter):
         return super().stack_fields(theirs, side) | {"vocab_size": size}
 
     def their_fields(self, ours: RoFormerLiteSeq2SeqConfig) -> dict[str, Any]:
-        sizes = {"vocab_size": ours.encoder.vocab_size, "decoder_vocab_size": ours.decoder.vocab_size}
-        return super().their_fields(ours) | sizes | {"share_encoder_decoder_embeddings": ours.share_embeddings}
+        fields = {"decoder_vocab_size": ours.decoder.vocab_size}
+        return super().their_fields(ours) | fields | {"share_encoder_decoder_embeddings": ours.share_embeddings}
 
-    def position_rule(
-        self, ours: RoFormerLiteConfig, source_config: SourceConfig, name: str
-    ) -> tuple[str | tuple[str, ...], Operation]:
+    def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
+        rule = super().position_rule(ours, source_config)
         if source_config.get("stored_positions", True):
-            return super().position_rule(ours, source_config, name)
-        return (), HalvesOfSinusoids(ours.max_position_embeddings, ours.hidden_size)
+            return rule
+        table = sines_then_cosines(ours.max_position_embeddings, ours.hidden_size)
+        return WeightRule((), rule.ours, Operation(lambda theirs, count: [table], lambda table, count: []))
 
 
 CONVERTERS = (Bart(), MBart(), Marian())

@@ -1,28 +1,194 @@
-"""HF BERT and ERNIE, all heads.
+"""BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, all heads.
 
 Example:
     >>> model = convert("bert", hf_model.state_dict(), hf_model.config.to_dict())
 
 BERT counts every position of a row, ours only the real tokens: in rows padded on the left each token keeps the
-position that it has without padding. Their pre-training class becomes our masked language model, their next-sentence
-class a classification of sequences.
+position that it has without padding. BERT's pre-training class becomes our masked language model, its next-sentence
+class a classification of sequences; the discriminator of ELECTRA's pre-training becomes a classification of tokens
+with one score. RoBERTa's positions begin after the id of padding: the rows of the table up to it are never used and
+left out here. ALBERT's layers share weights; here each layer has a copy, and a training makes them differ. Its
+projection after the embeddings is there even where it changes no width; ours is not, and such a checkpoint is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import BertConfig, ErnieConfig
+from transformers import (
+    AlbertConfig,
+    BertConfig,
+    CamembertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    ErnieConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
-from hf_roformer_lite import RoFormerLiteConfig
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
 
-from .bert_family import BertFamilyConverter, bert_heads
 from .converter import SourceConfig
-from .hugging_face import Rules
-from .weight_map import WeightRule
-from .weight_operations import SumOfRows
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
+from .weight_map import (
+    REPEAT,
+    SUM_OF_ROWS,
+    UNCHANGED,
+    ConversionError,
+    Operation,
+    Rules,
+    StoredNames,
+    WeightRule,
+    drop_rows,
+    in_layers,
+    renamed,
+)
 
+LAYER = "encoder.layer.{i}."
+EMBEDDINGS = renamed(
+    {
+        "word_embeddings.weight": "word_embeddings.weight",
+        "token_type_embeddings.weight": "token_type_embeddings.weight",
+        "LayerNorm.*": "norm.*",
+    },
+    "embeddings.",
+    "embeddings.",
+)
+POSITIONS = "embeddings.position_embeddings.weight"
 SEGMENTS = "embeddings.token_type_embeddings.weight"
+POOLER = renamed({"pooler.dense.*": "pooler.dense.*"})
+
+
+def attention_rules(
+    theirs: str,
+    ours: str,
+    rotary: Operation = UNCHANGED,
+    value: Operation = UNCHANGED,
+    output: Operation = UNCHANGED,
+) -> Rules:
+    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and keys, `value`
+    those of values, `output` the columns that read the values."""
+    theirs, ours = f"{LAYER}{theirs}", f"layers.{{i}}.{ours}"
+    return (
+        WeightRule(f"{theirs}.self.query.*", f"{ours}.q_proj.*", rotary),
+        WeightRule(f"{theirs}.self.key.*", f"{ours}.k_proj.*", rotary),
+        WeightRule(f"{theirs}.self.value.*", f"{ours}.v_proj.*", value),
+        WeightRule(f"{theirs}.output.dense.weight", f"{ours}.o_proj.weight", output),
+        WeightRule(f"{theirs}.output.dense.bias", f"{ours}.o_proj.bias"),
+        WeightRule(f"{theirs}.output.LayerNorm.*", f"{ours}_norm.*"),
+    )
+
+
+FEED_FORWARD = renamed(
+    {"intermediate.dense.*": "up_proj.*", "output.dense.*": "down_proj.*"}, LAYER, "layers.{i}.mlp."
+) + renamed({f"{LAYER}output.LayerNorm.*": "layers.{i}.mlp_norm.*"})
+STACK = (
+    *EMBEDDINGS,
+    *attention_rules("attention", "self_attn"),
+    *attention_rules("crossattention", "cross_attn"),
+    *FEED_FORWARD,
+)
+WITH_POSITIONS = (*STACK, WeightRule(POSITIONS, POSITIONS))
+
+ENCODER_FIELDS = {
+    **COMMON_FIELDS,
+    **SIZES,
+    **same_names(
+        hidden_dropout="hidden_dropout_prob",
+        attention_dropout="attention_probs_dropout_prob",
+        norm_eps="layer_norm_eps",
+    ),
+}
+BERT_FIELDS = {
+    **ENCODER_FIELDS,
+    **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "use_cache"),
+    **same_names("is_decoder", "add_cross_attention"),
+}
+POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
+# As checkpoints of TensorFlow times call them.
+TENSORFLOW_NAMES = StoredNames({r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"})
+
+LINEAR = renamed({"classifier.*": "classifier.out_proj.*"})
+DENSE_CLASSIFIER = renamed(
+    {"classifier.dense.*": "classifier.dense.*", "classifier.out_proj.*": "classifier.out_proj.*"}
+)
+LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
+POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
+WITH_INPUT_DROPOUT = POOLED_FIELDS | {"classifier_input_dropout": True}
+WITHOUT_DROPOUT = {"classifier_dropout": 0.0}
+TOKEN_CLASSIFICATION = Head(LINEAR)
+QUESTION_ANSWERING = Head(renamed({"qa_outputs.*": "classifier.out_proj.*"}), WITHOUT_DROPOUT)
+
+
+def transform_rules(dense: str, norm: str) -> Rules:
+    """Rules of what stands before a language model's output."""
+    return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
+
+
+LANGUAGE_MODEL = Head(
+    transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"), LM_FIELDS
+)
+
+
+def pooled_classifier(prefix: str) -> Head:
+    """A linear layer on BERT's pooler, which is the dense layer of the classifier here."""
+    return Head((*renamed({f"{prefix}.pooler.dense.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
+
+
+def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
+    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called."""
+    next_sentence = renamed(
+        {f"{prefix}.pooler.dense.*": "classifier.dense.*", "cls.seq_relationship.*": "classifier.out_proj.*"}
+    )
+    return {
+        "Model": Head(POOLER),
+        "ForPreTraining": replace(LANGUAGE_MODEL, becomes="ForMaskedLM"),
+        "ForMaskedLM": LANGUAGE_MODEL,
+        causal: replace(LANGUAGE_MODEL, becomes="ForCausalLM"),
+        "ForNextSentencePrediction": Head(
+            next_sentence, POOLED_FIELDS | WITHOUT_DROPOUT, becomes="ForSequenceClassification"
+        ),
+        "ForSequenceClassification": pooled_classifier(prefix),
+        "ForMultipleChoice": pooled_classifier(prefix),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+
+def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    """The fields of a language model whose transform has gelu whatever the layers have."""
+    if theirs.hidden_act != "gelu":
+        raise ConversionError(
+            f"hidden_act={theirs.hidden_act!r}: their LM head has 'gelu' in any case, ours what the layers have"
+        )
+    return LM_FIELDS
+
+
+class BertFamilyConverter(HuggingFaceConverter):
+    """A source with BERT's names: post-norm layers, a norm on the embeddings, the heads `cls.predictions`."""
+
+    stored_names = TENSORFLOW_NAMES
+    fields = {**BERT_FIELDS, **same_names("classifier_dropout")}
+    constants = {**POST_NORM, "position_embedding_type": "learned"}
+    rules = WITH_POSITIONS
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.*")
+    unread_heads = ("cls.seq_relationship.*", "cls.predictions.*", "cls.predictions.transform.dense.*")
+    unread_heads += ("cls.predictions.transform.LayerNorm.*",)
+    output_matrix = "cls.predictions.decoder.weight"
+    output_bias = "cls.predictions.bias"
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        config = super().our_config(source_config)
+        kind = source_config.get("position_embedding_type") or "absolute"
+        if kind != "absolute" and config.position_embedding_type == "learned":
+            raise ConversionError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
+        if self.our_model_class(source_config) is RoFormerLiteForCausalLM and not config.is_decoder:
+            raise ConversionError(
+                "is_decoder=False: without it their causal model attends to later tokens; ours never does"
+            )
+        return config
 
 
 class Bert(BertFamilyConverter):
@@ -49,12 +215,299 @@ class Ernie(BertFamilyConverter):
         return super().complete_config(source_config, state_dict) | {"use_task_id": has_tasks}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        rules = super().stack_rules(ours, source_config)
         if not source_config.get("use_task_id"):
-            return rules
+            return self.rules
         both = (SEGMENTS, "embeddings.task_type_embeddings.weight")
-        others = (rule for rule in rules if rule.theirs != SEGMENTS)
-        return (*others, WeightRule(both, SEGMENTS, SumOfRows()))
+        others = (rule for rule in self.rules if rule.theirs != SEGMENTS)
+        return (*others, WeightRule(both, SEGMENTS, SUM_OF_ROWS))
 
 
-CONVERTERS = (Bert(), Ernie())
+def _discriminator_fields(theirs: ElectraConfig) -> dict[str, Any]:
+    one_score = {"num_labels": 1, "id2label": None, "label2id": None}
+    return one_score | WITHOUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
+
+
+def _summary_fields(theirs: ElectraConfig) -> dict[str, Any]:
+    if theirs.summary_type != "first" or not theirs.summary_use_proj:
+        raise ConversionError(
+            f"summary_type={theirs.summary_type!r}, summary_use_proj={theirs.summary_use_proj}: only 'first' with a "
+            "projection has an equivalent here"
+        )
+    fields = {"classifier_pooling": "cls", "classifier_activation": theirs.summary_activation}
+    return fields | {"classifier_dropout": theirs.summary_last_dropout}
+
+
+ELECTRA_LM = Head(
+    transform_rules("generator_predictions.dense", "generator_predictions.LayerNorm")
+    + renamed({"generator_lm_head.bias": "lm_head.bias"}),
+    gelu_lm_fields,
+)
+
+
+class Electra(BertFamilyConverter):
+    """ELECTRA: BERT with a projection after its embeddings."""
+
+    name = "electra"
+    prefix = "electra"
+    config_class = ElectraConfig
+    fields = {**BertFamilyConverter.fields, **same_names("embedding_size")}
+    rules = (*WITH_POSITIONS, WeightRule("embeddings_project.*", "embeddings.projection.*"))
+    output_matrix = "generator_lm_head.weight"
+    output_bias = None
+    heads = {
+        "Model": Head(),
+        "ForPreTraining": Head(
+            renamed(
+                {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"}, "discriminator_predictions.", "classifier."
+            ),
+            _discriminator_fields,
+            becomes="ForTokenClassification",
+        ),
+        "ForMaskedLM": ELECTRA_LM,
+        "ForCausalLM": ELECTRA_LM,
+        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"}),
+        "ForMultipleChoice": Head(
+            (*renamed({"sequence_summary.summary.*": "classifier.dense.*"}), *LINEAR), _summary_fields
+        ),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        activation = ours.classifier_activation
+        return {} if activation is None else {"summary_activation": activation}
+
+
+def _distilbert_classifier(theirs: DistilBertConfig) -> dict[str, Any]:
+    fields = {"classifier_pooling": "cls", "classifier_activation": "relu"}
+    return fields | {"classifier_dropout": theirs.seq_classif_dropout}
+
+
+DISTILBERT_CLASSIFIER = Head((*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR), _distilbert_classifier)
+
+
+class DistilBert(HuggingFaceConverter):
+    """DistilBERT: BERT without segments, and an eps of its own."""
+
+    name = "distilbert"
+    prefix = "distilbert"
+    config_class = DistilBertConfig
+    fields = {
+        **COMMON_FIELDS,
+        **same_names(
+            *("max_position_embeddings", "attention_dropout"),
+            hidden_size="dim",
+            num_hidden_layers="n_layers",
+            num_attention_heads="n_heads",
+            intermediate_size="hidden_dim",
+            hidden_act="activation",
+            hidden_dropout="dropout",
+        ),
+    }
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "norm_eps": 1e-12,
+        "hidden_dropout_places": ["embeddings", "mlp"],
+    }
+    rules = (
+        *(rule for rule in EMBEDDINGS if rule.theirs != SEGMENTS),
+        WeightRule(POSITIONS, POSITIONS),
+        *in_layers(
+            {
+                "attention.q_lin.*": "self_attn.q_proj.*",
+                "attention.k_lin.*": "self_attn.k_proj.*",
+                "attention.v_lin.*": "self_attn.v_proj.*",
+                "attention.out_lin.*": "self_attn.o_proj.*",
+                "sa_layer_norm.*": "self_attn_norm.*",
+                "ffn.lin1.*": "mlp.up_proj.*",
+                "ffn.lin2.*": "mlp.down_proj.*",
+                "output_layer_norm.*": "mlp_norm.*",
+            },
+            "transformer.layer.{i}.",
+        ),
+    )
+    output_matrix = "vocab_projector.weight"
+    heads = {
+        "Model": Head(),
+        "ForMaskedLM": Head(
+            transform_rules("vocab_transform", "vocab_layer_norm") + renamed({"vocab_projector.bias": "lm_head.bias"}),
+            LM_FIELDS,
+        ),
+        "ForSequenceClassification": DISTILBERT_CLASSIFIER,
+        "ForMultipleChoice": DISTILBERT_CLASSIFIER,
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": replace(
+            QUESTION_ANSWERING, fields=lambda theirs: {"classifier_dropout": theirs.qa_dropout}
+        ),
+    }
+
+
+ROBERTA_TRANSFORM = transform_rules("lm_head.dense", "lm_head.layer_norm")
+ROBERTA_LM = Head(ROBERTA_TRANSFORM, gelu_lm_fields)
+ROBERTA_CLASSIFIER = Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT)
+
+
+class Roberta(BertFamilyConverter):
+    """RoBERTa and its relatives of the same shape."""
+
+    name = "roberta"
+    prefix = "roberta"
+    config_class = RobertaConfig
+    has_pooler = True
+    fields = {ours: theirs for ours, theirs in BertFamilyConverter.fields.items() if ours != "max_position_embeddings"}
+    output_matrix = "lm_head.decoder.weight"
+    output_bias = "lm_head.bias"
+    heads = {
+        "Model": Head(POOLER),
+        "ForMaskedLM": ROBERTA_LM,
+        "ForCausalLM": ROBERTA_LM,
+        "ForSequenceClassification": ROBERTA_CLASSIFIER,
+        "ForMultipleChoice": replace(
+            pooled_classifier("roberta"),
+            fields=lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob},
+        ),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+        return {"max_position_embeddings": theirs.max_position_embeddings - _unused_rows(theirs)}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"max_position_embeddings": ours.max_position_embeddings + _unused_rows(ours)}
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        return (*STACK, WeightRule(POSITIONS, POSITIONS, drop_rows(_unused_rows(ours))))
+
+
+class XLMRoberta(Roberta):
+    """XLM-R, and the many multilingual sentence encoders of its shape."""
+
+    name = "xlm-roberta"
+    config_class = XLMRobertaConfig
+
+
+class Camembert(Roberta):
+    """CamemBERT."""
+
+    name = "camembert"
+    config_class = CamembertConfig
+
+
+def _unused_rows(config: PreTrainedConfig) -> int:
+    if config.pad_token_id is None:
+        raise ConversionError("pad_token_id=None: their positions begin after the id of padding; give one")
+    return config.pad_token_id + 1
+
+
+ALBERT_LAYER = {
+    "attention.query.*": "self_attn.q_proj.*",
+    "attention.key.*": "self_attn.k_proj.*",
+    "attention.value.*": "self_attn.v_proj.*",
+    "attention.dense.*": "self_attn.o_proj.*",
+    "attention.LayerNorm.*": "self_attn_norm.*",
+    "ffn.*": "mlp.up_proj.*",
+    "ffn_output.*": "mlp.down_proj.*",
+    "full_layer_layer_norm.*": "mlp_norm.*",
+}
+ALBERT_LM = transform_rules("predictions.dense", "predictions.LayerNorm")
+ALBERT_CLASSIFIER = Head(
+    (*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR),
+    lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.classifier_dropout_prob},
+)
+
+
+def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
+    """Which layers share their weights."""
+    members = [[] for _ in range(groups)]
+    for layer in range(layers):
+        members[int(layer / (layers / groups))].append(layer)
+    return members
+
+
+def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
+    """Whether our layers `members` are equal."""
+    first = f"layers.{members[0]}."
+    return all(
+        torch.equal(weights[name], weights[name.replace(first, f"layers.{layer}.")])
+        for layer in members[1:]
+        for name in weights
+        if first in name
+    )
+
+
+class Albert(HuggingFaceConverter):
+    """ALBERT, also with several groups of layers."""
+
+    name = "albert"
+    prefix = "albert"
+    config_class = AlbertConfig
+    has_pooler = True
+    fields = {
+        **ENCODER_FIELDS,
+        **same_names("embedding_size", "hidden_act", "type_vocab_size", "max_position_embeddings"),
+    }
+    constants = {
+        **POST_NORM,
+        "position_embedding_type": "learned",
+        "hidden_dropout_places": ["embeddings", "attention"],
+    }
+    rules = (
+        *EMBEDDINGS,
+        WeightRule(POSITIONS, POSITIONS),
+        WeightRule("encoder.embedding_hidden_mapping_in.*", "embeddings.projection.*"),
+    )
+    ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.*")
+    unread_heads = ("sop_classifier.classifier.*",)
+    output_matrix = "predictions.decoder.weight"
+    output_bias = "predictions.bias"
+    heads = {
+        "Model": Head(renamed({"pooler.*": "pooler.dense.*"})),
+        "ForPreTraining": Head(ALBERT_LM, LM_FIELDS, becomes="ForMaskedLM"),
+        "ForMaskedLM": Head(ALBERT_LM, LM_FIELDS),
+        "ForSequenceClassification": ALBERT_CLASSIFIER,
+        "ForMultipleChoice": ALBERT_CLASSIFIER,
+        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout_prob}),
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def computed_fields(self, theirs: AlbertConfig) -> dict[str, Any]:
+        if theirs.embedding_size == theirs.hidden_size:
+            raise ConversionError(
+                f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT has a projection between the two in "
+                "any case, ours only where they differ"
+            )
+        if theirs.inner_group_num != 1:
+            raise ConversionError(
+                f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
+            )
+        return {}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"classifier_dropout_prob": dropout_of_classifier(ours)}
+
+    def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
+        """As few groups as the layers allow: after a training here each layer is one of its own."""
+        layers = theirs.num_hidden_layers
+        theirs.num_hidden_groups = next(
+            groups
+            for groups in range(1, layers + 1)
+            if all(are_copies(weights, members) for members in groups_of_layers(layers, groups))
+        )
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        groups = groups_of_layers(ours.num_hidden_layers, source_config.get("num_hidden_groups", 1))
+        layers = (
+            WeightRule(
+                f"encoder.albert_layer_groups.{group}.albert_layers.0.{theirs}",
+                tuple(f"layers.{layer}.{name}" for layer in members),
+                REPEAT,
+            )
+            for group, members in enumerate(groups)
+            for theirs, name in ALBERT_LAYER.items()
+        )
+        return (*self.rules, *layers)
+
+
+CONVERTERS = (Bert(), Ernie(), Roberta(), XLMRoberta(), Camembert(), Electra(), DistilBert(), Albert())

@@ -1,67 +1,166 @@
-"""Reading and writing checkpoint directories. Code inside a checkpoint is never executed."""
+"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never executed."""
 
 import json
 import os
 import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from roformer_lite.errors import InputError
-from roformer_lite.output_directory import complete_directory
-from roformer_lite.output_place import check_place
-from roformer_lite.saved_files import INDEX_FILES, Checkpoint, find_file, read_object, shards_of, weight_files
-from roformer_lite.saved_model import TOKENIZER_FILES, load_model, load_tokenizer
+import hf_roformer_lite
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
-from .beside_weights import copy_sentence_modules, take_generation_config
 from .converter import Converter
 from .registry import export, family_of, find_converter, fitting_family
+from .weight_map import ConversionError, LazyTensors
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
-
-# What tokenizers without a tokenizer.json read.
-_OF_TOKENIZERS = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")  # the first is read
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+TOKENIZER_FILES += ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
 _STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
 }
+_GENERATION = "generation_config.json"
+_MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling
+_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
-def open_checkpoint(directory: str | Path) -> tuple[Checkpoint, dict[str, Any]]:
+def open_files(files: Sequence[Path]) -> LazyTensors:
+    """The tensors of one or several files by name. Those of safetensors are read when they are needed.
+
+    Raises:
+        ConversionError: when a file cannot be read, or holds anything but tensors.
+    """
+    readers: dict[str, Callable[[], torch.Tensor]] = {}
+    for path in files:
+        with naming(path):
+            if path.suffix == ".safetensors":
+                opened = safe_open(path, framework="pt")
+                readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}
+                continue
+            # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+            raise ConversionError(
+                f"{path}: holds something other than a state_dict, a dictionary of names and tensors"
+            )
+        readers |= {name: partial(loaded.get, name) for name in loaded}
+    return LazyTensors(readers)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Turn what the libraries below raise about a damaged file, which is of any type, into a `ConversionError`."""
+    try:
+        yield
+    except ConversionError:
+        raise
+    except Exception as error:
+        raise ConversionError(
+            f"{path}: cannot be read: {' '.join(str(error).split()) or type(error).__name__}"
+        ) from error
+
+
+def find_file(checkpoint: str | Path, file: str) -> Path | None:
+    """A file of a directory, or of a repository on the Hub; None where there is none.
+
+    Raises:
+        ConversionError: when `checkpoint` is neither.
+    """
+    if os.path.isdir(checkpoint):
+        path = Path(checkpoint) / file
+        return path if path.is_file() else None
+    with naming(checkpoint):
+        try:
+            return Path(hf_hub_download(str(checkpoint), file))
+        except EntryNotFoundError:
+            return None
+
+
+def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
     """Tensors and config of a directory, or of a repository on the Hub: `config.json` with safetensors or torch files,
     whole or in shards.
 
     Raises:
-        InputError: when a file is missing or cannot be read.
+        ConversionError: when a file is missing or cannot be read.
     """
-    if not os.path.isdir(directory) and (path := find_file(directory, "config.json")) is not None:
-        return Checkpoint(weight_files(directory)), read_object(path)
-    directory = Path(directory)
-    config = read_object(directory / "config.json")
-    for index_file in INDEX_FILES:
-        if (directory / index_file).is_file():
-            return Checkpoint([directory / shard for shard in shards_of(directory / index_file)]), config
-    for weight_file in WEIGHT_FILES:
-        if (directory / weight_file).is_file():
-            return Checkpoint([directory / weight_file]), config
-    raise InputError(f"{directory}: has no weights; looked for {', '.join((*INDEX_FILES, *WEIGHT_FILES))}")
+    config = _read_config(checkpoint)
+    for name in WEIGHT_FILES:
+        if (path := find_file(checkpoint, name)) is not None:
+            return open_files([path]), config
+        if (index := find_file(checkpoint, f"{name}.index.json")) is not None:
+            with naming(index):
+                shards = sorted(set(_read_json(index)["weight_map"].values()))
+            if any(Path(shard).name != shard for shard in shards):
+                raise ConversionError(f"{index}: names files outside its directory")
+            files = {shard: find_file(checkpoint, shard) for shard in shards}
+            missing = [shard for shard, path in files.items() if path is None]
+            if missing:
+                raise ConversionError(f"{index}: names {missing[0]}, which is not there")
+            return open_files([path for path in files.values() if path is not None]), config
+    raise ConversionError(f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards")
+
+
+def _read_config(checkpoint: str | Path) -> dict[str, Any]:
+    path = find_file(checkpoint, "config.json")
+    if path is None:
+        raise ConversionError(f"{checkpoint}: has no config.json; give a directory of a model, or a name on the Hub")
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
+    return config
+
+
+def _read_json(path: Path) -> Any:
+    with naming(path):
+        return json.loads(path.read_text("utf-8"))
+
+
+@contextmanager
+def whole_directory(out: str | Path) -> Iterator[Path]:
+    """A directory to be filled inside the `with`, which then gets the name `out`; after an error nothing is there.
+
+    Raises:
+        ConversionError: when `out` exists and is anything but an empty directory, or cannot be written.
+    """
+    try:
+        place = Path(out).resolve()
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise ConversionError(f"{out} exists already; choose a new directory")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{place.name}.unfinished-", dir=place.parent) as folder:
+            unfinished = Path(folder, "whole")
+            unfinished.mkdir()
+            yield unfinished
+            unfinished.replace(place)
+    except (OSError, SafetensorError) as error:
+        raise ConversionError(f"{out} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
-    """Convert the checkpoint directory `path` of the source `name` (`auto`: by its config) into the directory `out`,
-    with its tokenizer if it has one.
+    """Convert the checkpoint `path` of the source `name` (`auto`: by its config) into the directory `out`, with its
+    tokenizer if it has one.
 
     Nothing is written outside `out`, and `out` appears only when it is complete.
 
     Raises:
-        InputError: when names, shapes or fields do not fit, or `out` exists and is not empty.
+        ConversionError: when names, shapes or fields do not fit, or `out` exists and is not empty.
     """
-    out = new_directory(out)
-    model, converter = load_checkpoint(path, name)
-    tokenizer = load_tokenizer(path, converter.tokenizer_class)
-    with complete_directory(out) as unfinished:
+    with whole_directory(out) as unfinished:
+        model, converter = load_checkpoint(path, name)
+        tokenizer = load_tokenizer(path, converter)
         model.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
         if tokenizer is not None:
@@ -77,25 +176,65 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
         name: The source; `auto` reads it from the config's `model_type`.
 
     Raises:
-        InputError: when a file is missing or wrong, names or shapes do not fit, or `auto` finds no source.
+        ConversionError: when a file is missing or wrong, names or shapes do not fit, or `auto` finds no source.
     """
     state_dict, config = open_checkpoint(path)
     converter = find_converter(source_of(path, config) if name == "auto" else name)
     model = converter.convert(state_dict, config, copy=False)
-    take_generation_config(model, path)
+    _take_generation_config(model, path)
     return model, converter
+
+
+def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a checkpoint; None where it has none."""
+    if not any(find_file(path, file) for file in TOKENIZER_FILES):
+        return None
+    with naming(path):
+        return converter.tokenizer_class.from_pretrained(path)
 
 
 def source_of(path: str | Path, config: dict[str, Any]) -> str:
     """The source of the checkpoint at `path`, by its config.
 
     Raises:
-        InputError: when it tells none.
+        ConversionError: when it tells none.
     """
     try:
         return family_of(config)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    except ConversionError as error:
+        raise ConversionError(f"{path}: {error}") from error
+
+
+def is_ours(path: str | Path) -> bool:
+    """Whether a checkpoint is a model of this package, by its config."""
+    types = (RoFormerLiteConfig.model_type, RoFormerLiteSeq2SeqConfig.model_type)
+    return _read_config(path).get("model_type") in types
+
+
+class ConvertedModel:
+    """`ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`, in the manner of transformers' Auto classes:
+    a checkpoint of another system opens as a model of this package, without a copy on the disk."""
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, source: str = "auto", dtype: torch.dtype | None = None
+    ) -> PreTrainedModel:
+        """A model of this package with the weights of a checkpoint, in evaluation mode.
+
+        Args:
+            name: A directory, or a repository on the Hub.
+            source: The system it comes from. Default: the family that its config.json names.
+            dtype: Of the weights. Default: that of the checkpoint.
+
+        Raises:
+            ConversionError: when a file is missing or wrong, names or shapes do not fit, or nothing says which system
+                the weights come from.
+        """
+        if is_ours(name):
+            raise ConversionError(
+                f"{name} is a model of this package already; open it with a class of transformers or ours"
+            )
+        return load_checkpoint(name, source)[0].to(dtype=dtype)
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
@@ -105,22 +244,62 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         The name of the source; for `auto` that of the family that fits.
 
     Raises:
-        InputError: when the source has no equivalent of the model, or `out` exists and is not empty.
+        ConversionError: when the source has no equivalent of the model, or `out` exists and is not empty.
     """
-    out = new_directory(out)
-    model = load_model(path)
-    name = fitting_family(model) if name == "auto" else name
-    state_dict, config = export(name, model)
-    with complete_directory(out) as unfinished:
+    with whole_directory(out) as unfinished:
+        model = load_model(path)
+        name = fitting_family(model) if name == "auto" else name
+        state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        for file in filter(Path.is_file, (Path(path) / file for file in (*TOKENIZER_FILES, *_OF_TOKENIZERS))):
-            shutil.copy(file, unfinished)
+        for file in TOKENIZER_FILES:
+            if (found := find_file(path, file)) is not None:
+                shutil.copy(found, unfinished / file)
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
         _name_stock_tokenizer(unfinished / "tokenizer_config.json")
     return name
+
+
+def load_model(path: str | Path) -> PreTrainedModel:
+    """The model of this package at `path`, of the class it was saved from: every tensor is there and finite, where
+    `from_pretrained` alone would draw those that are missing.
+
+    Raises:
+        ConversionError: when it is another model, or a file is missing or wrong.
+    """
+    state_dict, fields = open_checkpoint(path)
+    architecture = (fields.get("architectures") or [None])[0]
+    if not is_ours(path) or architecture not in hf_roformer_lite.__all__:
+        raise ConversionError(
+            f"{path}: {architecture or 'it'} is no model of this package; `roformer-lite convert` makes one"
+        )
+    with naming(path):
+        model_class = getattr(hf_roformer_lite, architecture)
+        config = model_class.config_class.from_pretrained(path)
+        model, report = model_class.from_pretrained(
+            None, config=config, state_dict=dict(state_dict), output_loading_info=True
+        )
+    wrong = {"lacks": report["missing_keys"], "has unknown": report["unexpected_keys"]}
+    wrong["has NaN or infinite numbers in"] = [k for k, tensor in state_dict.items() if not tensor.isfinite().all()]
+    for fault, names in wrong.items():
+        if names:
+            raise ConversionError(
+                f"{path}: {fault} {', '.join(sorted(names)[:3])}; a file is damaged, or another model's"
+            )
+    _take_generation_config(model, path)
+    return model.eval()
+
+
+def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
+    """Let `model` generate as the checkpoint `path` says."""
+    file = find_file(path, _GENERATION) if model.can_generate() else None
+    if file is not None:
+        with naming(file):
+            fields = {name: value for name, value in _read_json(file).items() if value is not None}
+            model.generation_config = GenerationConfig.from_model_config(model.config)
+            model.generation_config.update(**fields)
 
 
 def _name_stock_tokenizer(config_file: Path) -> None:
@@ -131,9 +310,28 @@ def _name_stock_tokenizer(config_file: Path) -> None:
         config_file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def new_directory(out: str | Path) -> Path:
-    """`out` as a path; an `InputError` when it cannot be made, or exists and is anything but an empty directory."""
-    out = Path(check_place("", str(out)))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already; choose a new directory")
-    return out
+def copy_sentence_modules(path: str | Path, out: Path) -> None:
+    """Copy what makes a directory of sentence-transformers of one: its modules but the model, prompts, lengths.
+
+    Raises:
+        ConversionError: when a module is code, or lies outside the checkpoint.
+    """
+    modules = find_file(path, _MODULES)
+    if modules is None:
+        return
+    with naming(modules):
+        kinds = {str(entry["path"]): str(entry["type"]) for entry in _read_json(modules)}
+    for folder, kind in kinds.items():
+        if not kind.startswith("sentence_transformers."):
+            raise ConversionError(
+                f"{modules}: type={kind!r} is code of the checkpoint's own, which is not carried over"
+            )
+        if Path(folder).name != folder or folder == "..":
+            raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
+        (out / folder).mkdir(exist_ok=True)  # a module without options has no file
+    of_modules = (
+        f"{folder}/{part}" for folder in filter(None, kinds) for part in ("config.json", "model.safetensors")
+    )
+    for file in (_MODULES, *_OF_SENTENCES, *of_modules):
+        if (found := find_file(path, file)) is not None:
+            shutil.copy(found, out / file)

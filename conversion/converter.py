@@ -1,7 +1,7 @@
 """The base class of all sources of weights. A new checkpoint family is a subclass, added to `registry.py`.
 
 A converter has three parts: `our_config` translates the config, `weight_map` the names of the tensors, and
-`build_reference` with `run_reference` and `run_ours` lets `verify` compare the two models.
+`build_reference` with `run_reference` lets `verify` compare the two models.
 """
 
 from abc import ABC, abstractmethod
@@ -10,14 +10,14 @@ from functools import reduce
 from typing import Any, ClassVar
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from roformer_lite.errors import InputError
+from hf_roformer_lite import RoFormerLiteModel
 
-from .weight_map import WeightMap
+from .weight_map import ConversionError, StoredNames, WeightMap, WeightRule
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -40,19 +40,17 @@ class Converter(ABC):
         tolerances: In each dtype, the largest difference of an output that counts as equal: an absolute one where no
             number of the output is larger than 1, otherwise relative to the largest.
         tokenizer_class: The class that opens the tokenizer in a checkpoint's directory.
+        stored_names: How files spell names that are newer in `weight_map`.
     """
 
     name: ClassVar[str]
     tokenizer_class: ClassVar[type] = AutoTokenizer
     tolerances: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 1e-12}
+    stored_names: ClassVar[StoredNames] = StoredNames()
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """The source's config together with what only the weights show."""
         return dict(source_config)
-
-    def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The tensors of a checkpoint by the names that `weight_map` has; files may have older ones."""
-        return state_dict
 
     @abstractmethod
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
@@ -70,9 +68,13 @@ class Converter(ABC):
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         """The source's own model, or one written from its specification, with random weights."""
 
-    def reference_state_dict(self, reference: nn.Module) -> Tensors:
-        """The reference's weights under the names that its checkpoints use."""
-        return reference.state_dict()
+    @abstractmethod
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        """The output of the reference, by the names of ours, for the arguments `inputs` of our model."""
+
+    def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
+        """Whether the reference reads padding, so that it can be compared on inputs without padding alone."""
+        return False
 
     def load_reference(
         self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source_config: SourceConfig
@@ -80,43 +82,26 @@ class Converter(ABC):
         """Load the weights of a checkpoint into the reference.
 
         Raises:
-            InputError: when the checkpoint lacks a tensor of the reference, whose random numbers would otherwise be
-                compared.
+            ConversionError: when the checkpoint lacks a tensor of the reference, whose random numbers would otherwise
+                be compared.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
-        current = {weight_map.current_name(name): tensor for name, tensor in self.read(state_dict).items()}
-        missing = reference.load_state_dict(current, strict=False)[0]
+        missing = reference.load_state_dict(dict(self.stored_names.read(state_dict)), strict=False)[0]
         lacking = [name for name in missing if not weight_map.ignores(name)]
         if lacking:
-            raise InputError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
+            raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
 
     def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
         """The reference with all its computation in `dtype`."""
         return reference.to(dtype)
 
-    @abstractmethod
-    def random_inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
-        """Random inputs with padding, for `run_reference` and `run_ours`."""
-
-    def text_inputs(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> Tensors:
-        """Inputs made of lines of text, for sources whose checkpoints have a tokenizer."""
-        raise InputError(f"a {self.name} source has no tokenizer")
-
-    @abstractmethod
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> Tensors:
-        """Outputs of the reference by name, without those of padding."""
-
-    @abstractmethod
-    def run_ours(self, model: PreTrainedModel, inputs: Tensors) -> Tensors:
-        """The same outputs of our model."""
-
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         """Tensors and config of the source for our model.
 
         Raises:
-            InputError: when the source has no equivalent of the model, or exporting to it is not supported.
+            ConversionError: when the source has no equivalent of the model, or exporting to it is not supported.
         """
-        raise InputError(f"a model cannot be exported to {self.name}")
+        raise ConversionError(f"a model cannot be exported to {self.name}")
 
     def convert(
         self, state_dict: Mapping[str, torch.Tensor] | None, source_config: SourceConfig, copy: bool = True
@@ -129,15 +114,17 @@ class Converter(ABC):
             copy: Whether the weights are copied; otherwise the model may share them with `state_dict`.
 
         Raises:
-            InputError: when names or shapes do not fit, or no model can be built from the config.
+            ConversionError: when names or shapes do not fit, or no model can be built from the config.
         """
         if state_dict is not None:
-            state_dict = self.read(state_dict)
+            state_dict = self.stored_names.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)
         try:
             config, model_class = self.our_config(source_config), self.our_model_class(source_config)
-        except (StrictDataclassError, ValueError) as error:
-            raise error if isinstance(error, InputError) else InputError(f"no model can be made: {error}") from error
+        except ConversionError:
+            raise
+        except Exception as error:  # a config may hold anything, and their classes and ours refuse it in many ways
+            raise ConversionError(f"no model can be made: {error}") from error
         if state_dict is None:
             return model_class(config).eval()
         with no_init_weights():
@@ -153,21 +140,60 @@ class Converter(ABC):
         return model.eval()
 
 
-def require_fields(source_config: SourceConfig, converter: str, *fields: str) -> list[Any]:
-    """The values of `fields`, or an error that names the first one that is missing."""
-    for field in fields:
-        if field not in source_config:
-            raise InputError(
-                f"the config of a {converter} source needs the field {field!r}; it has {sorted(source_config)}"
-            )
-    return [source_config[field] for field in fields]
+class LayerConverter(Converter):
+    """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a decoder also those of an
+    encoder. Their config has `num_layers`; checkpoints of one layer have no `layers.{i}.` before their names.
+
+    Attributes:
+        rules: Of one layer.
+    """
+
+    rules: ClassVar[Sequence[WeightRule]]
+
+    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
+        return RoFormerLiteModel
+
+    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
+        theirs = "layers.{i}." if our_config.num_hidden_layers > 1 else ""
+        table = [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules]
+        return WeightMap(table, num_heads=our_config.num_attention_heads)
+
+    @abstractmethod
+    def build_layer(self, source_config: SourceConfig) -> nn.Module:
+        """One layer of the source, with random weights."""
+
+    @abstractmethod
+    def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
+        """The output of one layer of the source, `(B, L, width)`."""
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        layers = [self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))]
+        return layers[0] if len(layers) == 1 else nn.ModuleDict({"layers": nn.ModuleList(layers)})
+
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        states = inputs["inputs_embeds"]
+        for layer in reference["layers"] if isinstance(reference, nn.ModuleDict) else [reference]:
+            states = self.run_layer(layer, states, inputs)
+        return BaseModelOutput(last_hidden_state=states)
 
 
-def refuse_unknown_fields(source_config: SourceConfig, converter: str, known: Collection[str]) -> None:
-    """An error for fields that the converter does not read."""
-    unknown = sorted(set(source_config) - set(known))
+def read_fields(
+    source_config: SourceConfig, source: str, required: Sequence[str], known: Collection[str] = ()
+) -> list:
+    """The values of the `required` fields of a config without a class of its own.
+
+    Raises:
+        ConversionError: for one that is missing, and for fields that are neither required nor `known`.
+    """
+    unknown = sorted(set(source_config) - {*required, *known})
     if unknown:
-        raise InputError(
-            f"the config of a {converter} source has no field {', '.join(unknown)}; it may have "
-            f"{', '.join(sorted(known))}"
+        raise ConversionError(
+            f"the config of a {source} source has no field {', '.join(unknown)}; it may have "
+            f"{', '.join(sorted({*required, *known}))}"
         )
+    missing = [field for field in required if field not in source_config]
+    if missing:
+        raise ConversionError(
+            f"the config of a {source} source needs the field {missing[0]!r}; it has {sorted(source_config)}"
+        )
+    return [source_config[field] for field in required]

@@ -9,44 +9,23 @@ from typing import Any
 from transformers import EsmConfig, PreTrainedModel
 from transformers.models.esm.modeling_esm import EsmRotaryEmbedding
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-)
-from roformer_lite.errors import InputError
+from hf_roformer_lite import RoFormerLiteConfig
 
-from .bert_family import (
+from .bert import (
+    DENSE_CLASSIFIER,
     ENCODER_FIELDS,
+    LAYER,
     LM_FIELDS,
     POOLER,
+    POSITIONS,
+    ROBERTA_TRANSFORM,
+    TENSORFLOW_NAMES,
     TOKEN_CLASSIFICATION,
     WITH_INPUT_DROPOUT,
-    BertFamilyConverter,
 )
 from .converter import SourceConfig, Tensors
-from .hugging_face import Head, HuggingFaceConverter, Rules, same_names
-from .roberta import DENSE_CLASSIFIER, LM_HEAD
-from .weight_map import WeightRule
-from .weight_operations import DropRows
-
-LAYER = "encoder.layer.{i}"
-TABLE = "embeddings.position_embeddings.weight"
-RULES = (
-    WeightRule("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
-    WeightRule("embeddings.layer_norm.*", "embeddings.norm.*"),
-    WeightRule(f"{LAYER}.attention.LayerNorm.*", "layers.{i}.self_attn_norm.*"),
-    WeightRule(f"{LAYER}.attention.self.query.*", "layers.{i}.self_attn.q_proj.*"),
-    WeightRule(f"{LAYER}.attention.self.key.*", "layers.{i}.self_attn.k_proj.*"),
-    WeightRule(f"{LAYER}.attention.self.value.*", "layers.{i}.self_attn.v_proj.*"),
-    WeightRule(f"{LAYER}.attention.output.dense.*", "layers.{i}.self_attn.o_proj.*"),
-    WeightRule(f"{LAYER}.LayerNorm.*", "layers.{i}.mlp_norm.*"),
-    WeightRule(f"{LAYER}.intermediate.dense.*", "layers.{i}.mlp.up_proj.*"),
-    WeightRule(f"{LAYER}.output.dense.*", "layers.{i}.mlp.down_proj.*"),
-    WeightRule("encoder.emb_layer_norm_after.*", "final_norm.*"),
-)
-LEFTOVERS = ("esm.pooler.dense.*",)
+from .hugging_face import Head, HuggingFaceConverter, same_names
+from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, renamed
 
 
 class Esm(HuggingFaceConverter):
@@ -63,32 +42,44 @@ class Esm(HuggingFaceConverter):
         "hidden_act": "gelu",
         "hidden_dropout_places": ["attention", "mlp"],
     }
-    current_names = BertFamilyConverter.current_names
+    rules = (
+        WeightRule("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
+        WeightRule("embeddings.layer_norm.*", "embeddings.norm.*"),
+        *in_layers(
+            {
+                "attention.LayerNorm.*": "self_attn_norm.*",
+                "attention.self.query.*": "self_attn.q_proj.*",
+                "attention.self.key.*": "self_attn.k_proj.*",
+                "attention.self.value.*": "self_attn.v_proj.*",
+                "attention.output.dense.*": "self_attn.o_proj.*",
+                "LayerNorm.*": "mlp_norm.*",
+                "intermediate.dense.*": "mlp.up_proj.*",
+                "output.dense.*": "mlp.down_proj.*",
+            },
+            LAYER,
+        ),
+        WeightRule("encoder.emb_layer_norm_after.*", "final_norm.*"),
+    )
+    stored_names = TENSORFLOW_NAMES
     ignored = (
-        TABLE,  # some files of ESM-2 hold one, which nothing reads
+        POSITIONS,  # some files of ESM-2 hold one, which nothing reads
         "embeddings.position_ids",
         "rotary_embeddings.inv_freq",
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
         "contact_head.regression.*",
+        "pooler.dense.*",
     )
     output_matrix = "lm_head.decoder.weight"
     heads = {
-        "Model": Head(RoFormerLiteModel, POOLER),
-        "ForMaskedLM": Head(
-            RoFormerLiteForMaskedLM,
-            (*LM_HEAD, WeightRule("lm_head.bias", "lm_head.bias")),
-            lambda config: LM_FIELDS,
-            (output_matrix, *LEFTOVERS),
-        ),
-        "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification, DENSE_CLASSIFIER, lambda config: WITH_INPUT_DROPOUT, LEFTOVERS
-        ),
-        "ForTokenClassification": TOKEN_CLASSIFICATION.ignoring(*LEFTOVERS),
+        "Model": Head(POOLER),
+        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.bias": "lm_head.bias"}), LM_FIELDS),
+        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
 
     def computed_fields(self, theirs: EsmConfig) -> dict[str, Any]:
         if theirs.is_decoder or theirs.add_cross_attention:
-            raise InputError(f"is_decoder={theirs.is_decoder}: only encoders of ESM can be converted")
+            raise ConversionError(f"is_decoder={theirs.is_decoder}: only encoders of ESM can be converted")
         fields = {
             "embedding_norm": bool(theirs.emb_layer_norm_before),
             "token_dropout_mask_id": theirs.mask_token_id if theirs.token_dropout else None,
@@ -111,16 +102,15 @@ class Esm(HuggingFaceConverter):
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         if ours.position_embedding_type == "rope":
-            return RULES
-        return (*RULES, WeightRule(TABLE, TABLE, DropRows(ours.pad_token_id + 1)))
+            return self.rules
+        return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(ours.pad_token_id + 1)))
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         state_dict, source_config = super().export(model)
         if source_config["position_embedding_type"] == "rotary":
-            prefix = self.stack_prefixes(self.head(source_config))[0]
             rotation = EsmRotaryEmbedding.compute_default_rope_parameters(EsmConfig.from_dict(source_config))
-            state_dict[f"{prefix}rotary_embeddings.inv_freq"] = rotation[0]
+            state_dict[f"{self.stack_prefixes(source_config)[0]}rotary_embeddings.inv_freq"] = rotation[0]
         return state_dict, source_config
 
 
-CONVERTER = Esm()
+CONVERTERS = (Esm(),)

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
-from roformer_lite.errors import InputError
+
+from .weight_map import ConversionError
 
 if TYPE_CHECKING:
     from .hugging_face import HuggingFaceConverter
@@ -41,47 +44,66 @@ _OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings
 
 @dataclass
 class Route:
-    """How a model goes back to one family.
-
-    Args:
-        converter: Of the family.
-        head: The name of their head.
-        ours: Our config, after the scale of the embeddings has gone into their table if it must.
-        back: The config of ours that their config is read as; None where theirs cannot be made at all.
-        theirs: Their config.
-        scales: Whether the tables take the scale of the embeddings.
-        faults: Fields of ours without an equivalent, as messages.
-    """
+    """How a model goes back to one family."""
 
     converter: HuggingFaceConverter
-    head: str
-    ours: PreTrainedConfig
-    back: PreTrainedConfig | None = None
+    head: str  # the name of theirs
+    ours: PreTrainedConfig  # after the scale of the embeddings has gone into their table if it must
     theirs: PreTrainedConfig | None = None
-    scales: bool = False
-    faults: list[str] = field(default_factory=list)
-    zeros: list[str] = field(default_factory=list)
+    back: PreTrainedConfig | None = None  # what theirs is read as; None where theirs cannot be made at all
+    scales: bool = False  # whether the tables take the scale of the embeddings
+    faults: list[str] = field(default_factory=list)  # fields of ours without an equivalent, as messages
+    zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
 
 
 def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and config of their class for `model`.
 
     Raises:
-        InputError: naming every field without an equivalent there.
+        ConversionError: naming every field without an equivalent there.
     """
     route = find_route(converter, model)
     if route.faults:
-        raise InputError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
+        raise ConversionError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
     return _carry(route, model)
+
+
+def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) -> HuggingFaceConverter:
+    """Of `converters` the one of a family with an equivalent of `model` that needs the fewest additions.
+
+    Raises:
+        ConversionError: when there is none, naming the nearest one and the fields in the way.
+    """
+    routes, level = [], logging.get_verbosity()
+    logging.set_verbosity_error()  # no warnings of ids that are outside the vocabulary of a family tried
+    try:
+        for converter in converters:
+            with suppress(ConversionError):  # the family has no such head
+                routes.append(find_route(converter, model))
+    finally:
+        logging.set_verbosity(level)
+    if not routes:
+        raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
+    best = min(routes, key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)))
+    if best.faults:
+        raise ConversionError(
+            f"no family has an equivalent of this model; the nearest is {best.converter.name}, without "
+            f"{', '.join(best.faults)}"
+        )
+    return best.converter
 
 
 def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route:
     """How `model` goes back to the family of `converter`, or what is in the way.
 
     Raises:
-        InputError: when the family has no class with the head of `model`.
+        ConversionError: when the family has no class with the head of `model`.
     """
-    head = converter.head_for(type(model))
+    routes = [_find_route(converter, head, model) for head in converter.heads_for(type(model))]
+    return min(routes, key=lambda route: len(route.faults))
+
+
+def _find_route(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
     route = Route(converter, head, copy.deepcopy(model.config))
     _ask(route)
     if route.back is not None and _scale_is_in_the_way(route):
@@ -130,16 +152,17 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
     """Fill in `faults`, and the names of tensors of zeros that bridge the rest."""
     with torch.device("meta"):
         target = type(model)(route.back)
-    wanted = target.state_dict().keys() - set(target.all_tied_weights_keys)
-    given = _weights(route, model).keys()
-    zeros = sorted(wanted - given)
+    tensors, given = target.state_dict(), _weights(route, model)
+    wanted = tensors.keys() - set(target.all_tied_weights_keys)
+    zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    unknown += [name for name in given if name in wanted and given[name].shape != tensors[name].shape]
     are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in zeros)
     for prefix, name, ours, back in _differences(route, model):
-        if not (name in _BRIDGED_BY_ZEROS and are_zeros and given <= wanted):
+        if not (name in _BRIDGED_BY_ZEROS and are_zeros and not unknown):
             route.faults.append(f"{prefix}{name}={ours!r} (must be {back!r})")
     route.zeros = zeros
-    if not route.faults and not (are_zeros and given <= wanted):
-        route.faults.append(f"its tensors {', '.join(sorted(given - wanted) or zeros)}")
+    if not route.faults and not (are_zeros and not unknown):
+        route.faults.append(f"its tensors {', '.join(unknown or zeros)}")
 
 
 def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:

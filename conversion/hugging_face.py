@@ -6,67 +6,54 @@ checkpoints, and the names of the tensors of stack and heads. From the same data
 (`going_back.py`).
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 import transformers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import ModelOutput
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
-from roformer_lite.errors import InputError
+import hf_roformer_lite
+from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
-from .exact_reference import computing_in, make_exact
 from .going_back import export
-from .model_inputs import comparable_outputs, inputs_of_text, random_inputs
-from .stored_names import StoredNames
-from .weight_map import WeightMap, WeightRule
+from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
-Rules = tuple[WeightRule, ...]
-# Fields that have one name here and in every config of transformers.
-COMMON_FIELDS = (
-    "vocab_size",
-    "tie_word_embeddings",
-    "initializer_range",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "id2label",
-    "label2id",
-    "problem_type",
+_OURS = "RoFormerLite"  # how the names of our classes begin
+
+
+def same_names(*fields: str, **renamed: str) -> dict[str, str]:
+    """Names of our fields and of theirs, for `HuggingFaceConverter.fields`: the same, or ours and theirs."""
+    return {**{name: name for name in fields}, **renamed}
+
+
+# Fields that have one name here and in every config of transformers, and those that have it in most.
+COMMON_FIELDS = same_names(
+    *("vocab_size", "tie_word_embeddings", "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *("id2label", "label2id", "problem_type"),
 )
-
-
-def same_names(*fields: str) -> dict[str, str]:
-    """Fields with one name on both sides, for `HuggingFaceConverter.fields`."""
-    return {field: field for field in fields}
+SIZES = same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 @dataclass(frozen=True)
 class Head:
-    """What one of their classes becomes.
+    """What one of their classes becomes: ours of the same name, such as ForMaskedLM.
 
     Args:
-        model_class: Our class.
         rules: Rules of the head's tensors, with full names on both sides.
-        config_fields: From their config the fields of ours that the head needs.
-        ignored: Their tensors that our class does not need.
+        fields: Fields of ours that the head needs, or how they are made of their config.
+        becomes: Our class, where its name is another.
         prefix: The name of the stack inside their class, where it is not the family's.
     """
 
-    model_class: type[PreTrainedModel]
-    rules: tuple[WeightRule, ...] = ()
-    config_fields: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
-    ignored: tuple[str, ...] = ()
+    rules: Rules = ()
+    fields: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] = field(default_factory=dict)
+    becomes: str | None = None
     prefix: str | None = None
-
-    def ignoring(self, *names: str) -> "Head":
-        """The same, without need of `names` either."""
-        return replace(self, ignored=(*self.ignored, *names))
 
 
 class HuggingFaceConverter(Converter):
@@ -76,17 +63,18 @@ class HuggingFaceConverter(Converter):
     Attributes:
         config_class: Their config class.
         prefix: The name of the stack inside their classes with a head, such as `bert`.
-        heads: For each of their classes, by what follows the family's name in its name (`ForMaskedLM`), its `Head`.
+        heads: For each of their classes, by what follows the family's name in its name (`ForMaskedLM`), its `Head`;
+            `Model` is the bare stack.
         refused: For classes without an equivalent here, by the same part of their names, the reason.
         fields: The names of our config's fields and of theirs, where the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
-        ignored: Names of the stack's tensors that our model does not need.
-        current_names: As in `WeightMap`.
-        stored_names: How files spell names that their classes have changed since.
-        output_matrix: Their output matrix of a language model whose weights are not tied; None where `output_rules`
-            says more.
+        rules: Of embeddings and layers, without the names of the stack itself (`bert.`, `model.`).
+        ignored: Names of the stack's tensors that our model does not need unless a rule reads them.
+        unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
+        output_matrix: Their output matrix of a language model; with tied weights a copy that is not read.
+        output_bias: The bias that goes with it, which they store a second time beside the matrix; None where the rules
+            of the head have it.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
-        reads_padding: Whether pooling by the last position reads padding there; ours reads the last real token.
         in_transformers: Whether transformers has their classes.
     """
 
@@ -96,42 +84,50 @@ class HuggingFaceConverter(Converter):
     refused: ClassVar[Mapping[str, str]] = {}
     fields: ClassVar[Mapping[str, str]]
     constants: ClassVar[Mapping[str, Any]] = {}
+    rules: ClassVar[Rules] = ()
     ignored: ClassVar[tuple[str, ...]] = ()
-    current_names: ClassVar[Mapping[str, str]] = {}
-    stored_names: ClassVar[StoredNames] = StoredNames()
-    output_matrix: ClassVar[str | None] = None
+    unread_heads: ClassVar[tuple[str, ...]] = ()
+    output_matrix: ClassVar[str]
+    output_bias: ClassVar[str | None] = None
     has_pooler: ClassVar[bool | None] = None
-    reads_padding: ClassVar[bool] = False
     in_transformers: ClassVar[bool] = True
 
-    @abstractmethod
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        """Rules of embeddings and layers, without the names of the stack itself (`bert.`, `model.`)."""
+        """`rules`, and those that depend on the config."""
+        return self.rules
 
-    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+    def computed_fields(self, theirs: Any) -> dict[str, Any]:
         """Fields of ours that are not simply copied.
 
         Raises:
-            InputError: for an option without an equivalent here.
+            ConversionError: for an option without an equivalent here.
         """
         return {}
 
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+    def their_fields(self, ours: Any) -> dict[str, Any]:
         """Their fields that are not simply copied, for a model that goes back."""
         return {}
 
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
+    def head_rules(self, head: Head, ours: PreTrainedConfig) -> Rules:
+        """The rules of `head`, some of which may depend on the config."""
+        return head.rules
+
+    def output_rules(self, ours: PreTrainedConfig) -> Rules:
         """Rules of a language model's output matrix and bias, which depend on whether the weights are tied."""
-        if self.output_matrix is None or ours.tie_word_embeddings:
-            return ()
-        return (WeightRule(self.output_matrix, "lm_head.weight"),)
+        matrix, bias = self.output_matrix, self.output_bias
+        tables = () if ours.tie_word_embeddings else (WeightRule(matrix, "lm_head.weight"),)
+        if bias is None:
+            return tables
+        copies = bias if ours.tie_word_embeddings else (_bias_of(matrix), bias)
+        return (*tables, WeightRule(copies, "lm_head.bias", DUPLICATES))
 
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
-        theirs, head = self.config_class.from_dict(dict(source_config)), self.head(source_config)
+        theirs, (name, head) = self.config_class.from_dict(dict(source_config)), self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
-        fields |= {**self.computed_fields(theirs), **head.config_fields(theirs)}
-        if head.model_class is RoFormerLiteModel and self.has_pooler is not None:
+        of_head = head.fields(theirs) if callable(head.fields) else head.fields
+        fields |= {**self.computed_fields(theirs), **of_head}
+        if name == "Model" and self.has_pooler is not None:
             fields["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         return RoFormerLiteConfig(**fields)
 
@@ -140,6 +136,8 @@ class HuggingFaceConverter(Converter):
         fields = {name: getattr(ours, field) for field, name in self.fields.items()}
         for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
             fields[name] = bool(fields[name])
+        if "type_vocab_size" in fields:
+            fields["type_vocab_size"] = max(1, fields["type_vocab_size"])
         return self.config_class(architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)})
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
@@ -151,92 +149,114 @@ class HuggingFaceConverter(Converter):
             completed["add_pooling_layer"] = any(name.startswith("pooler.") for name in state_dict)
         return completed
 
-    def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return self.stored_names.read(state_dict)
-
     def reads(self, source_config: SourceConfig) -> bool:
         """Whether a checkpoint with this config is one of this family."""
         return source_config.get("model_type") == self.config_class.model_type
-
-    def architecture(self, source_config: SourceConfig) -> str:
-        """The name of their class: the first of the config's `architectures`, by default the stack alone."""
-        names = source_config.get("architectures") or [self.class_name("Model")]
-        for head, reason in self.refused.items():
-            if names[0] == self.class_name(head):
-                raise InputError(f"architectures={names!r} has no equivalent here: {reason}")
-        known = [self.class_name(head) for head in self.heads]
-        if names[0] not in known:
-            raise InputError(f"architectures={names!r}: a {self.name} source is one of {', '.join(known)}")
-        return names[0]
 
     def class_name(self, head: str) -> str:
         """The name of their class with `head`, such as BertForMaskedLM."""
         return self.config_class.__name__.removesuffix("Config") + head
 
-    def head(self, source_config: SourceConfig) -> Head:
-        architecture = self.architecture(source_config)
-        return next(head for name, head in self.heads.items() if self.class_name(name) == architecture)
-
-    def head_for(self, model_class: type[PreTrainedModel]) -> str:
-        """Which of `heads` a model of `model_class` goes back to; of several the one of the same name.
+    def head(self, source_config: SourceConfig) -> tuple[str, Head]:
+        """The head of their class and its name: of the first of the config's `architectures`, by default the stack
+        alone.
 
         Raises:
-            InputError: when there is none.
+            ConversionError: for a class without an equivalent here.
         """
-        names = [name for name, head in self.heads.items() if head.model_class is model_class]
+        given = (source_config.get("architectures") or [self.class_name("Model")])[0]
+        for head, reason in self.refused.items():
+            if given == self.class_name(head):
+                raise ConversionError(f"architectures={[given]} has no equivalent here: {reason}")
+        known = {self.class_name(name): name for name in self.heads}
+        if given not in known:
+            raise ConversionError(f"architectures={[given]}: a {self.name} source is one of {', '.join(known)}")
+        return known[given], self.heads[known[given]]
+
+    def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
+        """Which of `heads` a model of `model_class` may go back to, the one of the same name first.
+
+        Raises:
+            ConversionError: when there is none.
+        """
+        ours = model_class.__name__.removeprefix(_OURS)
+        names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
-            raise InputError(f"{self.name} has no equivalent of {model_class.__name__}")
-        same = model_class.__name__.removeprefix("RoFormerLite")
-        return same if same in names else names[0]
+            raise ConversionError(f"{self.name} has no equivalent of {model_class.__name__}")
+        return sorted(names, key=lambda name: name != ours)
 
     def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return self.head(source_config).model_class
+        name, head = self.head(source_config)
+        return getattr(hf_roformer_lite, f"{_OURS}{head.becomes or name}")
 
-    def stack_prefixes(self, head: Head) -> tuple[str, str]:
-        """What precedes their and our names of the stack's tensors in models with `head`."""
-        if head.model_class is RoFormerLiteModel:
-            return "", ""
-        return f"{head.prefix or self.prefix}.", "model."
+    def stack_prefixes(self, source_config: SourceConfig) -> tuple[str, str]:
+        """What precedes their and our names of the stack's tensors in models with the head of the config."""
+        name, head = self.head(source_config)
+        return ("", "") if name == "Model" else (f"{head.prefix or self.prefix}.", "model.")
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        head = self.head(source_config)
-        theirs, ours = self.stack_prefixes(head)
-        stack = [rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)]
-        ignored = [theirs + name for name in self.ignored]
-        rules = (*stack, *head.rules, *self.output_rules(our_config))
-        return WeightMap(rules, (*ignored, *head.ignored), self.current_names)
+        theirs, ours = self.stack_prefixes(source_config)
+        head = self.head(source_config)[1]
+        table = [rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)]
+        ignored = [*(theirs + name for name in self.ignored), *self.unread_heads]
+        table += self.head_rules(head, our_config)
+        if self.our_model_class(source_config).__name__.endswith("LM"):
+            table += self.output_rules(our_config)
+            ignored += [self.output_matrix] + ([_bias_of(self.output_matrix)] if self.output_bias else [])
+        if any(
+            rule.ours == "classifier.out_proj.weight" for rule in table
+        ):  # without a bias, which is one of zeros here
+            table.append(WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels)))
+        return WeightMap(table, ignored)
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         return export(self, model)
 
-    def their_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        """The class with the head that the config names."""
-        return getattr(transformers, self.architecture(source_config))
-
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        their_class = self.their_class(source_config)
+        their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))
         # Their own eager attention computes probabilities in float32 in any dtype. `_supports_sdpa` is private to
         # transformers; nothing else says what a class supports before a model of it is made.
         backend = "sdpa" if their_class._supports_sdpa else "eager"
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": backend})
-        options = {}
-        if self.has_pooler is not None and self.head(source_config).model_class is RoFormerLiteModel:
-            options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
-        return their_class(theirs, **options)
+        if self.has_pooler is None or self.head(source_config)[0] != "Model":
+            return their_class(theirs)
+        return their_class(theirs, add_pooling_layer=source_config.get("add_pooling_layer", self.has_pooler))
 
-    def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-        return make_exact(super().cast_reference(reference, dtype), dtype)
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        return reference(
+            **{name: value.long() if value.dtype == torch.bool else value for name, value in inputs.items()}
+        )
 
-    def random_inputs(self, model: PreTrainedModel, generator: torch.Generator) -> Tensors:
-        return random_inputs(model, generator, self.reads_padding)
 
-    def text_inputs(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> Tensors:
-        return inputs_of_text(model, tokenizer, lines, self.reads_padding)
+def _bias_of(matrix: str) -> str:
+    return f"{matrix.removesuffix('weight')}bias"
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> Tensors:
-        given = {name: value.long() if value.dtype == torch.bool else value for name, value in inputs.items()}
-        with computing_in(reference.dtype):
-            return comparable_outputs(reference(**given), inputs)
 
-    def run_ours(self, model: PreTrainedModel, inputs: Tensors) -> Tensors:
-        return comparable_outputs(model(**inputs), inputs)
+def dropout_of_classifier(ours: RoFormerLiteConfig) -> float:
+    """`classifier_dropout`, for a config that has no None in its place."""
+    return ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
+
+
+def plain_rope(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
+    """`rope_parameters` for a config that has one set for all layers, without entries that say nothing; of several
+    sets the first, which is then not the same."""
+    return None if ours.rope_parameters is None else _short(next(iter(ours.rope_parameters_of_layers().values())))
+
+
+def rope_by_layer_type(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
+    """`rope_parameters` for a config that has a set for each type of layer; those that no layer reads repeat the
+    others."""
+    if ours.rope_parameters is None:
+        return None
+    of_layers = ours.rope_parameters_of_layers()
+    any_of_them = next(iter(of_layers.values()))
+    return {kind: _short(of_layers.get(kind, any_of_them)) for kind in ("full_attention", "sliding_attention")}
+
+
+def own_rope(theirs: Any) -> dict[str, Any]:
+    """Of their `rope_parameters` by the type of layer, those of the types that the stack has."""
+    return {kind: value for kind, value in theirs.rope_parameters.items() if kind in theirs.layer_types}
+
+
+def _short(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if (name, value) != ("partial_rotary_factor", 1.0)}

@@ -1,65 +1,69 @@
-"""Llama (also SmolLM and others of its shape), Qwen2, EuroBERT and UltraBERT: pre-norm, RMSNorm, a gated feed-forward.
+"""Llama (also SmolLM and others of its shape), Qwen2, EuroBERT, UltraBERT and GPT-NeoX: pre-norm, rotary positions.
 
-Llama and Qwen2 become causal models, EuroBERT and UltraBERT encoders.
+Llama, Qwen2 and GPT-NeoX become causal models, EuroBERT and UltraBERT encoders. GPT-NeoX and Pythia-shaped models are
+converted only where their branches follow one another (`use_parallel_residual=False`).
 """
 
 from dataclasses import replace
 from typing import Any
 
-from transformers import EuroBertConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, UltrabertConfig
+from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, UltrabertConfig
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteModel,
-)
+from hf_roformer_lite import RoFormerLiteConfig
 
-from .bert_family import LINEAR, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from .bert import LINEAR, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, WITHOUT_DROPOUT
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, Head, HuggingFaceConverter, Rules, same_names
-from .rope_fields import own_rope, plain_rope, rope_by_layer_type
-from .stored_names import StoredNames
-from .weight_map import WeightMap, WeightRule
-from .weight_operations import Constant
-
-LAYER_TYPES = ("full_attention", "sliding_attention")
-RULES = (
-    WeightRule("embed_tokens.weight", "embeddings.word_embeddings.weight"),
-    *(WeightRule(f"layers.{{i}}.self_attn.{part}_proj.*", f"layers.{{i}}.self_attn.{part}_proj.*") for part in "qkvo"),
-    *(WeightRule(f"layers.{{i}}.mlp.{m}_proj.*", f"layers.{{i}}.mlp.{m}_proj.*") for m in ("gate", "up", "down")),
-    WeightRule("layers.{i}.input_layernorm.weight", "layers.{i}.self_attn_norm.weight"),
-    WeightRule("layers.{i}.post_attention_layernorm.weight", "layers.{i}.mlp_norm.weight"),
-    WeightRule("norm.weight", "final_norm.weight"),
+from .hugging_face import (
+    COMMON_FIELDS,
+    SIZES,
+    Head,
+    HuggingFaceConverter,
+    dropout_of_classifier,
+    own_rope,
+    plain_rope,
+    rope_by_layer_type,
+    same_names,
 )
+from .weight_map import ConversionError, Rules, StoredNames, WeightRule, in_layers, renamed, split_heads
+
 PRE_RMS_NORM = {"norm_type": "rmsnorm", "norm_placement": "pre", "final_norm": True, "gated_mlp": True}
 LAYER_FIELDS = {
-    **same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    **same_names("intermediate_size", "hidden_act", "max_position_embeddings", "attention_dropout"),
-    "norm_eps": "rms_norm_eps",
+    **COMMON_FIELDS,
+    **SIZES,
+    **same_names("num_key_value_heads", "hidden_act", "max_position_embeddings", "attention_dropout"),
+    **same_names(norm_eps="rms_norm_eps"),
 }
-LM_OUTPUT = "lm_head.weight"
-SCORE = WeightRule("score.weight", "classifier.out_proj.weight")
+SCORE = renamed({"score.weight": "classifier.out_proj.weight"})  # no bias
+LAST_TOKEN = {"classifier_pooling": "last"}
+POOLING = {"bos": "cls", "mean": "mean", "late": "late"}  # EuroBERT's names and ours
 
 
 class LlamaFamilyConverter(HuggingFaceConverter):
     """A source with Llama's names."""
 
     prefix = "model"
-    output_matrix = LM_OUTPUT
-    fields = {**same_names(*COMMON_FIELDS, "head_dim", "attention_bias", "mlp_bias"), **LAYER_FIELDS}
+    fields = {**LAYER_FIELDS, **same_names("head_dim", "attention_bias", "mlp_bias")}
+    constants = PRE_RMS_NORM
+    rules = (
+        WeightRule("embed_tokens.weight", "embeddings.word_embeddings.weight"),
+        *in_layers(
+            {
+                **{f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"},
+                **{f"mlp.{part}_proj.*": f"mlp.{part}_proj.*" for part in ("gate", "up", "down")},
+                "input_layernorm.weight": "self_attn_norm.weight",
+                "post_attention_layernorm.weight": "mlp_norm.weight",
+            }
+        ),
+        WeightRule("norm.weight", "final_norm.weight"),
+    )
     ignored = ("rotary_emb.inv_freq", "layers.{i}.self_attn.rotary_emb.inv_freq")
+    output_matrix = "lm_head.weight"
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
         return {"rope_parameters": theirs.rope_parameters, "hidden_dropout": 0.0}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         return {"rope_parameters": plain_rope(ours)}
-
-    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        return RULES
 
 
 class Llama(LlamaFamilyConverter):
@@ -70,21 +74,12 @@ class Llama(LlamaFamilyConverter):
     fields = {**LlamaFamilyConverter.fields, **same_names("use_cache")}
     constants = {**PRE_RMS_NORM, "is_decoder": True}
     heads = {
-        "Model": Head(RoFormerLiteModel),
-        "ForCausalLM": Head(RoFormerLiteForCausalLM, ignored=(LM_OUTPUT,)),
-        "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification, (SCORE,), lambda config: {"classifier_pooling": "last"}
-        ),
-        "ForTokenClassification": Head(
-            RoFormerLiteForTokenClassification,
-            (WeightRule("score.*", "classifier.out_proj.*"),),
-            lambda config: {"classifier_dropout": 0.1},
-        ),
+        "Model": Head(),
+        "ForCausalLM": Head(),
+        "ForSequenceClassification": Head(SCORE, LAST_TOKEN),
+        "ForTokenClassification": Head(renamed({"score.*": "classifier.out_proj.*"}), {"classifier_dropout": 0.1}),
         "ForQuestionAnswering": replace(QUESTION_ANSWERING, prefix="transformer"),
     }
-
-    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
-        return with_bias_of_zeros(super().weight_map(our_config, source_config), our_config.num_labels)
 
 
 class Qwen2(Llama):
@@ -92,7 +87,7 @@ class Qwen2(Llama):
 
     name = "qwen2"
     config_class = Qwen2Config
-    fields = {**same_names(*COMMON_FIELDS, "use_cache", "layer_types"), **LAYER_FIELDS}
+    fields = {**LAYER_FIELDS, **same_names("use_cache", "layer_types")}
     constants = {**Llama.constants, "attention_bias": ["q", "k", "v"], "mlp_bias": False}
 
     def computed_fields(self, theirs: Qwen2Config) -> dict[str, Any]:
@@ -100,8 +95,8 @@ class Qwen2(Llama):
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         has_windows = "sliding_attention" in ours.layer_types
-        windows = {"use_sliding_window": has_windows, "sliding_window": ours.sliding_window}
-        return super().their_fields(ours) | (windows if has_windows else {"use_sliding_window": False})
+        windows = {"sliding_window": ours.sliding_window} if has_windows else {}
+        return super().their_fields(ours) | windows | {"use_sliding_window": has_windows}
 
 
 class EuroBert(LlamaFamilyConverter):
@@ -109,35 +104,24 @@ class EuroBert(LlamaFamilyConverter):
 
     name = "eurobert"
     config_class = EuroBertConfig
-    constants = PRE_RMS_NORM
     heads = {
-        "Model": Head(RoFormerLiteModel),
+        "Model": Head(),
         "ForMaskedLM": Head(
-            RoFormerLiteForMaskedLM,
-            (WeightRule("lm_head.bias", "lm_head.bias"),),
-            lambda config: {"lm_head_bias": config.mlp_bias},
-            (LM_OUTPUT,),
+            renamed({"lm_head.bias": "lm_head.bias"}), lambda theirs: {"lm_head_bias": theirs.mlp_bias}
         ),
         "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification,
-            (WeightRule("dense.*", "classifier.dense.*"), *LINEAR),
-            lambda config: {
-                "classifier_pooling": POOLING[config.classifier_pooling],
-                "classifier_activation": "gelu",
-                "classifier_dropout": 0.0,
-            },
+            (*renamed({"dense.*": "classifier.dense.*"}), *LINEAR),
+            lambda theirs: (
+                {"classifier_pooling": POOLING[theirs.classifier_pooling], "classifier_activation": "gelu"}
+                | WITHOUT_DROPOUT
+            ),
         ),
-        "ForTokenClassification": Head(
-            RoFormerLiteForTokenClassification, LINEAR, lambda config: {"classifier_dropout": 0.0}
-        ),
+        "ForTokenClassification": Head(LINEAR, WITHOUT_DROPOUT),
     }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         pooling = {our: theirs for theirs, our in POOLING.items()}.get(ours.classifier_pooling, "mean")
         return super().their_fields(ours) | {"classifier_pooling": pooling}
-
-
-POOLING = {"bos": "cls", "mean": "mean", "late": "late"}  # EuroBERT's names and ours
 
 
 class UltraBert(LlamaFamilyConverter):
@@ -146,14 +130,9 @@ class UltraBert(LlamaFamilyConverter):
     name = "ultrabert"
     config_class = UltrabertConfig
     fields = {**LlamaFamilyConverter.fields, **same_names("layer_types", "sliding_window", "classifier_dropout")}
-    constants = PRE_RMS_NORM
     heads = {
-        "Model": Head(RoFormerLiteModel),
-        "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification,
-            LINEAR,
-            lambda config: {"classifier_pooling": config.classifier_pooling},
-        ),
+        "Model": Head(),
+        "ForSequenceClassification": Head(LINEAR, lambda theirs: {"classifier_pooling": theirs.classifier_pooling}),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
@@ -161,24 +140,68 @@ class UltraBert(LlamaFamilyConverter):
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 
     def computed_fields(self, theirs: UltrabertConfig) -> dict[str, Any]:
-        rope = own_rope(theirs.rope_parameters, theirs.layer_types)
-        return super().computed_fields(theirs) | {"rope_parameters": rope}
+        return super().computed_fields(theirs) | {"rope_parameters": own_rope(theirs)}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        fields = {"rope_parameters": rope_by_layer_type(ours, LAYER_TYPES), "sliding_window": ours.sliding_window or 1}
-        return fields | {"classifier_pooling": ours.classifier_pooling, "classifier_dropout": _dropout(ours)}
+        fields = {"rope_parameters": rope_by_layer_type(ours), "sliding_window": ours.sliding_window or 1}
+        pooling = {"classifier_pooling": ours.classifier_pooling}
+        return fields | pooling | {"classifier_dropout": dropout_of_classifier(ours)}
 
 
-def _dropout(ours: RoFormerLiteConfig) -> float:
-    return ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
+class GPTNeoX(HuggingFaceConverter):
+    """GPT-NeoX without parallel branches."""
+
+    name = "gpt_neox"
+    prefix = "gpt_neox"
+    config_class = GPTNeoXConfig
+    fields = {
+        **COMMON_FIELDS,
+        **SIZES,
+        **same_names("hidden_act", "hidden_dropout", "attention_dropout", "max_position_embeddings"),
+        **same_names("attention_bias", "use_cache", norm_eps="layer_norm_eps"),
+    }
+    constants = {"norm_placement": "pre", "final_norm": True, "is_decoder": True}
+    rules = (
+        WeightRule("embed_in.weight", "embeddings.word_embeddings.weight"),
+        *in_layers(
+            {
+                "attention.dense.*": "self_attn.o_proj.*",
+                "mlp.dense_h_to_4h.*": "mlp.up_proj.*",
+                "mlp.dense_4h_to_h.*": "mlp.down_proj.*",
+                "input_layernorm.*": "self_attn_norm.*",
+                "post_attention_layernorm.*": "mlp_norm.*",
+            }
+        ),
+        WeightRule("final_layer_norm.*", "final_norm.*"),
+    )
+    ignored = tuple(f"layers.{{i}}.attention.{part}" for part in ("rotary_emb.inv_freq", "bias", "masked_bias"))
+    stored_names = StoredNames({r"^embed_out\.": "lm_head."})
+    output_matrix = "lm_head.weight"
+    heads = {
+        "Model": Head(),
+        "ForCausalLM": Head(),
+        "ForSequenceClassification": Head(SCORE, LAST_TOKEN | WITHOUT_DROPOUT),
+        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout}),
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
+
+    def computed_fields(self, theirs: GPTNeoXConfig) -> dict[str, Any]:
+        if theirs.use_parallel_residual:
+            raise ConversionError(
+                "use_parallel_residual=True: attention and feed-forward read the same states there; here the "
+                "feed-forward reads the sum after the attention"
+            )
+        return {"rope_parameters": theirs.rope_parameters}
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        rope = plain_rope(ours)
+        rope = rope if rope is None else {"partial_rotary_factor": 1.0, **rope}
+        return {"use_parallel_residual": False, "rope_parameters": rope}
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        qkv = tuple(f"layers.{{i}}.self_attn.{part}_proj.*" for part in "qkv")
+        heads = split_heads(ours.num_attention_heads)
+        return (*self.rules, WeightRule("layers.{i}.attention.query_key_value.*", qkv, heads))
 
 
-def with_bias_of_zeros(weight_map: WeightMap, num_labels: int, weight: WeightRule = SCORE) -> WeightMap:
-    """The same table, for a classifier without a bias, if it has the rule `weight`; here that is a bias of zeros."""
-    if weight in weight_map.rules:
-        zeros = WeightRule((), "classifier.out_proj.bias", Constant(0.0, num_labels))
-        weight_map.rules = [*weight_map.rules, zeros]
-    return weight_map
-
-
-CONVERTERS = (Llama(), Qwen2(), EuroBert(), UltraBert())
+CONVERTERS = (Llama(), Qwen2(), EuroBert(), UltraBert(), GPTNeoX())

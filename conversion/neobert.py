@@ -1,43 +1,143 @@
 """NeoBERT: pre-norm with RMSNorm, a gated feed-forward, rotary positions, no biases.
 
 Its queries, keys and values stand side by side for each head in one matrix, and its rotation pairs neighbouring
-channels. Its code was published with its weights and is not part of transformers; none of it is run.
+channels. Its code was published with its weights and is not part of transformers; none of it is run. The plain modules
+that `verify` compares with are written from its description (Le Breton et al. 2025, arXiv:2502.19587).
 """
 
 from typing import Any
 
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput, SequenceClassifierOutput
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-)
+from hf_roformer_lite import RoFormerLiteConfig
 
-from . import published_classes
-from .bert_family import LINEAR, WITH_INPUT_DROPOUT
+from .bert import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, Head, HuggingFaceConverter, Rules, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
 from .llama import PRE_RMS_NORM
-from .weight_map import WeightRule
-from .weight_operations import UNCHANGED, Chunk, InTurn, PermuteForRope, SplitHeads
+from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_layers, in_turn, permute_for_rope, renamed, split_heads
 
-LAYER = "transformer_encoder.{i}"
-ATTENTION = "layers.{i}.self_attn"
-RULES = (
-    WeightRule("encoder.weight", "embeddings.word_embeddings.weight"),
-    WeightRule(f"{LAYER}.wo.weight", f"{ATTENTION}.o_proj.weight"),
-    WeightRule(
-        f"{LAYER}.ffn.w12.weight", ("layers.{i}.mlp.gate_proj.weight", "layers.{i}.mlp.up_proj.weight"), Chunk()
-    ),
-    WeightRule(f"{LAYER}.ffn.w3.weight", "layers.{i}.mlp.down_proj.weight"),
-    WeightRule(f"{LAYER}.attention_norm.weight", "layers.{i}.self_attn_norm.weight"),
-    WeightRule(f"{LAYER}.ffn_norm.weight", "layers.{i}.mlp_norm.weight"),
-    WeightRule("layer_norm.weight", "final_norm.weight"),
-)
-DECODER = (WeightRule("decoder.bias", "lm_head.bias"),)
-OF_OTHER_CONFIGS = ("tie_word_embeddings", "initializer_range")
+THETA = 10000.0
+LAYER = "transformer_encoder.{i}."
+COMPUTED = ("tie_word_embeddings", "initializer_range", "intermediate_size")
+
+
+@strict
+class NeoBERTConfig(PreTrainedConfig):
+    """The fields of a NeoBERT checkpoint. Two thirds of `intermediate_size`, rounded up to a multiple of 8, are the
+    inner width of its gated feed-forward."""
+
+    model_type = "neobert"
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 28
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    norm_eps: float = 1e-6
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    max_length: int = 1024
+    embedding_init_range: float = 0.02
+    decoder_init_range: float = 0.02
+    classifier_init_range: float = 0.02
+    classifier_dropout: float = 0.1
+    tie_word_embeddings: bool = False
+
+    @property
+    def inner_width(self) -> int:
+        return -(-int(2 * self.intermediate_size / 3) // 8) * 8
+
+
+def rotate_pairs(states: torch.Tensor) -> torch.Tensor:
+    """Turn each pair of neighbouring channels of `(B, heads, L, head_dim)`, as a complex number, by its position."""
+    length, width = states.shape[-2:]
+    speeds = THETA ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * speeds
+    turns = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turns.to(pairs.dtype)).flatten(-2)
+
+
+class NeoBERT(PreTrainedModel):
+    """The stack, whose names have `model.` before them in classes with a head."""
+
+    config_class = NeoBERTConfig
+
+    def __init__(self, config: NeoBERTConfig):
+        super().__init__(config)
+        hidden, inner = config.hidden_size, config.inner_width
+        self.encoder = nn.Embedding(config.vocab_size, hidden)
+        self.transformer_encoder = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "qkv": nn.Linear(hidden, 3 * hidden, bias=False),
+                    "wo": nn.Linear(hidden, hidden, bias=False),
+                    "ffn": nn.ModuleDict(
+                        {"w12": nn.Linear(hidden, 2 * inner, bias=False), "w3": nn.Linear(inner, hidden, bias=False)}
+                    ),
+                    "attention_norm": nn.RMSNorm(hidden, config.norm_eps),
+                    "ffn_norm": nn.RMSNorm(hidden, config.norm_eps),
+                }
+            )
+            for _ in range(config.num_hidden_layers)
+        )
+        self.layer_norm = nn.RMSNorm(hidden, config.norm_eps)
+        self.post_init()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
+        """Ids `(B, L)` to states `(B, L, hidden)`."""
+        states, real = self.encoder(input_ids), attention_mask.bool()[:, None, None]
+        for layer in self.transformer_encoder:
+            packed = layer["qkv"](layer["attention_norm"](states))
+            query, key, value = (
+                packed.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2).chunk(3, -1)
+            )
+            query, key = rotate_pairs(query), rotate_pairs(key)
+            attended = nn.functional.scaled_dot_product_attention(query, key, value, real)
+            states = states + layer["wo"](attended.transpose(1, 2).flatten(-2))
+            gate, up = layer["ffn"]["w12"](layer["ffn_norm"](states)).chunk(2, -1)
+            states = states + layer["ffn"]["w3"](nn.functional.silu(gate) * up)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(states))
+
+
+class NeoBERTLMHead(PreTrainedModel):
+    """The language model."""
+
+    config_class = NeoBERTConfig
+
+    def __init__(self, config: NeoBERTConfig):
+        super().__init__(config)
+        self.model = NeoBERT(config)
+        self.make_head(config)
+        self.post_init()
+
+    def make_head(self, config: NeoBERTConfig) -> None:
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, **inputs: torch.Tensor) -> ModelOutput:
+        return MaskedLMOutput(logits=self.decoder(self.model(**inputs).last_hidden_state))
+
+
+class NeoBERTForSequenceClassification(NeoBERTLMHead):
+    """The classifier of texts, by the state of the first token, in place of the language model."""
+
+    def make_head(self, config: NeoBERTConfig) -> None:
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, **inputs: torch.Tensor) -> ModelOutput:
+        first = self.model(**inputs).last_hidden_state[:, 0]
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(self.dense(self.dropout(first)).tanh())))
+
+
+_CLASSES = {"Model": NeoBERT, "LMHead": NeoBERTLMHead, "ForSequenceClassification": NeoBERTForSequenceClassification}
 
 
 class NeoBert(HuggingFaceConverter):
@@ -45,12 +145,11 @@ class NeoBert(HuggingFaceConverter):
 
     name = "neobert"
     prefix = "model"
-    config_class = published_classes.NeoBERTConfig
+    config_class = NeoBERTConfig
     in_transformers = False
     fields = {
-        **same_names(*(name for name in COMMON_FIELDS if name not in OF_OTHER_CONFIGS)),
-        **same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "norm_eps", "classifier_dropout"),
-        "max_position_embeddings": "max_length",
+        **{ours: theirs for ours, theirs in (COMMON_FIELDS | SIZES).items() if ours not in COMPUTED},
+        **same_names("norm_eps", "classifier_dropout", max_position_embeddings="max_length"),
     }
     constants = {
         **PRE_RMS_NORM,
@@ -58,35 +157,47 @@ class NeoBert(HuggingFaceConverter):
         "hidden_act": "silu",
         "hidden_dropout": 0.0,
     }
+    rules = (
+        WeightRule("encoder.weight", "embeddings.word_embeddings.weight"),
+        *in_layers(
+            {
+                "wo.weight": "self_attn.o_proj.weight",
+                "ffn.w3.weight": "mlp.down_proj.weight",
+                "attention_norm.weight": "self_attn_norm.weight",
+                "ffn_norm.weight": "mlp_norm.weight",
+            },
+            LAYER,
+        ),
+        WeightRule(
+            f"{LAYER}ffn.w12.weight", ("layers.{i}.mlp.gate_proj.weight", "layers.{i}.mlp.up_proj.weight"), CHUNK
+        ),
+        WeightRule("layer_norm.weight", "final_norm.weight"),
+    )
     output_matrix = "decoder.weight"
     heads = {
-        "Model": Head(RoFormerLiteModel),
-        "LMHead": Head(RoFormerLiteForMaskedLM, DECODER, lambda config: {"lm_head_bias": True}),
-        "ForSequenceClassification": Head(
-            RoFormerLiteForSequenceClassification,
-            (WeightRule("dense.*", "classifier.dense.*"), *LINEAR),
-            lambda config: WITH_INPUT_DROPOUT,
-        ),
+        "Model": Head(),
+        "LMHead": Head(renamed({"decoder.bias": "lm_head.bias"}), {"lm_head_bias": True}, becomes="ForMaskedLM"),
+        "ForSequenceClassification": Head((*renamed({"dense.*": "classifier.dense.*"}), *LINEAR), WITH_INPUT_DROPOUT),
     }
 
     def class_name(self, head: str) -> str:
         return super().class_name("" if head == "Model" else head)
 
-    def their_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return getattr(published_classes, self.architecture(source_config))
-
-    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
+    def computed_fields(self, theirs: NeoBERTConfig) -> dict[str, Any]:
         return {"intermediate_size": theirs.inner_width, "initializer_range": theirs.decoder_init_range}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        dropout = ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
-        return {"intermediate_size": 3 * ours.intermediate_size // 2, "classifier_dropout": dropout}
+        sizes = {"intermediate_size": 3 * ours.intermediate_size // 2}
+        return sizes | {"classifier_dropout": dropout_of_classifier(ours)}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        rows = PermuteForRope(ours.num_attention_heads)
-        split = InTurn(SplitHeads(ours.num_attention_heads), (rows, rows, UNCHANGED))
-        parts = tuple(f"{ATTENTION}.{part}_proj.weight" for part in "qkv")
-        return (*RULES, WeightRule(f"{LAYER}.qkv.weight", parts, split))
+        rows = permute_for_rope(ours.num_attention_heads)
+        split = in_turn(split_heads(ours.num_attention_heads), rows, rows, UNCHANGED)
+        parts = tuple(f"layers.{{i}}.self_attn.{part}_proj.weight" for part in "qkv")
+        return (*self.rules, WeightRule(f"{LAYER}qkv.weight", parts, split))
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        return _CLASSES[self.head(source_config)[0]](NeoBERTConfig.from_dict(dict(source_config)))
 
 
-CONVERTER = NeoBert()
+CONVERTERS = (NeoBert(),)

@@ -1,12 +1,17 @@
-"""HF RoFormer, all heads; models of this package can also be exported to it.
+"""HF RoFormer and RoFormerV2, all heads.
 
 Example:
     >>> model = convert("roformer", hf_model.state_dict(), hf_model.config.to_dict())
     >>> state_dict, config = export("roformer", model)
 
-Its rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2): the rows of query and
-key projections are permuted, and with `rotary_value` those of the value projection and the columns that read them.
+Their rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2): the rows of query
+and key projections are permuted, and with `rotary_value` those of the value projection and the columns that read them.
 Nothing is computed, so that weights which are exported and converted again are equal bit for bit.
+
+RoFormerV2 is RoFormer without biases, and with norms that divide by the root mean square and have no gain. Its
+published code, which is not part of transformers, writes RoFormer's model type; `norm_type="rms_norm"` in the config
+tells the two apart. Here the norms have a gain, which is one after the conversion; a model whose gains have been
+trained cannot go back.
 """
 
 from collections.abc import Mapping
@@ -14,34 +19,28 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, RoFormerConfig
+from transformers import BertTokenizerFast, PreTrainedConfig, PreTrainedModel, RoFormerConfig
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForMultipleChoice,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteJiebaTokenizer,
-    RoFormerLiteModel,
-)
-from roformer_lite.errors import InputError
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteJiebaTokenizer
 
-from .bert_family import (
+from .bert import (
     BERT_FIELDS,
-    CAUSAL_LM,
-    MASKED_LM,
+    DENSE_CLASSIFIER,
+    EMBEDDINGS,
+    FEED_FORWARD,
+    LANGUAGE_MODEL,
+    LINEAR,
     POST_NORM,
     QUESTION_ANSWERING,
     TOKEN_CLASSIFICATION,
     WITH_INPUT_DROPOUT,
     BertFamilyConverter,
-    embedding_and_layer_rules,
+    attention_rules,
 )
 from .converter import SourceConfig, Tensors
-from .hugging_face import Head, Rules, same_names
-from .reference_systems import sinusoids
-from .weight_map import WeightRule
-from .weight_operations import UNCHANGED, PermuteForRope
+from .hugging_face import Head, same_names
+from .weight_map import UNCHANGED, ConversionError, Rules, WeightRule, constant, permute_for_rope
 
 SECOND_VERSION = (
     "this is a RoFormerV2 checkpoint: it has no biases, and its RMS norms have no weights. RoFormer's own classes "
@@ -74,16 +73,15 @@ EXPRESSIBLE: dict[str, Any] = {
 }
 
 
-def _sequence_classification_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    return WITH_INPUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
+_OF_DECODERS = ("is_decoder", "use_cache", "add_cross_attention")
 
 
 def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    summary = getattr(theirs, "summary_type", "last")
-    if summary not in POOLING or getattr(theirs, "summary_use_proj", False):
-        raise InputError(
-            f"summary_type={summary!r}, summary_use_proj={getattr(theirs, 'summary_use_proj', False)}: only 'first' "
-            "and 'last' without a projection have an equivalent here"
+    summary, projects = getattr(theirs, "summary_type", "last"), getattr(theirs, "summary_use_proj", False)
+    if summary not in POOLING or projects:
+        raise ConversionError(
+            f"summary_type={summary!r}, summary_use_proj={projects}: only 'first' and 'last' without a projection "
+            "have an equivalent here"
         )
     return {"classifier_pooling": POOLING[summary], "classifier_dropout": getattr(theirs, "summary_last_dropout", 0.0)}
 
@@ -95,28 +93,6 @@ def is_second_version(source_config: SourceConfig) -> bool:
     return kind == "roformer_v2" or kind in (None, "roformer") and without_gains
 
 
-HEADS = {
-    "Model": Head(RoFormerLiteModel),
-    "ForMaskedLM": MASKED_LM,
-    "ForCausalLM": CAUSAL_LM,
-    "ForSequenceClassification": Head(
-        RoFormerLiteForSequenceClassification,
-        (
-            WeightRule("classifier.dense.*", "classifier.dense.*"),
-            WeightRule("classifier.out_proj.*", "classifier.out_proj.*"),
-        ),
-        _sequence_classification_fields,
-    ),
-    "ForMultipleChoice": Head(
-        RoFormerLiteForMultipleChoice,
-        (WeightRule("classifier.*", "classifier.out_proj.*"),),
-        _multiple_choice_fields,
-    ),
-    "ForTokenClassification": TOKEN_CLASSIFICATION,
-    "ForQuestionAnswering": QUESTION_ANSWERING,
-}
-
-
 class RoFormer(BertFamilyConverter):
     """Config: the fields of RoFormerConfig, with `architectures` for the head."""
 
@@ -124,11 +100,21 @@ class RoFormer(BertFamilyConverter):
     prefix = "roformer"
     tokenizer_class = RoFormerLiteJiebaTokenizer
     config_class = RoFormerConfig
-    fields = {**BERT_FIELDS, **same_names("rotary_value")}
+    fields = {**BERT_FIELDS, **same_names("rotary_value", "embedding_size")}
     constants = POST_NORM
+    rules = (*EMBEDDINGS, *FEED_FORWARD, WeightRule("embeddings_project.*", "embeddings.projection.*"))
     ignored = ("encoder.embed_positions.weight",)
-    reads_padding = True  # by multiple choice
-    heads = HEADS
+    heads = {
+        "Model": Head(),
+        "ForMaskedLM": LANGUAGE_MODEL,
+        "ForCausalLM": LANGUAGE_MODEL,
+        "ForSequenceClassification": Head(
+            DENSE_CLASSIFIER, lambda theirs: WITH_INPUT_DROPOUT | {"classifier_activation": theirs.hidden_act}
+        ),
+        "ForMultipleChoice": Head(LINEAR, _multiple_choice_fields),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
+        "ForQuestionAnswering": QUESTION_ANSWERING,
+    }
 
     def reads(self, source_config: SourceConfig) -> bool:
         return super().reads(source_config) and not is_second_version(source_config)
@@ -142,41 +128,99 @@ class RoFormer(BertFamilyConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         if is_second_version(source_config):
-            raise InputError(SECOND_VERSION)
+            raise ConversionError(SECOND_VERSION)
         if source_config.get("add_pooling_layer"):
-            raise InputError(SIM)
+            raise ConversionError(SIM)
         return super().our_config(source_config)
 
-    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {"embedding_size": theirs.embedding_size}
-
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        fields = {"embedding_size": ours.embedding_size, "type_vocab_size": max(1, ours.type_vocab_size)}
         pooling = {ours: theirs for theirs, ours in POOLING.items()}.get(ours.classifier_pooling)
-        return fields | ({} if pooling is None else {"summary_type": pooling})
+        return {} if pooling is None else {"summary_type": pooling}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        rows, columns = (PermuteForRope(ours.num_attention_heads, dim) for dim in (0, 1))
+        rows, columns = (permute_for_rope(ours.num_attention_heads, dim) for dim in (0, 1))
         value, output = (rows, columns) if ours.rotary_value else (UNCHANGED, UNCHANGED)
-        return (
-            *embedding_and_layer_rules(rows, value, output),
-            WeightRule("embeddings_project.*", "embeddings.projection.*"),
-        )
+        attention = attention_rules("attention", "self_attn", rows, value, output)
+        return (*self.rules, *attention, *attention_rules("crossattention", "cross_attn"))
 
-    def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-        reference = reference.to(dtype)
-        for module in reference.modules():
-            if isinstance(module, RoFormerSinusoidalPositionalEmbedding):  # always computed in float32
-                pairs = sinusoids(*module.weight.shape, torch.float64)
-                module.weight.data = torch.cat((pairs[:, 0::2], pairs[:, 1::2]), -1).to(dtype)
-        return reference
+    def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
+        return (
+            our_config.classifier_pooling == "last"
+        )  # multiple choice, which reads the last position, padding or not
 
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         state_dict, source_config = super().export(model)
-        prefix = self.stack_prefixes(self.head(source_config))[0]
         positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
-        state_dict[f"{prefix}encoder.embed_positions.weight"] = positions.create_weight().to(model.dtype)
+        name = f"{self.stack_prefixes(source_config)[0]}encoder.embed_positions.weight"
+        state_dict[name] = positions.create_weight().to(model.dtype)
         return state_dict, source_config
 
 
-CONVERTER = RoFormer()
+class RoFormerV2(RoFormer):
+    """Config: the fields of RoFormerConfig, `norm_type`, `use_bias`, and `architectures` for the head."""
+
+    name = "roformer_v2"
+    tokenizer_class = BertTokenizerFast
+    in_transformers = False
+    fields = {ours: theirs for ours, theirs in RoFormer.fields.items() if ours not in _OF_DECODERS}
+    constants = {**POST_NORM, "norm_type": "rmsnorm", "attention_bias": False, "mlp_bias": False}
+    heads = {
+        **{name: head for name, head in RoFormer.heads.items() if name not in ("ForCausalLM", "ForMultipleChoice")},
+        "ForMaskedLM": Head(),
+    }
+    refused = {
+        "ForCausalLM": "it sees the whole prompt from each of its tokens, causal models here earlier ones alone"
+    }
+    output_bias = None
+    unread_heads = ()  # a language model with the transform of the first version would lose it without an error
+
+    def reads(self, source_config: SourceConfig) -> bool:
+        return is_second_version(source_config)
+
+    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        return dict(source_config)
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        norm_type, use_bias = source_config.get("norm_type", "rms_norm"), source_config.get("use_bias", False)
+        if norm_type != "rms_norm" or use_bias:
+            raise ConversionError(
+                f"norm_type={norm_type!r}, use_bias={use_bias}: RoFormerV2 has norm_type='rms_norm' and no biases; "
+                "RoFormer with layer norms and biases is the source roformer"
+            )
+        if source_config.get("is_decoder") or source_config.get("add_cross_attention"):
+            raise ConversionError(
+                f"is_decoder={source_config.get('is_decoder')}: only encoders of RoFormerV2 can be converted"
+            )
+        return super(RoFormer, self).our_config(source_config)
+
+    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
+        return {"norm_type": "rms_norm", "use_bias": False}
+
+    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
+        stored = (rule for rule in super().stack_rules(ours, source_config) if "LayerNorm" not in rule.theirs)
+        gains = {"embeddings.norm.weight": ours.embedding_size, "layers.{i}.self_attn_norm.weight": ours.hidden_size}
+        gains |= {"layers.{i}.mlp_norm.weight": ours.hidden_size}
+        return (*stored, *(WeightRule((), name, constant(1.0, size)) for name, size in gains.items()))
+
+    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
+        return super(RoFormer, self).export(model)
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        """RoFormer's own class, after what the description of the second version changes (Su et al. 2022)."""
+        reference = super().build_reference(source_config)
+        eps = reference.config.layer_norm_eps
+        for module in list(reference.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.LayerNorm):
+                    setattr(module, name, nn.RMSNorm(child.normalized_shape, eps, elementwise_affine=False))
+        for module in reference.base_model.encoder.modules():
+            if isinstance(module, nn.Linear):
+                module.bias = None
+        if hasattr(reference, "cls"):
+            predictions = reference.cls.predictions
+            predictions.transform, predictions.decoder.bias, predictions.bias = nn.Identity(), None, None
+            reference.all_tied_weights_keys.pop("cls.predictions.decoder.bias", None)
+        return reference
+
+
+CONVERTERS = (RoFormer(), RoFormerV2())

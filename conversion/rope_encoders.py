@@ -8,37 +8,28 @@ from typing import Any
 
 from transformers import GteConfig, JinaEmbeddingsV3Config, NomicBertConfig, PreTrainedConfig
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-)
+from hf_roformer_lite import RoFormerLiteConfig
 
-from .bert_family import (
+from .bert import (
     EMBEDDINGS,
     ENCODER_FIELDS,
     LM_FIELDS,
     POOLER,
     POST_NORM,
     QUESTION_ANSWERING,
-    TIED_OUTPUT,
+    ROBERTA_CLASSIFIER,
+    ROBERTA_LM,
+    ROBERTA_TRANSFORM,
     TOKEN_CLASSIFICATION,
-    UNTIED_OUTPUT,
+    gelu_lm_fields,
     pooled_classifier,
+    transform_rules,
 )
-from .converter import SourceConfig
-from .hugging_face import Head, HuggingFaceConverter, Rules, same_names
-from .roberta import COPIES_OF_TIED, MASKED_LM, SEQUENCE_CLASSIFICATION, lm_fields
-from .roberta import LM_HEAD as ROBERTA_LM_HEAD
-from .roberta import UNTIED_OUTPUT as ROBERTA_UNTIED_OUTPUT
-from .rope_fields import plain_rope
-from .stored_names import StoredNames
-from .weight_map import WeightRule
+from .hugging_face import Head, HuggingFaceConverter, plain_rope, same_names
+from .weight_map import Rules, StoredNames, in_layers, renamed
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
-GATED = tuple((f"mlp.{name}_proj", f"mlp.{name}_proj") for name in ("gate", "up", "down"))
-CLASSIC = (("mlp.fc1", "mlp.up_proj"), ("mlp.fc2", "mlp.down_proj"))
+GATED = {f"mlp.{name}_proj.*": f"mlp.{name}_proj.*" for name in ("gate", "up", "down")}
 # Files of NomicBERT and of Jina come from one older implementation.
 LAYER_NAMES = {
     r"(^|\.)encoder\.layers\.": r"\1layers.",
@@ -48,12 +39,11 @@ LAYER_NAMES = {
 }
 
 
-def layer_rules(feed_forward: tuple[tuple[str, str], ...]) -> Rules:
+def stack_rules(feed_forward: dict[str, str]) -> Rules:
     """Rules of embeddings and layers; the three differ in their feed-forward."""
-    names = [(f"self_attn.{part}_proj", f"self_attn.{part}_proj") for part in "qkvo"]
-    names += [("post_attention_layernorm", "self_attn_norm"), ("post_mlp_layernorm", "mlp_norm"), *feed_forward]
-    layers = (WeightRule(f"layers.{{i}}.{theirs}.*", f"layers.{{i}}.{ours}.*") for theirs, ours in names)
-    return (*EMBEDDINGS, *layers)
+    names = {f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"}
+    names |= {"post_attention_layernorm.*": "self_attn_norm.*", "post_mlp_layernorm.*": "mlp_norm.*", **feed_forward}
+    return (*EMBEDDINGS, *in_layers(names))
 
 
 class RopeEncoder(HuggingFaceConverter):
@@ -63,17 +53,14 @@ class RopeEncoder(HuggingFaceConverter):
         **ENCODER_FIELDS,
         **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "classifier_dropout"),
     }
+    rules = stack_rules(GATED)
     ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
-    feed_forward = GATED
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
         return {"rope_parameters": theirs.rope_parameters}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"rope_parameters": plain_rope(ours), "type_vocab_size": max(1, ours.type_vocab_size)}
-
-    def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
-        return layer_rules(self.feed_forward)
+        return {"rope_parameters": plain_rope(ours)}
 
 
 class NomicBert(RopeEncoder):
@@ -85,16 +72,12 @@ class NomicBert(RopeEncoder):
     has_pooler = False
     fields = {**RopeEncoder.fields, **same_names("head_dim")}
     constants = {**POST_NORM, "gated_mlp": True, "attention_bias": False, "mlp_bias": False}
+    output_matrix = "cls.predictions.decoder.weight"
+    output_bias = "cls.predictions.bias"
     heads = {
-        "Model": Head(RoFormerLiteModel, POOLER),
+        "Model": Head(POOLER),
         "ForMaskedLM": Head(
-            RoFormerLiteForMaskedLM,
-            (
-                WeightRule("cls.predictions.transform.dense.*", "lm_transform.dense.*"),
-                WeightRule("cls.predictions.transform.layer_norm.*", "lm_transform.norm.*"),
-            ),
-            lambda config: LM_FIELDS,
-            ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+            transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"), LM_FIELDS
         ),
         "ForSequenceClassification": pooled_classifier("nomic_bert"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
@@ -110,9 +93,6 @@ class NomicBert(RopeEncoder):
         {"attn.Wqkv": QKV},
     )
 
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return TIED_OUTPUT if ours.tie_word_embeddings else UNTIED_OUTPUT
-
 
 class JinaV3(RopeEncoder):
     """Jina-embeddings-v3: XLM-R with rotary positions."""
@@ -122,25 +102,17 @@ class JinaV3(RopeEncoder):
     config_class = JinaEmbeddingsV3Config
     has_pooler = True
     constants = POST_NORM
-    feed_forward = CLASSIC
+    rules = stack_rules({"mlp.fc1.*": "mlp.up_proj.*", "mlp.fc2.*": "mlp.down_proj.*"})
+    output_matrix = "lm_head.decoder.weight"
+    output_bias = "lm_head.bias"
     heads = {
-        "Model": Head(RoFormerLiteModel, POOLER),
-        "ForMaskedLM": MASKED_LM,
-        "ForSequenceClassification": SEQUENCE_CLASSIFICATION,
+        "Model": Head(POOLER),
+        "ForMaskedLM": ROBERTA_LM,
+        "ForSequenceClassification": ROBERTA_CLASSIFIER,
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
-    stored_names = StoredNames(
-        {
-            **LAYER_NAMES,
-            r"\.mixer\.out_proj\.": ".self_attn.o_proj.",
-        },
-        {"mixer.Wqkv": QKV},
-    )
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        bias = (WeightRule("lm_head.bias", "lm_head.bias"),)
-        return bias if ours.tie_word_embeddings else ROBERTA_UNTIED_OUTPUT
+    stored_names = StoredNames({**LAYER_NAMES, r"\.mixer\.out_proj\.": ".self_attn.o_proj."}, {"mixer.Wqkv": QKV})
 
 
 class Gte(RopeEncoder):
@@ -153,9 +125,9 @@ class Gte(RopeEncoder):
     constants = {**POST_NORM, "gated_mlp": True, "mlp_bias": ["down"]}
     output_matrix = "lm_head.decoder.weight"
     heads = {
-        "Model": Head(RoFormerLiteModel, POOLER),
-        "ForMaskedLM": Head(RoFormerLiteForMaskedLM, ROBERTA_LM_HEAD, lm_fields, COPIES_OF_TIED[:1]),
-        "ForSequenceClassification": pooled_classifier("gte", RoFormerLiteForSequenceClassification),
+        "Model": Head(POOLER),
+        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.decoder.bias": "lm_head.bias"}), gelu_lm_fields),
+        "ForSequenceClassification": pooled_classifier("gte"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
     stored_names = StoredNames(
@@ -175,9 +147,6 @@ class Gte(RopeEncoder):
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         return super().their_fields(ours) | {"type_vocab_size": ours.type_vocab_size}
-
-    def output_rules(self, ours: RoFormerLiteConfig) -> Rules:
-        return (WeightRule("lm_head.decoder.bias", "lm_head.bias"), *super().output_rules(ours))
 
 
 CONVERTERS = (NomicBert(), JinaV3(), Gte())

@@ -1,27 +1,35 @@
-"""Comparison of a converted model with its source: equal numbers for random input and for text."""
+"""Comparison of a converted model with its source: equal numbers for random input."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from unittest import mock
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from roformer_lite.errors import InputError
+from hf_roformer_lite import RoFormerLiteForMultipleChoice
 
-from .converter import Converter, SourceConfig, Tensors
+from .bart import sines_then_cosines
+from .converter import SourceConfig, Tensors
 from .registry import find_converter
+from .weight_map import ConversionError
+
+_ROWS, _LENGTH, _REAL = 3, 13, 7  # of random inputs; one row has that many real tokens
+_OUTPUTS = ("last_hidden_state", "start_logits", "end_logits", "pooler_output", "logits", "prediction_logits")
 
 
 @dataclass(frozen=True)
 class Difference:
     """How much one output of the two models differs over all real tokens.
 
-    `inputs` is `random` or `real` (lines of text), `output` the name of the output; `mean` and `maximum` are absolute
-    differences. `tolerance` is what `Converter.tolerances` allows, times the source's largest number where that is
-    more than 1: rounding errors grow with the numbers, and the logits of trained models reach 30 and more.
+    `mean` and `maximum` are absolute. `tolerance` is what `Converter.tolerances` allows, times the source's largest
+    number where that is more than 1: rounding errors grow with the numbers, and logits of trained models reach 30.
     """
 
-    inputs: str
     output: str
     dtype: torch.dtype
     mean: float
@@ -35,7 +43,7 @@ class Difference:
     def __str__(self) -> str:
         verdict = "within" if self.is_within else "ABOVE"
         return (
-            f"{self.inputs:<7} {self.output:<18} {str(self.dtype).removeprefix('torch.'):<8} mean {self.mean:.2e}  "
+            f"{self.output:<18} {str(self.dtype).removeprefix('torch.'):<8} mean {self.mean:.2e}  "
             f"max {self.maximum:.2e}  {verdict} {self.tolerance:.0e}"
         )
 
@@ -45,8 +53,6 @@ def verify(
     name: str,
     state_dict: Mapping[str, torch.Tensor] | None,
     config_dict: SourceConfig,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    lines: Sequence[str] = (),
     seed: int = 0,
 ) -> list[Difference]:
     """Run the source and its conversion on the same inputs, in each dtype of `Converter.tolerances`.
@@ -55,57 +61,144 @@ def verify(
         name: The source.
         state_dict: Its weights; None draws random ones.
         config_dict: Its config.
-        tokenizer, lines: For sources that are classes of transformers, text to run in addition to random ids.
         seed: Of random weights and inputs.
 
     Returns:
-        One difference for each kind of input, output and dtype.
+        One difference for each output and dtype.
+
+    Raises:
+        ConversionError: when the checkpoint cannot be converted.
     """
     converter = find_converter(name)
     torch.manual_seed(seed)
     if state_dict is not None:
-        state_dict = converter.read(state_dict)
+        state_dict = converter.stored_names.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
     converter.convert(None, config_dict)  # a clear error before the source's own classes fail
     reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
         for parameter in reference.parameters():  # so that no bias is zero and no gain is one
             parameter += 0.1 * torch.randn_like(parameter)
-        state_dict = converter.reference_state_dict(reference)
+        state_dict = dict(reference.state_dict())
     else:
         converter.load_reference(reference, state_dict, config_dict)
     differences = []
     for dtype in converter.tolerances:
-        weights = _cast(state_dict, dtype)
-        reference = converter.cast_reference(reference, dtype)
-        model = converter.convert(weights, config_dict)
-        batches = {"random": converter.random_inputs(model, torch.Generator().manual_seed(seed))}
-        if tokenizer is not None and lines:
-            batches["real"] = converter.text_inputs(model, tokenizer, lines)
-        for kind, inputs in batches.items():
-            differences += _compare(converter, reference, model, kind, _cast(inputs, dtype), dtype)
+        reference = cast_exactly(reference, dtype)
+        model = converter.convert(_cast(state_dict, dtype), config_dict)
+        inputs = _cast(random_inputs(model, converter.needs_full_rows(model.config), seed), dtype)
+        with computing_in(dtype):
+            theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
+        ours = comparable_outputs(model(**inputs), inputs)
+        if theirs.keys() != ours.keys():
+            raise ConversionError(f"the source gives {sorted(theirs)}, its conversion {sorted(ours)}")
+        for output, value in theirs.items():
+            distance = (ours[output] - value).abs()
+            tolerance = converter.tolerances[dtype] * max(1.0, value.abs().max().item())
+            found = distance.mean().item(), distance.max().item(), tolerance
+            differences.append(Difference(output, dtype, *found))
     return differences
 
 
-def _compare(
-    converter: Converter,
-    reference: torch.nn.Module,
-    model: PreTrainedModel,
-    kind: str,
-    inputs: Tensors,
-    dtype: torch.dtype,
-) -> list[Difference]:
-    theirs, ours = converter.run_reference(reference, inputs), converter.run_ours(model, inputs)
-    if theirs.keys() != ours.keys():
-        raise InputError(f"the source gives {sorted(theirs)}, its conversion {sorted(ours)}")
-    found = []
-    for output, value in theirs.items():
-        distance = (ours[output] - value).abs()
-        mean, maximum = distance.mean().item(), distance.max().item()
-        tolerance = converter.tolerances[dtype] * max(1.0, value.abs().max().item())
-        found.append(Difference(kind, output, dtype, mean, maximum, tolerance))
+def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0) -> Tensors:
+    """Random arguments of `model`: ids or vectors, on the right of the second row padding unless `full_rows`."""
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    encoder = _encoder_of(config)
+    inputs = _random_side(encoder, generator, None if full_rows else 1)
+    if config.is_encoder_decoder:
+        target = _random_side(config.decoder, generator, padded_row=2)
+        return inputs | {f"decoder_{name}": value for name, value in target.items()}
+    if encoder.type_vocab_size and encoder.vocab_size:
+        shape = inputs["attention_mask"].shape
+        inputs["token_type_ids"] = torch.randint(encoder.type_vocab_size, shape, generator=generator)
+    return _for_model(model, inputs, generator)
+
+
+def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
+    """The outputs that both models have; of those with one entry per token only the entries of real tokens."""
+    mask, found = inputs.get("decoder_attention_mask", inputs["attention_mask"]), {}
+    for name in _OUTPUTS:
+        value = getattr(output, name, None)
+        if value is not None:
+            if value.ndim == 3 and value.shape[-1] == 1:  # one score for each token
+                value = value.squeeze(-1)
+            is_by_token = name != "pooler_output" and value.shape[: mask.ndim] == mask.shape
+            found[name.removeprefix("prediction_")] = value[mask] if is_by_token else value
     return found
+
+
+def _encoder_of(config: PreTrainedConfig) -> PreTrainedConfig:
+    return config.encoder if config.is_encoder_decoder else config
+
+
+def _random_side(stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None) -> Tensors:
+    """Ids are never those of padding, which some models take for a sign that nothing is there, but where the mask says
+    so they always are."""
+    length = _LENGTH
+    if stack.position_embedding_type == "learned":
+        length = min(length, stack.max_position_embeddings)
+    mask = torch.ones(_ROWS, length, dtype=torch.bool)
+    if padded_row is not None:
+        mask[padded_row, _REAL:] = False
+    if not stack.vocab_size:
+        states = torch.randn(_ROWS, length, stack.hidden_size, generator=generator)
+        return {"inputs_embeds": states, "attention_mask": mask}
+    pad = stack.pad_token_id or 0
+    ids = torch.randint(stack.vocab_size - 1, mask.shape, generator=generator)
+    return {"input_ids": (ids + (ids >= pad)).masked_fill(~mask, pad), "attention_mask": mask}
+
+
+def _for_model(model: PreTrainedModel, inputs: Tensors, generator: torch.Generator) -> Tensors:
+    config = model.config
+    if isinstance(model, RoFormerLiteForMultipleChoice):
+        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}  # (1, choices, L)
+    if config.add_cross_attention:
+        rows, width = len(inputs["attention_mask"]), config.cross_attention_hidden_size or config.hidden_size
+        inputs["encoder_hidden_states"] = torch.randn(rows, 5, width, generator=generator)
+        inputs["encoder_attention_mask"] = torch.ones(rows, 5, dtype=torch.bool)
+        inputs["encoder_attention_mask"][0, 2:] = False
+    return inputs
 
 
 def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+
+
+def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """`reference` in `dtype`, with sinusoids and frequencies anew: stored ones have been rounded to float32."""
+    reference = reference.to(dtype)
+    for module in reference.modules():
+        if isinstance(module, RoFormerSinusoidalPositionalEmbedding):
+            module.weight.data = sines_then_cosines(*module.weight.shape).to(dtype)
+        elif "RotaryEmbedding" in type(module).__name__ and dtype == torch.float64:
+            config = module.config
+            rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
+            for name, frequencies in module.named_buffers():
+                one = rope.get(name.removesuffix("_inv_freq"), rope)  # some have a set for each type of layer
+                if "rope_theta" in one and one.get("rope_type", "default") == "default":
+                    count = len(frequencies)
+                    frequencies.copy_(one["rope_theta"] ** -(torch.arange(count, dtype=dtype) / count))
+    return reference
+
+
+@contextmanager
+def computing_in(dtype: torch.dtype) -> Iterator[None]:
+    """While it lasts, what asks for float32 gets float64 where `dtype` is float64.
+
+    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the dtype of the model:
+    against them no conversion could be closer than that.
+    """
+    if dtype != torch.float64:
+        yield
+        return
+    to = torch.Tensor.to
+
+    def to_double(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        args = tuple(dtype if one is torch.float32 else one for one in args)
+        return to(tensor, *args, **{name: dtype if one is torch.float32 else one for name, one in kwargs.items()})
+
+    with (
+        mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+        mock.patch.object(torch.Tensor, "to", to_double),
+    ):
+        yield

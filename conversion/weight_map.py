@@ -1,4 +1,4 @@
-"""Tables that say which tensor of a checkpoint becomes which tensor of our model.
+"""Tables that say which tensor of a checkpoint becomes which tensor of our model, and what happens to it on the way.
 
 "Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in whichever direction
 they are converted. A table is data, one `WeightRule` per line. Every tensor on either side must be accounted for: it
@@ -7,17 +7,128 @@ rule reads a tensor that the checkpoint has.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 
-from roformer_lite.errors import InputError
-
-from .weight_operations import UNCHANGED, Operation
-
 _MAX_LISTED = 6  # names in an error message
+Tensors = Sequence[torch.Tensor]
+
+
+class ConversionError(ValueError):
+    """A checkpoint or a model cannot be converted; the message says what is in the way."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What happens to the tensors of a rule.
+
+    Args:
+        to_ours: Makes ours of theirs, when a checkpoint is converted; the second argument is the number of ours.
+        to_theirs: Makes theirs of ours, when a model is exported; the second argument is the number of theirs.
+    """
+
+    to_ours: Callable[[Tensors, int], Tensors]
+    to_theirs: Callable[[Tensors, int], Tensors]
+
+
+UNCHANGED = Operation(lambda theirs, count: theirs, lambda ours, count: ours)
+# Several of their tensors make one of ours, along the first dimension.
+CONCATENATE = Operation(lambda theirs, count: [torch.cat(list(theirs))], lambda ours, count: ours[0].chunk(count))
+# The same along a new first dimension.
+STACK = Operation(lambda theirs, count: [torch.stack(list(theirs))], lambda ours, count: ours[0].unbind())
+# One of their tensors, cut into equal parts along the first dimension, makes several of ours.
+CHUNK = Operation(CONCATENATE.to_theirs, CONCATENATE.to_ours)
+# Their tensors are equal to one another: the first is read, and an export writes it under every name.
+DUPLICATES = Operation(lambda theirs, count: theirs[:1], lambda ours, count: [ours[0]] * count)
+# Their matrix is stored as (in, out), ours as (out, in).
+TRANSPOSE = Operation(lambda theirs, count: [theirs[0].T], lambda ours, count: [ours[0].T])
+# Their vector is a matrix of one row.
+ONE_ROW = Operation(lambda theirs, count: [theirs[0].squeeze(0)], lambda ours, count: [ours[0].unsqueeze(0)])
+
+
+def _copies(ours: Tensors, count: int) -> Tensors:
+    if not all(torch.equal(tensor, ours[0]) for tensor in ours):
+        raise ConversionError("layers that share their weights in the other system differ here, as after a training")
+    return ours[:1]
+
+
+def _no_way_back(ours: Tensors, count: int) -> Tensors:
+    raise ConversionError("a table that was added to another cannot be told from it again")
+
+
+# One of their tensors serves several layers, which have a copy each here.
+REPEAT = Operation(lambda theirs, count: [theirs[0].clone() for _ in range(count)], _copies)
+# The first row of their second table is added to every row of the first: it goes with every token.
+SUM_OF_ROWS = Operation(lambda theirs, count: [theirs[0] + theirs[1][:1]], _no_way_back)
+
+
+def scale(factor: float) -> Operation:
+    """Our tensor is theirs times `factor`."""
+    return Operation(lambda theirs, count: [theirs[0] * factor], lambda ours, count: [ours[0] / factor])
+
+
+def constant(value: float, size: int) -> Operation:
+    """Our tensor is a vector of `size` entries `value`, which the checkpoint does not store."""
+
+    def check(ours: Tensors, count: int) -> Tensors:
+        if bool((ours[0] != value).any()):
+            raise ConversionError(f"a vector that the other system does not have must be {value:g} in every entry")
+        return []
+
+    return Operation(lambda theirs, count: [torch.full((size,), value, dtype=torch.float64)], check)
+
+
+def drop_rows(rows: int) -> Operation:
+    """Their table begins with `rows` rows that no token uses; an export writes zeros there."""
+    return Operation(
+        lambda theirs, count: [theirs[0][rows:]],
+        lambda ours, count: [torch.cat((ours[0].new_zeros(rows, ours[0].shape[1]), ours[0]))],
+    )
+
+
+def split_heads(num_heads: int) -> Operation:
+    """Their matrix holds queries, keys and values head by head: the rows of all three for each of `num_heads`."""
+
+    def to_ours(theirs: Tensors, count: int) -> Tensors:
+        by_head = theirs[0].unflatten(0, (num_heads, count, -1))
+        return [part.flatten(0, 1) for part in by_head.unbind(1)]
+
+    def to_theirs(ours: Tensors, count: int) -> Tensors:
+        return [torch.stack([part.unflatten(0, (num_heads, -1)) for part in ours], 1).flatten(0, 2)]
+
+    return Operation(to_ours, to_theirs)
+
+
+def permute_for_rope(num_heads: int, dim: int = 0) -> Operation:
+    """Their rotation pairs the channels (2j, 2j + 1) of each of `num_heads` heads, ours (j, j + head_dim / 2).
+
+    A permutation of the rows of a projection (`dim` 0), or of the columns that read its output (`dim` 1): no number
+    changes.
+    """
+
+    def exchange(tensor: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
+        return tensor.unflatten(dim, shape).transpose(dim + 1, dim + 2).flatten(dim, dim + 2)
+
+    return Operation(
+        lambda theirs, count: [exchange(theirs[0], (num_heads, -1, 2))],
+        lambda ours, count: [exchange(ours[0], (num_heads, 2, -1))],
+    )
+
+
+def in_turn(first: Operation, *parts: Operation) -> Operation:
+    """`first` makes our tensors; then each is changed by its own one of `parts`."""
+
+    def to_ours(theirs: Tensors, count: int) -> Tensors:
+        made = first.to_ours(theirs, count)
+        return [part.to_ours([one], 1)[0] for part, one in zip(parts, made, strict=True)]
+
+    def to_theirs(ours: Tensors, count: int) -> Tensors:
+        return first.to_theirs([part.to_theirs([one], 1)[0] for part, one in zip(parts, ours, strict=True)], count)
+
+    return Operation(to_ours, to_theirs)
 
 
 @dataclass(frozen=True)
@@ -49,13 +160,17 @@ class WeightRule:
         )
 
 
-@dataclass(frozen=True)
-class ResolvedRule:
-    """A rule for one set of tensors, with every placeholder replaced."""
+Rules = tuple[WeightRule, ...]
 
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    operation: Operation
+
+def renamed(names: Mapping[str, str], theirs: str = "", ours: str = "") -> Rules:
+    """Rules that change names alone: theirs and ours, with `theirs` and `ours` before them."""
+    return tuple(WeightRule(theirs + one, ours + other) for one, other in names.items())
+
+
+def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
+    """As `renamed`, for names inside each layer; `theirs` is what they call a layer."""
+    return renamed(names, theirs, "layers.{i}.")
 
 
 @dataclass
@@ -66,20 +181,19 @@ class WeightMap:
         rules: One line of the table each.
         ignored: Their names of tensors that the model does not need: tables that are computed here, copies of tied
             weights, heads that the requested model does not have.
-        current_names: Regular expressions for parts of names that older checkpoints use, and what `rules` calls them.
         num_heads: Number of heads, for `{h}`.
     """
 
     rules: Sequence[WeightRule]
     ignored: Sequence[str] = ()
-    current_names: Mapping[str, str] = field(default_factory=dict)
     num_heads: int = 0
 
-    def resolve(self, our_names: Iterable[str]) -> list[ResolvedRule]:
-        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once.
+    def resolve(self, our_names: Iterable[str]) -> list[WeightRule]:
+        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once; one rule for
+        each set of tensors, with every placeholder replaced.
 
         Raises:
-            InputError: when a tensor of ours is made by no rule, or a tensor of either side stands in two rules.
+            ConversionError: when a tensor of ours is made by no rule, or a tensor of either side stands in two rules.
         """
         resolved, made, read = [], set(), set()
         our_names = sorted(our_names)
@@ -88,15 +202,15 @@ class WeightMap:
             for match in filter(None, map(pattern.fullmatch, our_names)):
                 values = match.groupdict()
                 theirs = tuple(name for part in rule.their_names for name in self._their_names(part, values))
-                one = ResolvedRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
+                one = WeightRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
                 if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
-                    raise InputError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
+                    raise ConversionError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
                 resolved.append(one)
                 made.update(one.ours)
                 read.update(one.theirs)
         missing = [name for name in our_names if name not in made]
         if missing:
-            raise InputError(f"this source has nothing for {_listed(missing)} of the model")
+            raise ConversionError(f"this source has nothing for {_listed(missing)} of the model")
         return resolved
 
     def _their_names(self, name: str, values: Mapping[str, str]) -> Iterator[str]:
@@ -113,41 +227,33 @@ class WeightMap:
             our_shapes: Names and shapes of the model's tensors.
 
         Raises:
-            InputError: for names that are missing or unknown, before any tensor is read; and for a tensor whose shape
-                does not fit the config.
+            ConversionError: for names that are missing or unknown, before any tensor is read; and for a tensor whose
+                shape does not fit the config.
         """
-        originals = {self.current_name(name): name for name in state_dict}
-        if len(originals) < len(state_dict):
-            twice = sorted(name for name in state_dict if originals[self.current_name(name)] != name)
-            raise InputError(f"the checkpoint has {_listed(twice)} under an older and a newer name")
-        rules = self.resolve(our_shapes)
-        self._require_all_and_no_other(originals, {name for rule in rules for name in rule.theirs})
+        resolved = self.resolve(our_shapes)
+        needed = {name for rule in resolved for name in rule.theirs}
+        missing = sorted(needed - set(state_dict))
+        unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
+        if missing or unknown:
+            faults = [f"lacks {_listed(missing)}"] if missing else []
+            faults += [f"has unknown {_listed(unknown)}"] if unknown else []
+            raise ConversionError(
+                f"the checkpoint {' and '.join(faults)}; is it a checkpoint of this source, and does its config match?"
+            )
         dtypes = set()
-        for rule in sorted(rules, key=lambda rule: not rule.theirs):  # constants last, in the dtype of all others
-            theirs = [state_dict[originals[name]] for name in rule.theirs]
+        for rule in sorted(resolved, key=lambda rule: not rule.theirs):  # constants last, in the dtype of all others
+            theirs = [state_dict[name] for name in rule.theirs]
             dtypes |= {tensor.dtype for tensor in theirs}
             tensors = rule.operation.to_ours(theirs, len(rule.ours))
             if not theirs:
                 tensors = [tensor.to(reduce(torch.promote_types, dtypes)) for tensor in tensors]
             for name, tensor in zip(rule.ours, tensors, strict=True):
                 if tensor.shape != our_shapes[name]:
-                    raise InputError(
+                    raise ConversionError(
                         f"{', '.join(rule.theirs)}: gives {name} the shape {tuple(tensor.shape)}, but the config "
                         f"says {tuple(our_shapes[name])}"
                     )
                 yield name, _with_own_storage(tensor.contiguous())
-
-    def _require_all_and_no_other(self, originals: Mapping[str, str], needed: set[str]) -> None:
-        """An error unless the checkpoint has all tensors that are `needed` and no other; `originals` gives the name in
-        the checkpoint for each current name."""
-        missing = sorted(needed - originals.keys())
-        unknown = [original for name, original in originals.items() if name not in needed and not self.ignores(name)]
-        if missing or unknown:
-            faults = [f"lacks {_listed(missing)}"] if missing else []
-            faults += [f"has unknown {_listed(unknown)}"] if unknown else []
-            raise InputError(
-                f"the checkpoint {' and '.join(faults)}; is it a checkpoint of this source, and does its config match?"
-            )
 
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Their names and tensors, from ours."""
@@ -162,11 +268,59 @@ class WeightMap:
         """Whether the model does not need their tensor `name`."""
         return any(_pattern(ignored).fullmatch(name) for ignored in self.ignored)
 
-    def current_name(self, name: str) -> str:
-        """One of their names, perhaps an older one, as `rules` spells it."""
-        for old, new in self.current_names.items():
-            name = re.sub(rf"(?<=\.){old}(?=\.|$)", new, name)
-        return name
+
+@dataclass(frozen=True)
+class StoredNames:
+    """How files spell the names of a table. transformers renames such tensors while it loads a file, and cuts those
+    that hold several matrices.
+
+    Args:
+        renamed: Regular expressions, and what stands for each in the names of the table. Tried one after the other.
+        fused: Parts of names whose tensor holds several, one after the other along dimension 0, and the parts of
+            their names.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The same tensors by the names of the table; each is read from `state_dict` when it is needed.
+
+        Raises:
+            ConversionError: when two names in the file stand for one of the table.
+        """
+        found: dict[str, Callable[[], torch.Tensor]] = {}
+        for stored in state_dict:
+            name = stored
+            for pattern, replacement in self.renamed.items():
+                name = re.sub(pattern, replacement, name)
+            whole, parts = next(((w, p) for w, p in self.fused.items() if f"{w}." in name), ("", ("",)))
+            for index, part in enumerate(parts):
+                current = name.replace(f"{whole}.", f"{part}.") if whole else name
+                if current in found:
+                    raise ConversionError(f"the checkpoint has {current} under an older and a newer name")
+                found[current] = partial(_part_of, state_dict, stored, index, len(parts))
+        return state_dict if found.keys() == set(state_dict) else LazyTensors(found)
+
+
+def _part_of(state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int) -> torch.Tensor:
+    return state_dict[name] if parts == 1 else state_dict[name].chunk(parts)[index]
+
+
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Tensors by name, each of which is read when it is needed, by a function."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]):
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
 
 
 def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:

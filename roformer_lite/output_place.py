@@ -41,3 +41,11 @@ def check_place(option: str, path: str) -> str:
     except OSError as error:
         raise InputError(f"{given}: no directory can be made in {parent}: {error.strerror}") from error
     return str(target)
+
+
+def new_directory(out: str) -> Path:
+    """`out` as a path; an `InputError` when it cannot be made, or exists and is anything but an empty directory."""
+    place = Path(check_place("", out))
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InputError(f"{place} exists already; choose a new directory")
+    return place

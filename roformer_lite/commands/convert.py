@@ -2,24 +2,27 @@
 
 from dataclasses import dataclass, field
 
-from hf_roformer_lite.conversion import CONVERTERS, convert_checkpoint, export_checkpoint
-
 from ..errors import InputError
-from ..model_name import check_directory
 from .command_parser import CommandParser
 
-SOURCES = tuple(CONVERTERS)
-AUTO = "auto"  # the family that config.json names, or the one that has words for all that a model of ours is
+AUTO = "auto"  # the family that config.json names, or the one that has an equivalent of all that a model of ours is
+# `hf_roformer_lite.conversion.CONVERTERS` by their names, without the seconds that it takes to import it.
+SYSTEMS = ("deeplotx", "prenorm-encoder-layer", "prenorm-decoder-layer", "bert-like", "walkthrough", "scratch-seq2seq")
+SYSTEMS += ("torch-encoder", "torch-decoder", "torch-transformer")
+FAMILIES = ("bert", "ernie", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "albert", "nomic_bert")
+FAMILIES += ("jina_embeddings_v3", "gte", "roformer", "roformer_v2", "llama", "qwen2", "eurobert", "ultrabert")
+FAMILIES += ("gpt_neox", "modernbert", "modernbert-decoder", "neobert", "esm", "bart", "mbart", "marian")
+SOURCES = (*SYSTEMS, *FAMILIES)
 
 
-def check_source(option: str, name: str | None) -> None:
+def check_source(option: str, name: str | None, known: tuple[str, ...] = SOURCES) -> None:
     """Refuse the name of a system that no converter knows. None, an option that was not given, is right.
 
     Raises:
         InputError: naming those there are.
     """
-    if name is not None and name not in (AUTO, *SOURCES):
-        raise InputError(f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(SOURCES)}")
+    if name is not None and name not in (AUTO, *known):
+        raise InputError(f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(known)}")
 
 
 @dataclass
@@ -30,24 +33,24 @@ class ConvertArguments:
         default=None,
         metadata={
             "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
-            f"of {', '.join(SOURCES)}.",
+            f"of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a model of this package.",
             "aliases": ["--from"],
         },
     )
     target: str | None = field(
         default=None,
         metadata={
-            "help": f"The family to convert a model of this package to: {AUTO} (one that has words for all that the "
-            "model is), or one of those from bert on.",
+            "help": f"The family to convert a model of this package to: {AUTO} (one that has an equivalent of all "
+            f"that the model is), or one of {', '.join(FAMILIES)}. Default: {AUTO}, for a model of this package.",
             "aliases": ["--to"],
         },
     )
 
     def __post_init__(self):
-        if (self.source is None) == (self.target is None):
-            raise InputError("give exactly one of --from and --to")
+        if self.source is not None and self.target is not None:
+            raise InputError("--from can't be combined with --to: CHECKPOINT is converted in one direction; give one")
         check_source("--from", self.source)
-        check_source("--to", self.target)
+        check_source("--to", self.target, FAMILIES)
 
 
 def main(argv: list[str]) -> None:
@@ -55,16 +58,26 @@ def main(argv: list[str]) -> None:
     parser = CommandParser(
         "convert",
         "Convert a checkpoint of another system into a model of this package (--from), or a model of this package "
-        "into a checkpoint of another system (--to). OUT must not exist yet.",
+        "into a checkpoint of another system (--to). Without either, a model of this package goes to the family that "
+        "fits, and anything else becomes a model of this package. OUT must not exist yet.",
         [ConvertArguments],
         CHECKPOINT="a directory with config.json and weights",
         OUT="the directory to write",
     )
     options, paths = parser.parse(argv)
+    from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, export_checkpoint, is_ours
+
+    from ..model_name import check_directory
+    from ..output_place import new_directory
+
     check_directory(paths.checkpoint)
-    if options.source is not None:
-        model = convert_checkpoint(options.source, paths.checkpoint, paths.out)
-        print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {paths.out}")
-    else:
-        family = export_checkpoint(options.target, paths.checkpoint, paths.out)
-        print(f"A checkpoint of {family}: {paths.out}")
+    out = new_directory(paths.out)
+    try:
+        if options.target is None and (options.source is not None or not is_ours(paths.checkpoint)):
+            model = convert_checkpoint(options.source or AUTO, paths.checkpoint, out)
+            print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {out}")
+        else:
+            family = export_checkpoint(options.target or AUTO, paths.checkpoint, out)
+            print(f"A checkpoint of {family}: {out}")
+    except ConversionError as error:
+        raise InputError(str(error)) from error

@@ -7,8 +7,6 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_roformer_lite.conversion.checkpoints import new_directory
-
 from ..errors import InputError
 from ..exporting import (
     EXPORTED_ENGINES,
@@ -24,6 +22,7 @@ from ..exporting.onnx import write_onnx
 from ..exporting.sentence_embeddings import is_bare_encoder, write_pooling
 from ..model_name import check_model_name
 from ..output_directory import RESULTS_FILE, complete_directory, require_space
+from ..output_place import new_directory
 from ..saved_files import read_optional_object
 from ..saved_model import load_model, load_tokenizer
 from ..sentence_encoder import SentenceEncoder

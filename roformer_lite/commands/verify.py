@@ -2,24 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from hf_roformer_lite.conversion import find_converter, open_checkpoint, source_of, verify
-
-from ..errors import InputError, check_file, check_number
-from ..model_name import check_directory
-from ..saved_model import load_tokenizer
-from ..training.data_files import numbered_lines
+from ..errors import InputError, check_number
 from .command_parser import CommandParser
 from .convert import AUTO, SOURCES, check_source
-
-# Run where no text is given: several lengths, scripts and punctuation marks.
-LINES = (
-    "The quick brown fox jumps over the lazy dog.",
-    "Padding costs nothing.",
-    "今天天气非常好，我们去公园散步吧。",
-    "In 1843 Ada Lovelace wrote what many call the first computer program, for a machine that was never built.",
-    "1,234.5 € – naïve café",
-)
-_MAX_LINES = 64  # of a file
 
 
 @dataclass
@@ -27,22 +12,18 @@ class VerifyArguments:
     """Options of `roformer-lite verify`."""
 
     source: str = field(
+        default=AUTO,
         metadata={
             "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
             f"of {', '.join(SOURCES)}.",
             "aliases": ["--from"],
-        }
-    )
-    text: str | None = field(
-        default=None, metadata={"help": f"A file; its first {_MAX_LINES} lines are run. Default: a few built in."}
+        },
     )
     seed: int = field(default=0, metadata={"help": "Seed of the random input."})
 
     def __post_init__(self):
         check_source("--from", self.source)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
-        if self.text is not None:
-            check_file("text", self.text)
 
 
 def main(argv: list[str]) -> None:
@@ -58,14 +39,17 @@ def main(argv: list[str]) -> None:
         CHECKPOINT="a directory with config.json and weights",
     )
     options, paths = parser.parse(argv)
+    from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
+
+    from ..model_name import check_directory
+
     check_directory(paths.checkpoint)
-    state_dict, config = open_checkpoint(paths.checkpoint)
-    source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
-    lines = LINES if options.text is None else [line for _, line in numbered_lines(options.text) if line.strip()]
-    tokenizer = load_tokenizer(paths.checkpoint, find_converter(source).tokenizer_class)
-    if tokenizer is None:
-        print(f"{paths.checkpoint} has no tokenizer: only random input is run")
-    differences = verify(source, state_dict, config, tokenizer, lines[:_MAX_LINES], options.seed)
+    try:
+        state_dict, config = open_checkpoint(paths.checkpoint)
+        source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
+        differences = verify(source, state_dict, config, options.seed)
+    except ConversionError as error:
+        raise InputError(str(error)) from error
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
         raise InputError(f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance")

@@ -41,15 +41,17 @@ def make_sentence_model(
     Raises:
         InputError: when those modules cannot be used.
     """
-    from hf_roformer_lite.conversion.beside_weights import (
-        copy_sentence_modules,  # with it all sources of weights, at some cost
-    )
+    # With it come all sources of weights, at some cost.
+    from hf_roformer_lite.conversion.checkpoints import ConversionError, copy_sentence_modules
 
     with TemporaryDirectory() as folder, without_bars():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         if modules_of is not None and _model_type(modules_of) == kind.model_type:
-            copy_sentence_modules(modules_of, Path(folder))
+            try:
+                copy_sentence_modules(modules_of, Path(folder))
+            except ConversionError as error:
+                raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
     made[0].model, made[0].processor = model, tokenizer  # in place of copies that the library has loaded
     made.max_seq_length = max_length

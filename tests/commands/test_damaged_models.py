@@ -79,7 +79,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_tensors(command, damage, model, tmp_path, capsys):
     """No command runs on random weights, or on weights that are no numbers."""
@@ -90,14 +90,14 @@ def test_tensors(command, damage, model, tmp_path, capsys):
     assert re.search(message, sentence)
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
 def test_truncated_download(command, model, tmp_path, capsys):
     content = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(content[: len(content) // 2])
     assert f"{model / 'model.safetensors'}: cannot be read" in refusal(command, model, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "convert", "train", "serve"])
+@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
 @pytest.mark.parametrize("beside_whole_weights", [False, True])
 def test_an_index_that_points_outside(command, beside_whole_weights, model, tmp_path, capsys):
     shutil.copy(model / "model.safetensors", tmp_path / "elsewhere.safetensors")

@@ -48,7 +48,7 @@ MISTAKES = [
     (["bundle", "m", "--code"], "unrecognized arguments: --code"),
     (["demo", "--sed", "1"], "did you mean --seed"),
     (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
-    (["convert", "m", "out"], "exactly one of --from and --to"),
+    (["convert", "m", "out", "--from", "bert", "--to", "bert"], "--from can't be combined with --to"),
     (["verify", "m", "--from", "brt"], "--from brt: there is no such system; choose auto"),
     (["predict", "./modle"], "./modle: there is no such directory"),
     (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),

@@ -3,6 +3,7 @@
 import torch
 
 from hf_roformer_lite.conversion import CONVERTERS
+from hf_roformer_lite.conversion.hugging_face import HuggingFaceConverter
 
 LAYER = {"d_model": 12, "nhead": 2, "dim_feedforward": 20}
 HF = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30}
@@ -71,27 +72,18 @@ CASES: dict[str, list[dict]] = {
         {**LAYER, "num_encoder_layers": 2, "num_decoder_layers": 1, "norm_first": True, "activation": "gelu"},
     ],
     "roformer": [
-        {**HF, "architectures": ["RoFormerModel"], "embedding_size": 16, "rotary_value": True},
-        {**HF, "architectures": ["RoFormerForMaskedLM"], "embedding_size": 16},
-        {**HF, "architectures": ["RoFormerForMaskedLM"], "tie_word_embeddings": False, "hidden_act": "relu"},
-        {**HF, "architectures": ["RoFormerForCausalLM"], "is_decoder": True},
-        {**HF, "architectures": ["RoFormerForCausalLM"], "is_decoder": True, "add_cross_attention": True},
-        {**HF, "architectures": ["RoFormerForSequenceClassification"], "rotary_value": True, "num_labels": 3},
-        {**HF, "architectures": ["RoFormerForTokenClassification"], "num_labels": 5},
-        {**HF, "architectures": ["RoFormerForQuestionAnswering"]},
-        {**HF, "architectures": ["RoFormerForMultipleChoice"]},
-        {**HF, "architectures": ["RoFormerForMultipleChoice"], "summary_type": "first"},
+        *heads("RoFormer", "Model", "ForMaskedLM", embedding_size=16, rotary_value=True),
+        *heads("RoFormer", "ForMaskedLM", tie_word_embeddings=False, hidden_act="relu"),
+        *heads("RoFormer", "ForCausalLM", is_decoder=True),
+        *heads("RoFormer", "ForCausalLM", is_decoder=True, add_cross_attention=True),
+        *heads("RoFormer", *CLASSIFIERS, "ForQuestionAnswering", "ForMultipleChoice", rotary_value=True, num_labels=3),
+        *heads("RoFormer", "ForMultipleChoice", summary_type="first"),
     ],
     "bert": [
-        {**HF, "architectures": ["BertModel"]},
-        {**HF, "architectures": ["BertForPreTraining"]},
-        {**HF, "architectures": ["BertForMaskedLM"], "tie_word_embeddings": False},
-        {**HF, "architectures": ["BertLMHeadModel"], "is_decoder": True, "add_cross_attention": True},
-        {**HF, "architectures": ["BertForNextSentencePrediction"]},
-        {**HF, "architectures": ["BertForSequenceClassification"], "num_labels": 3},
-        {**HF, "architectures": ["BertForMultipleChoice"]},
-        {**HF, "architectures": ["BertForTokenClassification"], "num_labels": 5},
-        {**HF, "architectures": ["BertForQuestionAnswering"]},
+        *heads("Bert", "Model", "ForPreTraining", "ForNextSentencePrediction", "ForQuestionAnswering"),
+        *heads("Bert", *CLASSIFIERS, "ForMultipleChoice", num_labels=3),
+        *heads("Bert", "ForMaskedLM", tie_word_embeddings=False),
+        *heads("Bert", "LMHeadModel", is_decoder=True, add_cross_attention=True),
     ],
     "ernie": [
         *heads("Ernie", "Model", "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "ForMultipleChoice"),
@@ -194,9 +186,20 @@ CASES: dict[str, list[dict]] = {
     ],
 }
 
+FAMILIES = [name for name, converter in CONVERTERS.items() if isinstance(converter, HuggingFaceConverter)]
 
-def source_weights(name, config, seed=0):
-    converter = CONVERTERS[name]
-    torch.manual_seed(seed)
-    reference = converter.build_reference(config).eval()
-    return reference, dict(converter.reference_state_dict(reference))
+
+def source_weights(name, config):
+    """The source's own model with random weights, and these."""
+    torch.manual_seed(0)
+    reference = CONVERTERS[name].build_reference(config).eval()
+    return reference, dict(reference.state_dict())
+
+
+@torch.no_grad()
+def noisy(model):
+    """`model`, none of whose biases is zero and none of whose gains is one."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()

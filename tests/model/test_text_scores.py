@@ -16,14 +16,13 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.conversion import export
+from hf_roformer_lite.conversion import ConversionError, export
 from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
     RoFormerLiteWordScores,
     Words,
 )
-from roformer_lite.errors import InputError
 from roformer_lite.exporting import export_model
 from roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
 from roformer_lite.training.text_scores_weights import Split, best_weights
@@ -328,5 +327,5 @@ def test_exported_graphs_add_the_scores_too(head, tmp_path):
 
 def test_other_systems_cannot_say_it():
     model, _ = _fitted()
-    with pytest.raises(InputError, match=r"classifier_text_features=\d+ \(must be 0\)"):
+    with pytest.raises(ConversionError, match=r"classifier_text_features=\d+ \(must be 0\)"):
         export("roformer", model)

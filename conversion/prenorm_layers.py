@@ -1,0 +1,233 @@
+"""Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take vectors, and a
+BERT-like encoder with learned positions, which takes ids.
+
+Example:
+    >>> layer = convert("prenorm-encoder-layer", state_dict, {"d_model": 512, "heads": 8, "d_ff": 2048})
+    >>> layer(inputs_embeds=vectors, attention_mask=ids != pad).last_hidden_state
+    >>> model = convert("bert-like", state_dict, {"vocab_size": 30522, "hidden_size": 768, ...})
+    >>> model(ids, attention_mask=mask).last_hidden_state
+
+The source of the layers adds its table of sinusoidal positions outside of them. With `"positions": True` in the config
+our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the sources are booleans `(B, 1, Lq, Lk)` here.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
+
+from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
+from .weight_map import CONCATENATE, Rules, WeightMap, WeightRule, in_layers, renamed
+
+
+def attention_rules(theirs: str, output: str, ours: str) -> Rules:
+    """Rules of an attention with one linear map per head."""
+    return (
+        *(WeightRule(f"{theirs}.heads.{{h}}.{side}.*", f"{ours}.{side}_proj.*", CONCATENATE) for side in "qkv"),
+        WeightRule(f"{theirs}.{output}.*", f"{ours}.o_proj.*"),
+    )
+
+
+class PreNormEncoderLayer(LayerConverter):
+    """Config: d_model, heads, d_ff, dropout (0.1), positions (False), num_layers (1)."""
+
+    name = "prenorm-encoder-layer"
+    is_decoder = False
+    rules = (
+        *attention_rules("self_attn", "fc", "self_attn"),
+        *renamed({"residual1.norm.*": "self_attn_norm.*", "residual2.norm.*": "mlp_norm.*"}),
+        *renamed({"ffn.0.*": "mlp.up_proj.*", "ffn.2.*": "mlp.down_proj.*"}),
+    )
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        options = ("dropout", "positions", "num_layers")
+        width, heads, inner = read_fields(source_config, self.name, ("d_model", "heads", "d_ff"), options)
+        positions = "sinusoidal" if source_config.get("positions", False) else "none"
+        return RoFormerLiteConfig(
+            **CLASSIC_FIELDS,
+            vocab_size=0,
+            hidden_size=width,
+            num_hidden_layers=source_config.get("num_layers", 1),
+            num_attention_heads=heads,
+            head_dim=width // heads,
+            intermediate_size=inner,
+            hidden_act="relu",
+            hidden_dropout=source_config.get("dropout", 0.1),
+            norm_placement="pre",
+            norm_eps=1e-5,
+            final_norm=False,
+            position_embedding_type=positions,
+            is_decoder=self.is_decoder,
+            add_cross_attention=self.is_decoder,
+        )
+
+    def build_layer(self, source_config: SourceConfig) -> nn.Module:
+        return PreNormLayer(*(source_config[field] for field in ("d_model", "heads", "d_ff")), cross=self.is_decoder)
+
+    def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
+        visible = inputs["attention_mask"][:, None]  # (B, 1, L)
+        if not self.is_decoder:
+            return layer(states, visible)
+        length = states.shape[1]
+        visible = visible & torch.ones(length, length, dtype=torch.bool).tril()
+        return layer(states, visible, inputs["encoder_hidden_states"], inputs["encoder_attention_mask"][:, None])
+
+
+class PreNormDecoderLayer(PreNormEncoderLayer):
+    """As the encoder layer, with causal self-attention and cross-attention to the encoder's states."""
+
+    name = "prenorm-decoder-layer"
+    is_decoder = True
+    rules = (
+        *attention_rules("self_attn", "fc", "self_attn"),
+        *attention_rules("cross_attn", "fc", "cross_attn"),
+        *renamed({"residual1.norm.*": "self_attn_norm.*", "residual2.norm.*": "cross_attn_norm.*"}),
+        *renamed({"residual3.norm.*": "mlp_norm.*", "ffn.0.*": "mlp.up_proj.*", "ffn.2.*": "mlp.down_proj.*"}),
+    )
+
+
+class BertLike(Converter):
+    """Config: vocab_size, hidden_size, max_position_embeddings, num_attention_heads, intermediate_size,
+    num_hidden_layers, hidden_dropout_prob (0.1)."""
+
+    name = "bert-like"
+    # In the order of the arguments of `BertLikeEncoder`.
+    sizes = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
+    sizes += ("intermediate_size",)
+    rules = (
+        *renamed(
+            {
+                "token_embeddings.weight": "word_embeddings.weight",
+                "position_embeddings.weight": "position_embeddings.weight",
+                "layer_norm.*": "norm.*",
+            },
+            "embeddings.",
+            "embeddings.",
+        ),
+        *attention_rules("layers.{i}.attention", "output_linear", "layers.{i}.self_attn"),
+        *in_layers(
+            {
+                "layer_norm_1.*": "self_attn_norm.*",
+                "layer_norm_2.*": "mlp_norm.*",
+                "feed_forward.linear_1.*": "mlp.up_proj.*",
+                "feed_forward.linear_2.*": "mlp.down_proj.*",
+            }
+        ),
+    )
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        sizes = read_fields(source_config, self.name, self.sizes, ("hidden_dropout_prob",))
+        return RoFormerLiteConfig(
+            **CLASSIC_FIELDS | {"embedding_norm": True},
+            **dict(zip(self.sizes, sizes, strict=True)),
+            head_dim=source_config["hidden_size"] // source_config["num_attention_heads"],
+            hidden_dropout=source_config.get("hidden_dropout_prob", 0.1),
+            hidden_act="gelu",
+            norm_placement="pre",
+            norm_eps=1e-5,
+            embedding_norm_eps=1e-12,
+            final_norm=False,
+            position_embedding_type="learned",
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+
+    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
+        return RoFormerLiteModel
+
+    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
+        return WeightMap(self.rules, ignored=("embeddings.position_ids",), num_heads=our_config.num_attention_heads)
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        return BertLikeEncoder(*(source_config[field] for field in self.sizes))
+
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        states = reference(inputs["input_ids"], inputs["attention_mask"][:, None])
+        return BaseModelOutput(last_hidden_state=states)
+
+
+class ManyHeads(nn.Module):
+    """Attention with one linear map per head; the sources call the output projection by different names."""
+
+    def __init__(self, width: int, heads: int, output: str):
+        super().__init__()
+        size = width // heads
+        self.heads = nn.ModuleList(nn.ModuleDict({s: nn.Linear(width, size) for s in "qkv"}) for _ in range(heads))
+        self.output = output
+        self.add_module(output, nn.Linear(heads * size, width))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+        heads = [
+            F.scaled_dot_product_attention(head["q"](x), head["k"](y), head["v"](y), visible) for head in self.heads
+        ]
+        return getattr(self, self.output)(torch.cat(heads, -1))
+
+
+class PreNormLayer(nn.Module):
+    """The encoder layer or (with `cross`) the decoder layer as a plain module, with the names of its checkpoints."""
+
+    def __init__(self, width: int, heads: int, inner: int, cross: bool):
+        super().__init__()
+        self.self_attn = ManyHeads(width, heads, "fc")
+        if cross:
+            self.cross_attn = ManyHeads(width, heads, "fc")
+        for number in range(1, 4 if cross else 3):
+            self.add_module(f"residual{number}", nn.ModuleDict({"norm": nn.LayerNorm(width)}))
+        self.ffn = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        memory: torch.Tensor | None = None,
+        memory_visible: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        normed = self.residual1["norm"](x)
+        x = x + self.self_attn(normed, normed, visible)
+        if memory is None:
+            return x + self.ffn(self.residual2["norm"](x))
+        x = x + self.cross_attn(self.residual2["norm"](x), memory, memory_visible)
+        return x + self.ffn(self.residual3["norm"](x))
+
+
+class BertLikeEncoder(nn.Module):
+    """The BERT-like encoder as a plain module, with the names of its checkpoints: ids to hidden states."""
+
+    def __init__(self, vocab: int, width: int, positions: int, layers: int, heads: int, inner: int):
+        super().__init__()
+        tables = {
+            "token_embeddings": nn.Embedding(vocab, width),
+            "position_embeddings": nn.Embedding(positions, width),
+        }
+        self.embeddings = nn.ModuleDict(tables | {"layer_norm": nn.LayerNorm(width, eps=1e-12)})
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "layer_norm_1": nn.LayerNorm(width),
+                    "layer_norm_2": nn.LayerNorm(width),
+                    "attention": ManyHeads(width, heads, "output_linear"),
+                    "feed_forward": nn.ModuleDict(
+                        {"linear_1": nn.Linear(width, inner), "linear_2": nn.Linear(inner, width)}
+                    ),
+                }
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, ids: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.embeddings["token_embeddings"](ids) + self.embeddings["position_embeddings"](positions)
+        x = self.embeddings["layer_norm"](x)
+        for layer in self.layers:
+            normed = layer["layer_norm_1"](x)
+            x = x + layer["attention"](normed, normed, visible)
+            inner = F.gelu(layer["feed_forward"]["linear_1"](layer["layer_norm_2"](x)))
+            x = x + layer["feed_forward"]["linear_2"](inner)
+        return x
+
+
+CONVERTERS = (PreNormEncoderLayer(), PreNormDecoderLayer(), BertLike())

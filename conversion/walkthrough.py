@@ -1,0 +1,113 @@
+"""The numeric walk-through, one layer with one head, here `layer_style="walkthrough"`. It takes vectors.
+
+Example:
+    >>> model = convert("walkthrough", weights, {})
+    >>> model(inputs_embeds=input_x[None]).last_hidden_state
+
+Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights: ours is a layer norm
+with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours, inside the root, is its square.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
+
+from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
+from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
+
+SIZES = ("d_in", "d_model")
+RULES = (
+    *(WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE) for side in "qkv"),
+    *renamed({"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"}, "", "layers.0."),
+)
+
+
+class WalkthroughConverter(Converter):
+    """Config: d_in and d_model, the widths of the vectors and of the single head; with weights they are read from
+    these."""
+
+    name = "walkthrough"
+    # The difference left is its eps of 1e-6 beside σₙ₋₁, which matters for the small σ of the feed-forward.
+    tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
+
+    def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
+        width, head_width = read_fields(source_config, self.name, SIZES)
+        return RoFormerLiteConfig(
+            vocab_size=0,
+            **CLASSIC_FIELDS,
+            hidden_size=width,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            head_dim=head_width,
+            layer_style="walkthrough",
+            norm_placement="post",
+            norm_eps=1e-12,
+            hidden_act="relu",
+            hidden_dropout=0.0,
+            attention_bias=False,
+            position_embedding_type="none",
+        )
+
+    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
+        return RoFormerLiteModel
+
+    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        known = dict(zip(SIZES, state_dict["Wq"].shape, strict=True)) if "Wq" in state_dict else {}
+        return known | dict(source_config)
+
+    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
+        width = our_config.hidden_size
+        values = {"weight": ((width - 1) / width) ** 0.5, "bias": 0.0}
+        norms = (
+            WeightRule((), f"layers.0.{norm}.{parameter}", constant(value, width))
+            for norm in ("self_attn_norm", "mlp_inner_norm", "mlp_norm")
+            for parameter, value in values.items()
+        )
+        return WeightMap((*RULES, *norms))
+
+    def build_reference(self, source_config: SourceConfig) -> nn.Module:
+        return Walkthrough(*(source_config[field] for field in SIZES))
+
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+        return BaseModelOutput(last_hidden_state=reference(inputs["inputs_embeds"])["norm3"])
+
+    def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
+        return True
+
+
+def unbiased_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """(x - mean) / (σₙ₋₁ + eps)"""
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps)
+
+
+class Walkthrough(nn.Module):
+    """The walk-through as a plain module. It was published as printed numbers: it returns every stage by its name."""
+
+    def __init__(self, width: int, head_width: int):
+        super().__init__()
+        self.Wq, self.Wk, self.Wv, self.Wo = (nn.Parameter(torch.randn(width, head_width)) for _ in range(4))
+        self.Wff, self.bff = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        stages = {"Q": x @ self.Wq, "K": x @ self.Wk, "V": x @ self.Wv}
+        stages["probs"] = (stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5).softmax(-1)
+        stages["ctx"] = stages["probs"] @ stages["V"]
+        stages["attn_out"] = stages["ctx"] @ self.Wo.T
+        stages["add1"] = x + stages["attn_out"]
+        stages["norm1"] = unbiased_norm(stages["add1"], 1e-6)
+        stages["ff_lin"] = F.linear(stages["add1"], self.Wff, self.bff)
+        stages["relu"] = stages["ff_lin"].relu()
+        stages["norm2"] = unbiased_norm(stages["relu"], 1e-6)
+        stages["add2"] = stages["norm1"] + stages["norm2"]
+        stages["norm3"] = unbiased_norm(stages["add2"], 1e-6)
+        return stages
+
+
+CONVERTERS = (WalkthroughConverter(),)

@@ -1,0 +1,387 @@
+"""Checkpoint directories, read and written: no partial output, no code executed, tokenizers and prompts go along; and
+what cannot be converted is refused with the reason."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conversion_cases import CASES, HF, noisy, source_weights
+from safetensors.torch import load_file, save_file
+
+import hf_roformer_lite as rl
+from hf_roformer_lite.conversion import (
+    CONVERTERS,
+    ConversionError,
+    ConvertedModel,
+    convert,
+    convert_checkpoint,
+    export,
+    export_checkpoint,
+    verify,
+)
+from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+from roformer_lite.cli import main
+from roformer_lite.commands.convert import FAMILIES, SOURCES
+
+
+def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "safetensors") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    names = list(weights)
+    if form == "safetensors":
+        save_file(weights, folder / "model.safetensors")
+    elif form in ("bin", "old-bin"):
+        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=form == "bin")
+    else:
+        shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+        for file, part in shards.items():
+            save_file({name: weights[name] for name in part}, folder / file)
+        index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    """The lines that a new process prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_directories(tmp_path):
+    """Every form of files becomes a directory that a new process opens, with the same numbers."""
+    config, forms = CASES["roformer"][1], ["safetensors", "bin", "old-bin", "shards"]
+    _, weights = source_weights("roformer", config)
+    del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
+    for form in forms:
+        source = write_checkpoint(tmp_path / form / "source", config, weights, form)
+        model = convert_checkpoint("roformer", source, tmp_path / form / "out")
+        assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
+        assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
+    code = (
+        "import sys, torch, hf_roformer_lite; from transformers import AutoModelForMaskedLM as A;"
+        "ids = torch.arange(1, 9)[None];"
+        "[print(A.from_pretrained(path)(ids).logits.double().sum().item()) for path in sys.argv[1:]]"
+    )
+    printed = python(code, *(tmp_path / form / "out" for form in forms))
+    expected = model(torch.arange(1, 9)[None]).logits.double().sum().item()
+    assert [float(number) for number in printed] == pytest.approx([expected] * len(forms), rel=1e-6)
+
+
+def test_from_pretrained(tmp_path):
+    reference, weights = source_weights("llama", CASES["llama"][1])
+    reference.half().save_pretrained(tmp_path / "llama")
+    model = ConvertedModel.from_pretrained(tmp_path / "llama")
+    assert type(model) is rl.RoFormerLiteForCausalLM and model.dtype == torch.float16 and not model.training
+    assert ConvertedModel.from_pretrained(str(tmp_path / "llama"), dtype=torch.float32).dtype == torch.float32
+    model.save_pretrained(tmp_path / "ours")
+    with pytest.raises(ConversionError, match="is a model of this package already"):
+        ConvertedModel.from_pretrained(tmp_path / "ours")
+    (tmp_path / "llama" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ConversionError, match="model_type='gpt2' tells no source .*bert, ernie"):
+        ConvertedModel.from_pretrained(tmp_path / "llama")
+
+
+MEASURE = """
+import sys, threading, time
+from pathlib import Path
+from hf_roformer_lite.conversion import convert_checkpoint
+
+def resident():  # getrusage also counts what the parent process had
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before, peak = resident(), 0
+
+def watch():
+    global peak
+    while True:
+        peak = max(peak, resident())
+        time.sleep(0.001)
+
+threading.Thread(target=watch, daemon=True).start()
+convert_checkpoint("auto", sys.argv[1], sys.argv[2])
+print(peak - before)
+"""
+LARGE = {"vocab_size": 30000, "num_hidden_layers": 4, "hidden_size": 768, "num_attention_heads": 12}
+LARGE |= {"intermediate_size": 3072}
+STREAMED = {
+    "roformer": LARGE,
+    "nomic_bert": LARGE,  # its files hold queries, keys and values in one
+    "gpt_neox": {**LARGE, "use_parallel_residual": False},
+    "bart": {"vocab_size": 30000, "d_model": 768, "encoder_layers": 2, "decoder_layers": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc/self/statm")
+@pytest.mark.parametrize("name", STREAMED)
+def test_weights_are_streamed(name, tmp_path):
+    """The whole model and one shard more is the most that a conversion holds."""
+    config = {"architectures": [CONVERTERS[name].class_name("Model")], **STREAMED[name]}
+    source_weights(name, config)[0].save_pretrained(tmp_path / "source", max_shard_size="40MB")
+    size = sum(path.stat().st_size for path in (tmp_path / "source").glob("*.safetensors"))
+    peak = int(python(MEASURE, tmp_path / "source", tmp_path / "out")[-1])
+    assert size > 150e6 and 0.5 * size < peak <= 1.3 * size
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('ran')",))
+
+
+def test_failures_leave_no_output_and_run_no_code(tmp_path):
+    config = CASES["bert"][0]
+    _, weights = source_weights("bert", config)
+    source = write_checkpoint(tmp_path / "source", config, {**weights, "strange": torch.zeros(1)})
+    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
+
+    def refused(message):
+        with pytest.raises(ConversionError, match=message):
+            convert_checkpoint("bert", source, tmp_path / "out")
+        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+    refused("unknown strange")
+    content = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(content[: len(content) // 2])
+    refused("model.safetensors: cannot be read")
+    (source / "model.safetensors").unlink()
+    refused("has no weights")
+    torch.save({"weight": Evil()}, source / "pytorch_model.bin")
+    refused("weights_only|cannot be read")
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused("outside its directory")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("precious")
+    with pytest.raises(ConversionError, match="exists already"):
+        convert_checkpoint("bert", source, tmp_path / "out")
+    assert (tmp_path / "out" / "mine").read_text() == "precious"
+
+
+NAME = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
+        (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
+        (lambda tensors: tensors[NAME].fill_(math.nan), f"NaN or infinite numbers in {NAME}"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), "cannot be read: .*"),
+    ],
+)
+def test_damaged_models_are_not_exported(damage, message, tmp_path):
+    fields = {**EXPRESSIBLE, "vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = rl.RoFormerLiteConfig(**fields, lm_head_transform=True, lm_head_bias=True)
+    rl.RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path / "ours")
+    tensors = load_file(tmp_path / "ours" / "model.safetensors")
+    damage(tensors)
+    save_file(tensors, tmp_path / "ours" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConversionError, match=message):
+        export_checkpoint("roformer", tmp_path / "ours", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_knows_all_sources():
+    assert set(SOURCES) == CONVERTERS.keys() == CASES.keys()
+    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES)
+    code = "import sys; from roformer_lite.commands import convert, verify; print('torch' in sys.modules)"
+    assert python(code) == ["False"]
+
+
+def test_command_line(tmp_path, capsys):
+    """A checkpoint with its tokenizer, there and back, by its config alone."""
+    config = {**HF, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    source, ours, back = (str(tmp_path / name) for name in ("theirs", "ours", "back"))
+    noisy(transformers.ModernBertModel(transformers.ModernBertConfig(**config))).save_pretrained(source)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
+    transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
+    assert main(["convert", source, ours]) == 0
+    assert "RoFormerLiteModel" in capsys.readouterr().out
+    assert transformers.AutoTokenizer.from_pretrained(ours)("abc").input_ids[0] == 2
+    assert main(["verify", source]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 and all("within" in line for line in printed)
+    assert main(["convert", ours, back]) == 0
+    assert "A checkpoint of modernbert" in capsys.readouterr().out
+    for wrong, message in {
+        (source, ours, "--from", "modernbert"): "exists already",
+        (source, back + "2", "--from", "bert", "--to", "bert"): "can't be combined with --to",
+        (source, back + "2", "--to", "walkthrough"): "--to walkthrough: there is no such system",
+        (source, back + "2", "--to", "bert"): "is no model of this package",
+    }.items():
+        assert main(["convert", *wrong]) == 2
+        assert message in capsys.readouterr().err
+    assert not Path(back + "2").exists()
+
+
+def test_tokenizers_are_converted_too(tmp_path):
+    """RoFormer's tokenizer becomes ours and, exported, opens in stock transformers; so does one trained here."""
+    config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
+    _, weights = source_weights("roformer", config)
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    text = "今天天气非常好"
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(text), "今天天气", "非常"]
+    (source / "vocab.txt").write_text("\n".join(entries))
+    convert_checkpoint("roformer", source, tmp_path / "ours")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert type(tokenizer) is rl.RoFormerLiteJiebaTokenizer
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    expected = transformers.RoFormerTokenizer(vocabulary)(text).input_ids
+    assert tokenizer(text).input_ids == expected
+    export_checkpoint("roformer", tmp_path / "ours", tmp_path / "back")
+    trained = rl.RoFormerLiteTokenizer.train(["a few words of text"] * 5, vocab_size=280)
+    trained.save_pretrained(tmp_path / "mine")
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "mine" / file).write_bytes((tmp_path / "ours" / file).read_bytes())
+    export_checkpoint("roformer", tmp_path / "mine", tmp_path / "theirs")
+    code = (
+        "import sys; from transformers import AutoModel, AutoTokenizer;"
+        "[AutoModel.from_pretrained(path) for path in sys.argv[1:3]];"
+        "print(AutoTokenizer.from_pretrained(sys.argv[1])(sys.argv[3]).input_ids);"
+        "print(AutoTokenizer.from_pretrained(sys.argv[2])('a few words').input_ids);"
+        "assert 'hf_roformer_lite' not in sys.modules"
+    )
+    printed = python(code, tmp_path / "back", tmp_path / "theirs", text)
+    assert [json.loads(line) for line in printed] == [expected, trained("a few words").input_ids]
+
+
+def test_sentence_transformers_directory(tmp_path):
+    """Pooling, normalisation and prompts go along, there and back."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    lines = ["a quick brown fox", "padding costs nothing", "over the lazy dog"]
+    tokenizer = rl.RoFormerLiteTokenizer.train(lines * 3, vocab_size=90, algorithm="wordpiece", show_progress=False)
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    config = transformers.NomicBertConfig(**{**HF, "vocab_size": len(tokenizer)})
+    noisy(transformers.NomicBertModel(config)).save_pretrained(tmp_path / "encoder")
+    modules = [Transformer(str(tmp_path / "encoder")), Pooling(HF["hidden_size"], pooling_mode="cls"), Normalize()]
+    theirs = SentenceTransformer(modules=modules, prompts={"query": "query: "}, default_prompt_name="query")
+    theirs.save(str(tmp_path / "theirs"))
+    convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+    ours = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    assert type(ours[0].auto_model) is rl.RoFormerLiteModel
+    expected = theirs.encode(lines, convert_to_tensor=True)
+    torch.testing.assert_close(ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
+    export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
+    code = (
+        "import sys; from sentence_transformers import SentenceTransformer; import json;"
+        "model = SentenceTransformer(sys.argv[1], device='cpu'); assert 'hf_roformer_lite' not in sys.modules;"
+        "print(json.dumps(model.encode(json.loads(sys.argv[2])).tolist()))"
+    )
+    printed = python(code, tmp_path / "back", json.dumps(lines))[-1]
+    torch.testing.assert_close(torch.tensor(json.loads(printed)), expected.cpu(), rtol=0, atol=1e-5)
+    (tmp_path / "theirs" / "modules.json").write_text('[{"path": "../x", "type": "sentence_transformers.models.P"}]')
+    with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder beside it"):
+        convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "outside")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_names_are_accounted_for():
+    config = CASES["bert-like"][0]
+    _, weights = source_weights("bert-like", config)
+    lacking = {name: tensor for name, tensor in weights.items() if not name.startswith("layers.1.layer_norm_2")}
+    for given, fields, message in (
+        ({**weights, "pooler.weight": torch.zeros(1)}, config, "has unknown pooler.weight"),
+        (lacking, config, r"lacks layers.1.layer_norm_2.bias, layers.1.layer_norm_2.weight;"),
+        (weights, {**config, "vocab_size": 51}, r"embeddings.token_embeddings.weight: .*\(50, 24\).*\(51, 24\)"),
+        (weights, {"vocab_size": 50}, "needs the field 'hidden_size'"),
+        (weights, {**config, "hidden": 3}, "has no field hidden"),
+    ):
+        with pytest.raises(ConversionError, match=message):
+            convert("bert-like", given, fields)
+    with pytest.raises(ConversionError, match="no source 'gpt'"):
+        convert("gpt", None, {})
+
+
+def test_older_names_and_fields_read_from_weights():
+    """What convert reads, verify reads."""
+    replaced = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "up_proj": "fc1"}
+    replaced |= {"down_proj": "fc2", "parametric_relu": "parametric_relu_1"}
+    encoder = {name: value for name, value in CASES["torch-encoder"][1].items() if name != "norm"}
+    for name, case, config in (
+        ("bert", CASES["bert"][0], CASES["bert"][0]),
+        ("deeplotx", CASES["deeplotx"][0], CASES["deeplotx"][0]),
+        ("torch-encoder", CASES["torch-encoder"][1], {**encoder, "batch_first": True}),
+        ("walkthrough", CASES["walkthrough"][0], {}),
+    ):
+        _, weights = source_weights(name, case)
+        older = {}
+        for key, tensor in weights.items():
+            if not key.startswith("pooler"):
+                for new, old in replaced.items():
+                    key = key.replace(new, old)
+                older[key] = tensor
+        assert all(difference.is_within for difference in verify(name, older, config)), name
+    _, weights = source_weights("bert", CASES["bert"][0])
+    lacking = {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}
+    with pytest.raises(ConversionError, match="lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"):
+        verify("bert", lacking, CASES["bert"][0])
+    twice = {**weights, "embeddings.LayerNorm.gamma": weights["embeddings.LayerNorm.weight"]}
+    with pytest.raises(ConversionError, match="embeddings.LayerNorm.weight under an older and a newer name"):
+        convert("bert", twice, CASES["bert"][0])
+
+
+def test_what_cannot_be_converted():
+    for name, fields, message in (
+        ("deeplotx", {"feature_dim": 7}, "head_dim=7 .*even number"),
+        ("deeplotx", {"heads": 0}, "num_attention_heads=0"),
+        ("bert", {"architectures": ["BertLMHeadModel"]}, "is_decoder=False"),
+        ("gpt_neox", {"use_parallel_residual": True}, "use_parallel_residual=True"),
+        ("albert", {"embedding_size": 24}, "embedding_size=24 is hidden_size"),
+        ("roberta", {"architectures": ["RobertaForMaskedLM"], "hidden_act": "relu"}, "hidden_act='relu'.*'gelu'"),
+        ("modernbert", {"architectures": ["ModernBertForMaskedLM"], "classifier_activation": "relu"}, "'relu'"),
+        ("ultrabert", {"architectures": ["UltrabertForMaskedLM"]}, "two matrices before its output"),
+        ("ultrabert", {"architectures": ["UltrabertForNothing"]}, "a ultrabert source is one of"),
+        ("roformer", {"use_bias": False}, "RoFormerV2"),
+        ("roformer_v2", {"norm_type": "layer_norm", "use_bias": True}, "use_bias=True.*the source roformer"),
+        ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "the whole prompt from each of its tokens"),
+        ("roformer_v2", {"is_decoder": True}, "is_decoder=True"),
+        ("esm", {"is_decoder": True}, "is_decoder=True"),
+    ):
+        with pytest.raises(ConversionError, match=message):
+            convert(name, None, {**CASES[name][0], **fields})
+
+
+def test_versions_of_roformer(tmp_path):
+    """The config and the weights tell them apart, so that no other one is loaded without an error."""
+    config = CASES["roformer"][2]
+    _, weights = source_weights("roformer", config)
+    without_biases = {name: tensor for name, tensor in weights.items() if not name.endswith("bias")}
+    with pytest.raises(ConversionError, match="RoFormerV2"):
+        convert("roformer", without_biases, config)
+    with pytest.raises(ConversionError, match="unknown cls.predictions.transform"):
+        second = {name: value for name, value in without_biases.items() if "encoder" not in name or "Norm" not in name}
+        del second["roformer.embeddings.LayerNorm.weight"]
+        convert("roformer_v2", second, {**config, "norm_type": "rms_norm"})
+    with pytest.raises(ConversionError, match="RoFormer-Sim .* sees the whole source"):
+        convert("roformer", {**weights, "roformer.pooler.dense.weight": torch.zeros(24, 24)}, config)
+    for name, norm in {"roformer": "layernorm", "roformer_v2": "rmsnorm"}.items():
+        source_weights(name, CASES[name][1])[0].save_pretrained(tmp_path / name)
+        model = ConvertedModel.from_pretrained(tmp_path / name)
+        assert model.config.norm_type == norm
+    with torch.no_grad():
+        model.model.layers[0].mlp_norm.weight[3] = 1.1
+    with pytest.raises(ConversionError, match="must be 1 in every entry"):
+        export("roformer_v2", model)
+
+
+def test_the_source_keeps_its_weights():
+    """Changing a converted model, or an exported state dict, leaves what it was made of unchanged."""
+    config = CASES["roformer"][1]
+    stock, weights = source_weights("roformer", config)
+    before = {name: tensor.clone() for name, tensor in weights.items()}
+    model = convert("roformer", stock.state_dict(), config)
+    ours = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for tensor in export("roformer", model)[0].values():
+            tensor += 1
+        assert all(torch.equal(tensor, ours[name]) for name, tensor in model.state_dict().items())
+        for parameter in model.parameters():
+            parameter += 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stock.state_dict().items())

@@ -1,0 +1,183 @@
+"""Converted models compute what their sources compute: outputs, dropouts, long and packed texts, generated text."""
+
+import math
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+import transformers
+from conversion_cases import CASES, FAMILIES, noisy, source_weights
+from torch import nn
+from torch.nn import functional as F
+
+from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, verify
+from hf_roformer_lite.conversion.verification import cast_exactly, comparable_outputs, computing_in, random_inputs
+
+ATTEND = F.scaled_dot_product_attention
+SINGLE = [name for name in FAMILIES if "d_model" not in CASES[name][0]]
+LEARNED = {"bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert"}
+TOLERANCE = {"rtol": 0, "atol": 1e-10}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        pytest.param(name, config, id=f"{name}-{config.get('architectures', [number])[0]}-{number}")
+        for name, configs in CASES.items()
+        for number, config in enumerate(configs)
+    ],
+)
+def test_outputs(name, config):
+    """Every head and option of every source, in float32 and float64."""
+    for difference in verify(name, None, config):
+        assert difference.maximum <= CONVERTERS[name].tolerances[difference.dtype], difference
+
+
+@contextmanager
+def factors_for_dropout(*models):
+    """While it lasts, every dropout is a factor, its probability of keeping a number: training then gives the same
+    numbers on both sides if and only if each dropout stands where it stood."""
+
+    def scaled_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
+        return ATTEND(query, key, value, attn_mask, 0.0, is_causal, **kwargs) * (1 - dropout_p)
+
+    def scaled(states, p=0.5, training=True, inplace=False):
+        return states * (1 - p) if training else states
+
+    for module in (module for model in models for module in model.train().modules()):
+        if isinstance(module, nn.Dropout):
+            module.forward = lambda states, p=module.p: states * (1 - p)
+    with (
+        mock.patch.object(F, "scaled_dot_product_attention", scaled_attention),
+        mock.patch.object(F, "dropout", scaled),
+    ):
+        yield
+
+
+def dropouts(name):
+    """Their fields that are probabilities of a dropout, with another value each."""
+    if name not in FAMILIES:
+        return {"dropout": 0.3}
+    fields = [field for field in CONVERTERS[name].config_class().to_dict() if "dropout" in field]
+    values = {field: 0.1 * number for number, field in enumerate(fields, 1) if field != "token_dropout"}
+    if name.startswith("modernbert"):  # has it after the attention, too, where there is no place for it here
+        values["attention_dropout"] = 0.0
+    return values
+
+
+@pytest.mark.parametrize("name", ["torch-encoder", "torch-decoder", "torch-transformer", *FAMILIES])
+def test_dropouts(name):
+    """In training each dropout stands where it stood: one case for every class."""
+    for case in {case.get("architectures", [number])[0]: case for number, case in enumerate(CASES[name])}.values():
+        config = {**case, **dropouts(name)}
+        reference, weights = source_weights(name, config)
+        model, converter = convert(name, weights, config), CONVERTERS[name]
+        inputs = random_inputs(model, converter.needs_full_rows(model.config))
+        with torch.no_grad(), factors_for_dropout(reference, model):
+            theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
+            ours = comparable_outputs(model(**inputs), inputs)
+        for key, value in theirs.items():
+            torch.testing.assert_close(ours[key], value, rtol=0, atol=2e-5)
+
+
+def as_batch(texts, pad):
+    ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
+    lengths = torch.tensor([len(text) for text in texts])
+    return {"input_ids": ids, "attention_mask": torch.arange(ids.shape[1]) < lengths[:, None]}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_long_padded_and_packed(name):
+    """Texts longer than every window (and than the lengths of training, where positions are not a table), alone,
+    padded on the right, and several in one row."""
+    length = 30 if name in LEARNED else 70
+    config = {**CASES[name][0], "num_hidden_layers": 3}
+    if "roformer" in name:
+        config["max_position_embeddings"] = 80  # their table is that long; ours is none
+    converter, reference = CONVERTERS[name], source_weights(name, config)[0]
+    stock = cast_exactly(noisy(reference), torch.float64)
+    model = convert(name, dict(stock.state_dict()), config)
+    assert model.dtype == torch.float64
+    pad = model.config.pad_token_id or 0
+    texts = [torch.randint(6, 50, (n,)) for n in (length, 1, length // 2, 7)]
+    with computing_in(torch.float64):
+        states = [converter.run_reference(stock, as_batch([text], pad)).last_hidden_state[0] for text in texts]
+    padded = model(**as_batch(texts, pad)).last_hidden_state
+    positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
+    packed = model(torch.cat(texts)[None], position_ids=positions, use_cache=False).last_hidden_state[0]
+    for row, expected in enumerate(states):
+        torch.testing.assert_close(padded[row, : len(expected)], expected, **TOLERANCE)
+    torch.testing.assert_close(packed, torch.cat(states), **TOLERANCE)
+    everything = model(**as_batch(texts, pad), output_hidden_states=True).last_hidden_state
+    torch.testing.assert_close(everything, padded, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox", "modernbert-decoder"])
+def test_causal_models_generate_alike(name):
+    config = next(one for one in CASES[name] if one["architectures"][0].endswith("ForCausalLM"))
+    reference, _ = source_weights(name, {**config, "num_hidden_layers": 4})
+    model = convert(name, dict(noisy(reference).state_dict()), {**config, "num_hidden_layers": 4})
+    prompt = torch.tensor([[7, 8, 9], [11, 12, 13]])
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "eos_token_id": 2}
+    for beams in (1, 3):
+        theirs = reference.generate(prompt, num_beams=beams, **options)
+        assert torch.equal(model.generate(prompt, num_beams=beams, **options), theirs)
+
+
+@pytest.mark.parametrize("name", ["bart", "mbart", "marian"])
+def test_pairs_generate_alike(name, tmp_path):
+    """With what generation_config.json says: forced and forbidden tokens, beams."""
+    config = {**CASES[name][1], "decoder_start_token_id": 2, "eos_token_id": 3}
+    reference, _ = source_weights(name, config)
+    noisy(reference).generation_config.update(num_beams=3, bad_words_ids=[[4]], forced_eos_token_id=3, max_length=12)
+    reference.save_pretrained(tmp_path / "theirs")
+    model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
+    assert model.generation_config.bad_words_ids == [[4]]
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    pad = config.get("pad_token_id", 1)
+    ids = torch.tensor([[7, 8, 9, 10], [11, 12, pad, pad]])
+    inputs = {"input_ids": ids, "attention_mask": (ids != pad).long()}
+    expected = reference.generate(**inputs)
+    assert torch.equal(model.generate(**inputs), expected) and torch.equal(again.generate(**inputs), expected)
+
+
+def test_scratch_seq2seq_generates():
+    (config,) = CASES["scratch-seq2seq"]
+    reference, weights = source_weights("scratch-seq2seq", config)
+    model, src = convert("scratch-seq2seq", weights, config), torch.tensor([[5, 8, 3, 9], [7, 4, 0, 0]])
+    mask = (src != 0).long()
+    greedy = model.generate(src, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    tokens = greedy[:, :1]
+    for _ in range(8):  # the reference system, step by step
+        scores = reference(src, tokens)[:, -1]
+        scores[:, model.generation_config.eos_token_id] = -math.inf
+        tokens = torch.cat((tokens, scores.argmax(-1, keepdim=True)), 1)
+    assert torch.equal(greedy, tokens)
+    beams = {"num_beams": 3, "max_new_tokens": 8, "attention_mask": mask}
+    assert torch.equal(model.generate(src, **beams), model.generate(src, use_cache=False, **beams))
+    src, tgt = torch.tensor([[0, 0, 0], [5, 6, 7]]), torch.tensor([[0, 4, 5], [4, 5, 6]])
+    assert model(src, (src != 0).long(), tgt, (tgt != 0).long()).logits.isfinite().all()  # a row of padding alone
+
+
+def test_marian_without_stored_positions():
+    """Its files hold no table of positions: the one that is computed is the same."""
+    config = CASES["marian"][1]
+    _, weights = source_weights("marian", config)
+    computed = {name: value for name, value in weights.items() if "embed_positions" not in name}
+    stored, made = (convert("marian", one, config).state_dict() for one in (weights, computed))
+    for name, tensor in stored.items():
+        torch.testing.assert_close(made[name], tensor, rtol=0, atol=1e-7)
+
+
+def test_token_dropout_of_esm():
+    """Mask tokens count as zeros, and the rest of their own document alone is larger."""
+    config = {**CASES["esm"][1], "architectures": ["EsmForMaskedLM"]}
+    reference, _ = source_weights("esm", config)
+    model = convert("esm", dict(noisy(reference).state_dict()), config)
+    texts = [torch.tensor([7, 5, 9, 5, 11]), torch.tensor([5, 5, 5]), torch.tensor([20, 21])]
+    expected = [reference(text[None], torch.ones(1, len(text))).logits[0] for text in texts[:1] + texts[2:]]
+    positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
+    packed = model(torch.cat(texts)[None], position_ids=positions).logits[0]
+    assert packed.isfinite().all()
+    torch.testing.assert_close(torch.cat((packed[:5], packed[8:])), torch.cat(expected), rtol=0, atol=1e-5)
