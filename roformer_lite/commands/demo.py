@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import check_number
-from ..output_place import check_place
-from ..training.shown_command import shown_command
+from ..output import check_place
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
-from .predictor import Predictor
-from .train import parse_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,9 +48,12 @@ def main(argv: list[str]) -> None:
         [DemoArguments],
     )
     (arguments,) = parser.parse(argv)
+
     from rich.console import Console
 
+    from ..training.shown_command import shown_command
     from ..training.train import train
+    from .train import parse_options
 
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
     test = held_out[VALIDATION_SIZE:]
@@ -100,6 +100,8 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
         The share of `test` that it gets exactly right.
     """
     from rich.table import Table
+
+    from ..predict.predictor import Predictor
 
     predictor = Predictor.load(str(directory))
     answers = [answer.line for answer in predictor.answer([example.written for example in test], batch_size=250)]

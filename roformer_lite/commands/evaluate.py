@@ -1,32 +1,30 @@
-"""`roformer-lite evaluate`: the figures of a saved model on labelled data, and what it got wrong."""
+"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got wrong."""
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from transformers.utils.logging import disable_progress_bar
-
-from hf_roformer_lite.version import __version__
-
-from ..errors import LARGEST_BATCH, InputError, check_file, check_number
-from ..output_directory import RESULTS_FILE, complete_directory, remove_left_overs
-from ..output_place import check_place
-from ..saved_files import read_optional_object
+from ..errors import (
+    LARGEST_BATCH,
+    TRAINING_PACKAGES,
+    InputError,
+    check_file,
+    check_model_name,
+    check_number,
+    require_packages,
+)
+from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
+from ..predict.tables import TableWriter
 from ..training.task_arguments import TASK_ARGUMENTS
-from ..training.tasks.base import Task
 from .command_parser import CommandParser
-from .predictor import Predictor
-from .required_packages import TRAINING_PACKAGES, require_packages
-from .tables import TableWriter
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from ..predict.predictor import Predictor
     from ..training.evaluation import SavedEvaluation
     from ..training.evaluation_report import LabelReport
+    from ..training.tasks.base import Task
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
@@ -71,28 +69,13 @@ class EvaluateArguments:
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
-            _check_replaceable(Path(self.output_dir), self.overwrite_output_dir)
-
-
-def _check_replaceable(target: Path, overwrite: bool) -> None:
-    """Refuse an output directory that holds anything but an earlier evaluation."""
-    remove_left_overs(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / REPORT_FILE).is_file() or not (target / RESULTS_FILE).is_file():
-        raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
-    if not overwrite:
-        raise InputError(
-            f"--output_dir {target} holds an evaluation; replace it with --overwrite_output_dir, or choose a new "
-            "directory"
-        )
+            signs = (REPORT_FILE, RESULTS_FILE)
+            check_output_dir(Path(self.output_dir), self.overwrite_output_dir, signs, "an evaluation")
 
 
 def measuring_arguments() -> type:
-    """A dataclass of the options by which labelled data are read and measured, of all tasks together.
-
-    They are those of `train`; None stands for what the model was trained with.
-    """
+    """A dataclass of the options of `train` by which labelled data are read and measured, of all tasks together. None
+    stands for what the model was trained with."""
     tasks: dict[str, list[str]] = {}
     options: dict[str, Any] = {}
     for task, arguments in TASK_ARGUMENTS.items():
@@ -108,8 +91,7 @@ def measuring_arguments() -> type:
             for name, (hint, text) in options.items()
         ],
     )
-    # A private name of transformers, of which its parser of data classes makes the title of a group of options.
-    made._argument_group_name = "reading and measuring (without an option, it is as in the model's training)"
+    made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
     return made
 
 
@@ -117,41 +99,53 @@ def main(argv: list[str]) -> None:
     """Run `roformer-lite evaluate DIR`."""
     parser = CommandParser(
         "evaluate",
-        "Measure a trained model on labelled data: the figures of its model card, scores by label, and the worst "
+        "Measure a trained model on labelled data: the metrics of its model card, scores by label, and the worst "
         "answers.",
         [EvaluateArguments, measuring_arguments()],
         DIR="the model's directory, or its name on the Hub",
     )
     options, measuring, paths = parser.parse(argv)
-    require_packages("evaluating", TRAINING_PACKAGES)
     given = {option.name: getattr(measuring, option.name) for option in fields(measuring)}
-    _evaluate(options, {name: value for name, value in given.items() if value is not None}, paths.dir, argv)
+    given = {name: value for name, value in given.items() if value is not None}
+    require_packages("evaluating", TRAINING_PACKAGES)
+    check_model_name(paths.dir)
 
+    from transformers.utils.logging import disable_progress_bar
 
-def _evaluate(options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]) -> None:
-    from rich.console import Console
+    from hf_roformer_lite.version import __version__
 
+    from ..predict.predictor import Predictor
     from ..training.evaluation import evaluate_saved
     from ..training.evaluation_report import label_report
 
     disable_progress_bar()  # of loading the weights
-    predictor = Predictor.load(directory, options.device)
-    task = _task(predictor, options, given, directory)
-    arguments = _training_arguments(directory, options)
+    predictor = Predictor.load(paths.dir, options.device)
+    task = _task(predictor, options, given, paths.dir)
+    arguments = _training_arguments(paths.dir, options)
     found = evaluate_saved(task, predictor.saved, arguments)
     report = label_report(task, found.outcomes)
     text = _report_text(found, report, options.examples)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(text)
-    console.print(_table(task, found))
+    print(text)
+    _print_metrics(task, found)
     if options.output_dir is not None:
-        results = _results(predictor, task, found, report, arguments, shlex.join(["roformer-lite", "evaluate", *argv]))
+        results = {
+            "task": task.name,
+            "command": shlex.join(["roformer-lite", "evaluate", *argv]),
+            "settings": task.prediction_settings(),
+            "metrics": {"test": found.metrics},
+            "labels": report.scores if report is not None else {},
+            "evaluation_seconds": {"test": round(found.seconds, 1)},
+            "rows": {"test": found.rows},
+            "arguments": arguments,
+            "device": str(predictor.saved.model.device),
+            "version": __version__,
+        }
         _save(Path(options.output_dir), options.table_format, results, text, found, report)
-        console.print(f"Results, report, picture and predictions: {options.output_dir}")
+        print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
-def _task(predictor: Predictor, options: EvaluateArguments, given: dict[str, Any], directory: str) -> Task:
-    """The task of the model, with the options given, and where there are none those of its training."""
+def _task(predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str) -> "Task":
+    """The task of the model. Explicit options override those of its training."""
     kind = predictor.task.arguments
     foreign = [name for name in given if name not in kind.measuring_options]
     if foreign:
@@ -162,35 +156,24 @@ def _task(predictor: Predictor, options: EvaluateArguments, given: dict[str, Any
     files = {"train_file": options.test_file, "test_file": options.test_file}  # only the latter is read
     try:
         kind(dataset_name="any", **noted)
-    except InputError as error:
+    except (InputError, TypeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
     return predictor.task(kind(**data, **files, **{**noted, **given}))
 
 
 def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str, Any]:
-    """The arguments of the training that its final figures depend on.
+    """The arguments of the training that its final metrics depend on."""
+    from ..saved_model import read_optional_object
 
-    Raises:
-        InputError: when what is noted of them is not what a training notes.
-    """
-    training = read_optional_object(directory, RESULTS_FILE).get("training", {})
-    noted = training.get("arguments", {}) if isinstance(training, dict) else None
-    if not isinstance(noted, dict):
-        raise InputError(f"{directory}/{RESULTS_FILE}: training.arguments must be an object")
+    training = read_optional_object(directory, RESULTS_FILE).get("training") or {}
+    noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
     arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE}
-    for name, default in arguments.items():
-        value = noted.get(name, default)
-        if type(value) is not type(default):
-            shown = type(default).__name__
-            raise InputError(
-                f"{directory}/{RESULTS_FILE}: training.arguments.{name} must be of type {shown}, not {value!r}"
-            )
-        arguments[name] = value
+    arguments |= {name: value for name, value in noted.items() if name in arguments}
     return arguments if options.batch_size is None else {**arguments, "per_device_eval_batch_size": options.batch_size}
 
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
-    """All that is told in words: scores by label, what is confused, the worst answers."""
+    """What is reported in words: scores by label, what is confused, the worst answers."""
     from ..training.evaluation_report import confused_pairs, example_text, worst
 
     parts = []
@@ -203,37 +186,15 @@ def _report_text(found: "SavedEvaluation", report: "LabelReport | None", example
     return "\n".join(parts) + "\n"
 
 
-def _table(task: Task, found: "SavedEvaluation") -> "Table":
+def _print_metrics(task: "Task", found: "SavedEvaluation") -> None:
+    from rich.console import Console
     from rich.table import Table
 
     table = Table("metric", title=f"{task.name}: {found.rows:,} rows in {found.seconds:.1f} s")
     table.add_column("value", justify="right")
     for name, value in found.metrics.items():
         table.add_row(name, f"{value:.4f}")
-    return table
-
-
-def _results(
-    predictor: Predictor,
-    task: Task,
-    found: "SavedEvaluation",
-    report: "LabelReport | None",
-    arguments: dict[str, Any],
-    command: str,
-) -> dict[str, Any]:
-    """What `results.json` has: the names are those in the results of a training."""
-    return {
-        "task": task.name,
-        "command": command,
-        "settings": task.prediction_settings(),
-        "metrics": {"test": found.metrics},
-        "labels": report.scores if report is not None else {},
-        "evaluation_seconds": {"test": round(found.seconds, 1)},
-        "rows": {"test": found.rows},
-        "arguments": arguments,
-        "device": str(predictor.saved.model.device),
-        "version": __version__,
-    }
+    Console().print(table)
 
 
 def _save(

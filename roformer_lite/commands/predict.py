@@ -7,23 +7,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
-from tqdm import tqdm
-from transformers import set_seed
-from transformers.utils.logging import disable_progress_bar
-
-from ..engines import ENGINES, check_engine, check_engine_name
-from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_number
-from ..model_name import check_model_name
-from ..output_file import complete_file
+from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
+from ..output import complete_file
+from ..predict.engines import ENGINES, check_engine, check_engine_name
+from ..predict.tables import AnswerTable, check_table_name, table_stream
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
-from ..training.tasks.answers import Input
 from .command_parser import CommandParser
-from .predictor import Predictor
-from .tables import AnswerTable, check_table_name, table_stream
 
-DTYPES = ("float32", "bfloat16", "auto")
+if TYPE_CHECKING:
+    from ..predict.predictor import Predictor
+
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
 SEED = 42
 _COLDEST = 1e-3  # logits divided by less are infinite in float16
@@ -65,12 +60,9 @@ class ReadingArguments:
     )
     batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
-    dtype: str = field(
+    dtype: Literal["float32", "bfloat16"] = field(
         default="float32",
-        metadata={
-            "help": f"{', '.join(DTYPES)}. auto tries both on the first texts, if they fill a batch, and takes "
-            "bfloat16 where it is faster; probabilities then change in the third decimal."
-        },
+        metadata={"help": "bfloat16 is faster on some processors; probabilities change in the third decimal."},
     )
     engine: str = field(
         default="torch",
@@ -82,8 +74,6 @@ class ReadingArguments:
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         check_engine_name(self.engine)
-        if self.dtype not in DTYPES:
-            raise InputError(f"--dtype {self.dtype} is unknown; choose one of {', '.join(DTYPES)}")
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(f"--dtype {self.dtype} is for --engine torch; {self.engine} computes as it was exported")
         if self.input_file is not None:
@@ -159,13 +149,13 @@ class AnsweringArguments:
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
         if self.none_label is not None and self.threshold is None:
-            raise InputError(f"--none_label {self.none_label} has no effect without --threshold")
+            raise InputError(f"--none_label {self.none_label} has no effect without a threshold; give --threshold")
         if self.greedy and self.beams is not None:
-            raise InputError("--greedy and --beams exclude each other")
+            raise InputError("--greedy can't be combined with --beams; give one of them")
         searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
         sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
-            raise InputError(f"--{sampling[0]} has no effect beside {searching}: nothing is drawn at random then")
+            raise InputError(f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -193,54 +183,46 @@ def main(argv: list[str]) -> None:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
         check_engine(files.engine, paths.dir, files.device)
+
+        from transformers import set_seed
+        from transformers.utils.logging import disable_progress_bar
+
+        from ..predict.predictor import Predictor
+
         disable_progress_bar()  # of loading the weights
         predictor = Predictor.load(paths.dir, files.device, options, files.engine)
         if files.dtype == "bfloat16":
             predictor.take_bfloat16()
         set_seed(options.pop("seed", SEED))
-        if files.text_column is None:
-            _answer_lines(predictor, files, options, output)
-        else:
-            _answer_table(predictor, files, options, output)
+        answer = _answer_lines if files.text_column is None else _answer_table
+        answer(predictor, files, options, output)
 
 
-def _answer_lines(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     if files.input_file and file_format(files.input_file) in (".csv", ".jsonl"):
         logger.warning("%s is read line by line; --text_column reads a column of it", files.input_file)
     interactive = not files.input_file and sys.stdin.isatty()
     chunks = _chunks(_lines(files), 1 if interactive else files.batch_size * _BATCHES_AT_ONCE)
     with _progress(files, _lines) as bar:
-        for number, chunk in enumerate(chunks):
-            if not number:
-                _choose_dtype(predictor, chunk, files, options)
+        for chunk in chunks:
             for answer in predictor.answer(chunk, files.batch_size, options, bar.update):
                 output.write(answer.line + "\n")
             output.flush()
 
 
-def _answer_table(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     kind = file_format(files.output_file or files.input_file)
     columns = predictor.task.answer_columns(predictor.saved, options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
         table = AnswerTable(stream, kind, columns, files.prefix or "")
-        for number, rows in enumerate(_chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE)):
+        for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
             for row in rows:
                 table.check(row)
             inputs = [predictor.task.input_of(row, files.text_column, files.text_pair_column) for row in rows]
-            if not number:
-                _choose_dtype(predictor, inputs, files, options)
             answers = predictor.answer(inputs, files.batch_size, options, bar.update)
             for row, answer in zip(rows, answers, strict=True):
                 table.write(row, answer.columns)
             stream.flush()
-
-
-def _choose_dtype(predictor: Predictor, inputs: list[Input], files: ReadingArguments, options: dict[str, Any]) -> None:
-    if files.dtype != "auto" or len(inputs) < files.batch_size:  # a line typed at a terminal tells nothing
-        return
-    gain = predictor.take_faster_type(inputs, files.batch_size, options)
-    taken = "bfloat16" if predictor.is_half else "float32"
-    logger.warning("bfloat16 is %.2f times as fast as float32 on the first texts: taking %s", gain, taken)
 
 
 def _rows(files: ReadingArguments) -> Iterator[dict[str, Any]]:
@@ -262,4 +244,6 @@ def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def _progress(files: ReadingArguments, read: Any) -> Any:
     """A bar on standard error, where that is a terminal and the input a file, which can be read twice."""
     shown = files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
+    from tqdm import tqdm
+
     return tqdm(total=sum(1 for _ in read(files)) if shown else None, unit=" texts", delay=1, disable=not shown)

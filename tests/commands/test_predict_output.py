@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from roformer_lite import output_file
 from roformer_lite.cli import main
-from roformer_lite.commands import predictor as predictor_module
-from roformer_lite.errors import InputError
+from roformer_lite.predict.predictor import Predictor
 
 LINES = ["a fine film", "", "a dull film"]
 
@@ -74,8 +72,8 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(model, place
         raise error
 
     Path("answers.txt").write_text("kept")
-    monkeypatch.setattr(predictor_module.Predictor, "answer", failing)
-    monkeypatch.setattr(predictor_module.Predictor, "_try", lambda *arguments: None)  # the model is right
+    monkeypatch.setattr(Predictor, "answer", failing)
+    monkeypatch.setattr(Predictor, "_try", lambda *arguments: None)  # the model is right
     predict(model, "x.txt", "answers.txt", status=130 if isinstance(error, KeyboardInterrupt) else 2)
     said = capsys.readouterr().err
     assert isinstance(error, KeyboardInterrupt) or "--output_file answers.txt: no space left on the disk" in said
@@ -134,7 +132,7 @@ def test_a_pipe_is_written_directly(model, place):
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):
-    monkeypatch.setattr(predictor_module.Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
     for source, target, message in (
         ("nowhere.txt", "y.txt", "--input_file nowhere.txt: No such file or directory"),
         ("x.txt", "nowhere/y.txt", "--output_file nowhere/y.txt cannot be written: No such file or directory"),
@@ -151,28 +149,6 @@ def test_a_write_protected_file_is_refused(place, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root every file can be written
     assert main(["predict", "m", "--input_file", "x.txt", "--output_file", "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
-
-
-def test_several_files_are_written_all_or_none(place, monkeypatch):
-    Path("config.json").write_text("old")
-    wanted = {place / "config.json": "new", place / "a.py": "code", place / "b.py": "more"}
-    opened = output_file._opened
-
-    def full_at_the_last(path: Path, name: str):
-        stream = opened(path, name)
-        if "b.py" in path.name:
-            monkeypatch.setattr(output_file, "_opened", opened)
-            stream.close()
-            return open("/dev/full", "w")
-        return stream
-
-    monkeypatch.setattr(output_file, "_opened", full_at_the_last)
-    with pytest.raises(InputError, match=r"b\.py: no space left on the disk; what was there before is unchanged"):
-        output_file.write_texts(wanted)
-    assert Path("config.json").read_text() == "old" and sorted(os.listdir()) == ["config.json", "x.txt"]
-    output_file.write_texts(wanted)
-    assert {path: path.read_text() for path in wanted} == wanted
-    assert sorted(os.listdir()) == ["a.py", "b.py", "config.json", "x.txt"]
 
 
 def test_nothing_else_is_written(model, place):

@@ -13,9 +13,9 @@ from transformers import GenerationConfig
 import hf_roformer_lite as rl
 from hf_roformer_lite import RoFormerLiteSeq2SeqConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
-from roformer_lite.commands.predictor import Predictor
-from roformer_lite.engines.ctranslate2 import search_options
 from roformer_lite.errors import InputError
+from roformer_lite.predict.ctranslate2 import search_options
+from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
 from roformer_lite.training.text_scores_fit import fit_word_scores
@@ -151,8 +151,11 @@ def test_search_in_the_words_of_ctranslate2():
 
 
 def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
+    """What is printed names the folder that CTranslate2 loads."""
     save("mlm", tokenizer, tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "ctranslate2"]) == 0
+    printed = capsys.readouterr().out.strip()
+    assert "to be loaded by ctranslate2.Encoder" in printed and (Path(printed.split(": ")[-1]) / "model.bin").is_file()
     assert main(["predict", str(tmp_path / "out"), "--engine", "ctranslate2"]) == 2
     assert "RoFormerLiteForMaskedLM was exported without its head" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from roformer_lite.errors import InputError
-from roformer_lite.exporting import export_ctranslate2
+from roformer_lite.export.ctranslate2 import export_ctranslate2
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}
@@ -204,5 +204,5 @@ def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
         export_ctranslate2(pair, tokenizer, tmp_path)
     with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
         export_ctranslate2(build(RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
-    with pytest.raises(InputError, match="quantization='int4' is unknown"):
+    with pytest.raises(InputError, match="--quantization int4: --format ctranslate2 has no such type"):
         export_ctranslate2(pair, tokenizer, tmp_path, "int4")

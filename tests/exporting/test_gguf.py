@@ -21,7 +21,7 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from roformer_lite.errors import InputError
-from roformer_lite.exporting import export_gguf
+from roformer_lite.export.gguf import export_gguf
 
 LINES = [
     "It is a truth universally acknowledged, that a single man in possession of a good fortune,",

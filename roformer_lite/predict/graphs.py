@@ -15,8 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from ..errors import InputError
-from ..saved_files import read_object
-from ..saved_model import naming
+from ..saved_model import naming, read_object
 
 if TYPE_CHECKING:
     from transformers.exporters.metadata import ExportMetadata
@@ -167,6 +166,3 @@ class _Encoder:
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> ModelOutput:
         return self.forward(input_ids, attention_mask)
-
-
-__all__ = ["GraphGenerator", "GraphModel", "load_graphs"]

@@ -1,6 +1,6 @@
 """Models in the format of CTranslate2, a fast engine for generation and encoders on CPUs and CUDA.
 
-Its specifications name what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
+Its specifications say what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
 values of self-attention share a matrix there, keys and values of cross-attention another.
 """
 
@@ -21,9 +21,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 )
 
 from ..errors import InputError
-from .expressible import Requirements
-from .formats import QUANTIZATIONS
-from .vocabulary import vocabulary_of
+from .formats import Requirements, check_format, check_libraries, named_vocabulary
 
 # Our names of activations, and members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
@@ -59,12 +57,10 @@ def export_ctranslate2(
     Raises:
         InputError: when CTranslate2 is not installed, or cannot run such a model; the message names field and value.
     """
-    if quantization not in (None, *QUANTIZATIONS["ctranslate2"]):
-        raise InputError(f"{quantization=} is unknown; choose one of {', '.join(QUANTIZATIONS['ctranslate2'])}")
-    try:
-        import ctranslate2.specs as specs
-    except ImportError as error:
-        raise InputError(f"the format ctranslate2 needs the extra ctranslate2 of this package: {error}") from error
+    check_format("ctranslate2", quantization)
+    check_libraries("ctranslate2")
+    import ctranslate2.specs as specs
+
     writers = {
         "RoFormerLiteForConditionalGeneration": _pair,
         "RoFormerLiteForCausalLM": _causal,
@@ -84,20 +80,18 @@ def export_ctranslate2(
 
 def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
     encoder, decoder = model.get_encoder(), model.get_decoder()
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        _check(Requirements("CTranslate2", stack.config, f"{side}."))
-    needs = Requirements("CTranslate2", decoder.config, "decoder.")
+    of_encoder = Requirements("CTranslate2", encoder.config, "encoder.")
+    of_decoder = Requirements("CTranslate2", decoder.config, "decoder.")
+    _check(of_encoder)
+    _check(of_decoder)
     eps = encoder.config.norm_eps
-    needs.require(
+    of_decoder.require(
         decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}"
     )
-    needs = Requirements("CTranslate2", encoder.config, "encoder.")
-    needs.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
-    source = _encoder_spec(specs, encoder)
-    target = _decoder_spec(specs, decoder, model.lm_head)
-    spec = specs.TransformerSpec(source, target)
-    vocabulary = vocabulary_of(tokenizer, decoder.config.vocab_size)
-    spec.register_source_vocabulary(vocabulary_of(tokenizer, encoder.config.vocab_size))
+    of_encoder.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
+    spec = specs.TransformerSpec(_encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head))
+    vocabulary = named_vocabulary(tokenizer, decoder.config.vocab_size)
+    spec.register_source_vocabulary(named_vocabulary(tokenizer, encoder.config.vocab_size))
     spec.register_target_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     spec.config.decoder_start_token = vocabulary[model.generation_config.decoder_start_token_id]
@@ -107,7 +101,7 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
     _check(Requirements("CTranslate2", model.config))
     spec = specs.TransformerDecoderModelSpec(_decoder_spec(specs, model.model, model.lm_head))
-    vocabulary = vocabulary_of(tokenizer, model.config.vocab_size)
+    vocabulary = named_vocabulary(tokenizer, model.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     return "Generator", spec
@@ -121,7 +115,7 @@ def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTok
     spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=stack.pooler is not None)
     if stack.pooler is not None:
         _fill_linear(spec.pooler_dense, stack.pooler.dense)
-    vocabulary = vocabulary_of(tokenizer, stack.config.vocab_size)
+    vocabulary = named_vocabulary(tokenizer, stack.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     spec.config.layer_norm_epsilon = stack.config.norm_eps
     spec.config.unk_token = tokenizer.unk_token or vocabulary[0]
@@ -129,17 +123,18 @@ def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTok
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse what the specifications have no words for."""
+    """Refuse what the specifications cannot hold."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
-    needs.require(config.hidden_act in _ACTIVATIONS, "hidden_act", f"has the activations {known}")
-    # Without a table and without rotation it would add sinusoids of its own.
-    has_positions = config.position_embedding_type != "none"
-    needs.require(has_positions, "position_embedding_type", "has no layers without positions")
-    needs.require(not config.lm_head_transform, "lm_head_transform", "has no layer before its LM head")
-    if config.is_decoder:
-        needs.require(not config.type_vocab_size, "type_vocab_size", "has no segments in decoders")
+    has_positions = config.position_embedding_type != "none"  # else it would add sinusoids of its own
+    for field, holds, why in (
+        ("hidden_act", config.hidden_act in _ACTIVATIONS, f"has the activations {known}"),
+        ("position_embedding_type", has_positions, "has no layers without positions"),
+        ("lm_head_transform", not config.lm_head_transform, "has no layer before its LM head"),
+        ("type_vocab_size", not (config.is_decoder and config.type_vocab_size), "has no segments in decoders"),
+    ):
+        needs.require(holds, field, why)
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
         why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"

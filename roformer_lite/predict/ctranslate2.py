@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
-from ..exporting.vocabulary import vocabulary_of
+from ..export.formats import named_vocabulary
 from ..saved_model import naming
 
 # Fields of a generation config that change nothing here: where they are not the tokens that the exported files hold,
@@ -60,8 +60,8 @@ class CTranslate2Generator:
         with naming(folder):
             self.engine = kind(str(folder), intra_threads=torch.get_num_threads())
         sources = config.encoder if config.is_encoder_decoder else config
-        self.names = vocabulary_of(tokenizer, sources.vocab_size)
-        targets = vocabulary_of(tokenizer, config.get_text_config(decoder=True).vocab_size)
+        self.names = named_vocabulary(tokenizer, sources.vocab_size)
+        targets = named_vocabulary(tokenizer, config.get_text_config(decoder=True).vocab_size)
         self.ids = {name: index for index, name in enumerate(targets)}
         search_options(generation_config, config.is_encoder_decoder)
 
@@ -92,7 +92,7 @@ class CTranslate2Generator:
             found = [[self.ids[name] for name in result.hypotheses[0]] for result in results]
             return self._padded(found, torch.full((len(rows), 1), chosen.decoder_start_token_id))
         if longest is None:
-            raise InputError("max_new_tokens: CTranslate2 counts the tokens behind the prompt; give their number")
+            raise InputError("max_new_tokens: CTranslate2 counts the tokens after the prompt; give their number")
         results = self.engine.generate_batch(
             rows, max_length=longest, min_length=0, include_prompt_in_result=False, **search
         )
