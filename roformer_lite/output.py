@@ -2,12 +2,10 @@
 
 import errno
 import os
-import platform
-import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
@@ -83,7 +81,7 @@ def check_output_dir(
         InputError: when `target` is a file, a directory of anything else, or one that `overwrite` does not allow to
             replace.
     """
-    _remove_left_overs(target)
+    _unfinished(target)
     previous = _previous(target)
     if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
         previous.rename(target)
@@ -112,8 +110,7 @@ def complete_directory(target: Path, saving: str = "the model") -> Iterator[Path
         InputError: when the disk is full.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_overs(target)
-    unfinished, previous = target.with_name(_unfinished_name(target, os.getpid())), _previous(target)
+    unfinished, previous = _unfinished(target), _previous(target)
     try:
         unfinished.mkdir()
         yield unfinished
@@ -160,8 +157,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     target = Path(path) if direct else Path(os.path.realpath(path))
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
-    written = target if direct else target.with_name(_unfinished_name(target, os.getpid()))
-    _remove_left_overs(target)
+    written = target if direct else _unfinished(target)
     try:
         stream = written.open("w", encoding="utf-8")
     except OSError as error:
@@ -226,31 +222,12 @@ def require_space(directory: Path, size: int) -> None:
         placeholder.unlink(missing_ok=True)
 
 
-def is_running(process: int) -> bool:
-    """Whether a process with this number runs on this machine."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True  # another user's
-    return True
-
-
-def _unfinished_name(target: Path, process: int) -> str:
-    """Machine and process make the name unique, also where several machines share a disk."""
-    return f".{target.name}.unfinished-{platform.node()}-{process}"
-
-
-def _remove_left_overs(target: Path) -> None:
-    """Remove what processes of this machine that were killed had prepared beside `target`."""
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.unfinished-(?:{re.escape(platform.node())}-)?(\d+)")
-    for path in target.parent.iterdir() if target.parent.is_dir() else ():
-        found = pattern.fullmatch(path.name)
-        # This process has nothing unfinished yet: in a container every command may get the same number.
-        if found and (int(found[1]) == os.getpid() or not is_running(int(found[1]))):
-            with suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+def _unfinished(target: Path) -> Path:
+    """Where what will be `target` is prepared, after what a process that was killed had left there is removed."""
+    path = target.with_name(f".{target.name}.unfinished")
+    if os.path.isdir(path):  # False, too, where the name is too long
+        shutil.rmtree(path, ignore_errors=True)
+    return path
 
 
 def _previous(target: Path) -> Path:

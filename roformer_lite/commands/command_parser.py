@@ -3,13 +3,24 @@
 import argparse
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 _SWITCH = {"yes": True, "true": True, "t": True, "y": True, "1": True}
 _SWITCH |= {"no": False, "false": False, "f": False, "n": False, "0": False}
+
+
+def option(default: Any, help: str, *names: str) -> Any:
+    """A field of a dataclass that is an option.
+
+    Args:
+        default: Its value where the option is not given.
+        help: What `--help` says of it.
+        names: How it is typed, where that is not `--` and the field's name.
+    """
+    return field(default=default, metadata={"help": help, "aliases": list(names)})
 
 
 def switch(text: str) -> bool:
@@ -57,25 +68,25 @@ class CommandParser(argparse.ArgumentParser):
         for option_class in self.option_classes:
             title = getattr(option_class, "_argument_group_name", None)
             group, hints = self.add_argument_group(title) if title else self, get_type_hints(option_class)
-            for option in fields(option_class):
-                if option.init:
-                    self._add_option(group, option, hints[option.name])
+            for each in fields(option_class):
+                if each.init:
+                    self._add_option(group, each, hints[each.name])
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
 
-    def _add_option(self, group: Any, option: Field, hint: Any) -> None:
-        settings, default = _settings_of(hint), option.default
-        if option.default_factory is not MISSING:
-            default = option.default_factory()
+    def _add_option(self, group: Any, each: Field, hint: Any) -> None:
+        settings, default = _settings_of(hint), each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
         if settings.get("nargs") == "+" and isinstance(default, str):  # which argparse would convert as one value
             default = None
         settings |= {"required": True} if default is MISSING else {"default": default}
-        names = option.metadata.get("aliases") or [f"--{option.name}"]
-        group.add_argument(*names, dest=option.name, help=option.metadata.get("help"), **settings)
+        names = each.metadata.get("aliases") or [f"--{each.name}"]
+        group.add_argument(*names, dest=each.name, help=each.metadata.get("help"), **settings)
         self._names += names
         if settings.get("type") is switch and default is True:
-            opposite, hidden = f"--no_{option.name}", argparse.SUPPRESS
-            group.add_argument(opposite, dest=option.name, action="store_false", help=hidden, default=True)
+            opposite, hidden = f"--no_{each.name}", argparse.SUPPRESS
+            group.add_argument(opposite, dest=each.name, action="store_false", help=hidden, default=True)
             self._names.append(opposite)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -96,7 +107,7 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         values = vars(namespace)
         found = [
-            option_class(**{option.name: values.pop(option.name) for option in fields(option_class) if option.init})
+            option_class(**{each.name: values.pop(each.name) for each in fields(option_class) if each.init})
             for option_class in self.option_classes
         ]
         return (*found, namespace) if self.positionals else tuple(found)

@@ -3,13 +3,13 @@
 import random
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import check_number
 from ..output import check_place
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 from .demo_data import Example, unique_examples
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ RECIPE = (
 class DemoArguments:
     """Options of `roformer-lite demo`."""
 
-    output_dir: str = field(default="roformer-lite-demo", metadata={"help": "Where the finished model goes."})
-    seed: int = field(default=1, metadata={"help": "Seed of the data and of the training."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an earlier model there."})
+    output_dir: str = option("roformer-lite-demo", "Where the finished model goes.")
+    seed: int = option(1, "Seed of the data and of the training.")
+    overwrite_output_dir: bool = option(False, "Replace an earlier model there.")
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)

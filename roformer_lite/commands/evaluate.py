@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -18,7 +18,7 @@ from ..errors import (
 from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
 from ..predict.tables import TableWriter
 from ..training.task_arguments import TASK_ARGUMENTS
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
     from ..predict.predictor import Predictor
@@ -35,30 +35,25 @@ _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")  #
 class EvaluateArguments:
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are read."""
 
-    test_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another."},
+    test_file: list[str] | None = option(
+        None, "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another."
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub, instead of files."})
-    dataset_config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of that dataset, if it has several."}
+    dataset_name: str | None = option(None, "A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = option(None, "Configuration of that dataset, if it has several.")
+    test_split: str = option("test", "Split of that dataset.")
+    column_names: list[str] | None = option(
+        None, "Names of the columns of .tsv and .csv files that have no header line."
     )
-    test_split: str = field(default="test", metadata={"help": "Split of that dataset."})
-    column_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."}
+    output_dir: str | None = option(
+        None, "Directory for results, report, picture and the table of all predictions. Default: none."
     )
-    output_dir: str | None = field(
-        default=None,
-        metadata={"help": "Directory for results, report, picture and the table of all predictions. Default: none."},
+    overwrite_output_dir: bool = option(False, "Replace an earlier evaluation there.")
+    table_format: Literal["csv", "jsonl"] = option("csv", "Format of that table.")
+    examples: int = option(5, "How many of the worst answers to print.")
+    batch_size: int | None = option(
+        None, f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."
     )
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an earlier evaluation there."})
-    table_format: Literal["csv", "jsonl"] = field(default="csv", metadata={"help": "Format of that table."})
-    examples: int = field(default=5, metadata={"help": "How many of the worst answers to print."})
-    batch_size: int | None = field(
-        default=None,
-        metadata={"help": f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."},
-    )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
+    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
 
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
@@ -76,20 +71,15 @@ class EvaluateArguments:
 def measuring_arguments() -> type:
     """A dataclass of the options of `train` by which labelled data are read and measured, of all tasks together. None
     stands for what the model was trained with."""
-    tasks: dict[str, list[str]] = {}
-    options: dict[str, Any] = {}
+    found: dict[str, tuple[Any, str, list[str]]] = {}  # type, help and tasks of each option
     for task, arguments in TASK_ARGUMENTS.items():
         hints = get_type_hints(arguments)
-        for option in fields(arguments):
-            if option.name in arguments.measuring_options:
-                tasks.setdefault(option.name, []).append(task)
-                options.setdefault(option.name, (hints[option.name] | None, option.metadata["help"]))
+        for each in fields(arguments):
+            if each.name in arguments.measuring_options:
+                found.setdefault(each.name, (hints[each.name] | None, each.metadata["help"], []))[2].append(task)
     made = make_dataclass(
         "MeasuringArguments",
-        [
-            (name, hint, field(default=None, metadata={"help": f"{', '.join(tasks[name])}: {text}"}))
-            for name, (hint, text) in options.items()
-        ],
+        [(name, hint, option(None, f"{', '.join(tasks)}: {help}")) for name, (hint, help, tasks) in found.items()],
     )
     made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
     return made
@@ -105,8 +95,7 @@ def main(argv: list[str]) -> None:
         DIR="the model's directory, or its name on the Hub",
     )
     options, measuring, paths = parser.parse(argv)
-    given = {option.name: getattr(measuring, option.name) for option in fields(measuring)}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
     check_model_name(paths.dir)
 

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
@@ -14,7 +14,7 @@ from ..output import complete_file
 from ..predict.engines import ENGINES, check_engine, check_engine_name
 from ..predict.tables import AnswerTable, check_table_name, table_stream
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
     from ..predict.predictor import Predictor
@@ -35,40 +35,27 @@ class ReadingArguments:
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = field(default=None, metadata={"help": "UTF-8 text, also .gz. Default: standard input."})
-    output_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output."
-        },
+    input_file: str | None = option(None, "UTF-8 text, also .gz. Default: standard input.")
+    output_file: str | None = option(
+        None, "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output."
     )
-    text_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. "
-            "Default: every line of the input is a text."
-        },
+    text_column: str | None = option(
+        None,
+        "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. Default: every "
+        "line of the input is a text.",
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "Column of the second text, for classifiers of pairs."}
+    text_pair_column: str | None = option(None, "Column of the second text, for classifiers of pairs.")
+    column_names: list[str] | None = option(
+        None, "Names of the columns of .tsv and .csv files that have no header line."
     )
-    column_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."}
+    prefix: str | None = option(None, "Text before the names of the columns that are added to a table.")
+    batch_size: int = option(32, "Texts in a batch.")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "bfloat16 is faster on some processors; probabilities change in the third decimal."
     )
-    prefix: str | None = field(
-        default=None, metadata={"help": "Text before the names of the columns that are added to a table."}
-    )
-    batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
-    dtype: Literal["float32", "bfloat16"] = field(
-        default="float32",
-        metadata={"help": "bfloat16 is faster on some processors; probabilities change in the third decimal."},
-    )
-    engine: str = field(
-        default="torch",
-        metadata={
-            "help": f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
-        },
+    engine: str = option(
+        "torch", f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
     )
 
     def __post_init__(self):
@@ -96,48 +83,31 @@ class AnsweringArguments:
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = field(
-        default=None,
-        metadata={
-            "help": "classify: this many labels, the most probable first. causal: draw from this many "
-            "tokens, the most probable ones. Default: one label; all tokens."
-        },
+    top_k: int | None = option(
+        None,
+        "classify: this many labels, the most probable first. causal: sample among this many of the most probable "
+        "tokens. Default: one label; all tokens.",
     )
-    threshold: float | None = field(
-        default=None,
-        metadata={
-            "help": "classify: a label less probable than this is not given. Default: with one label for each text "
-            "none, with several 0.5."
-        },
+    threshold: float | None = option(
+        None,
+        "classify: a label less probable than this is not given. Default: with one label for each text none, with "
+        "several 0.5.",
     )
-    none_label: str | None = field(
-        default=None, metadata={"help": "classify: what stands for a label below the threshold. Default: -"}
+    none_label: str | None = option(None, "classify: what stands for a label below the threshold. Default: -")
+    beams: int | None = option(None, "seq2seq, causal: beams of the search. Default: as saved with the model.")
+    max_new_tokens: int | None = option(
+        None,
+        "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved with the model.",
     )
-    beams: int | None = field(
-        default=None,
-        metadata={"help": "seq2seq, causal: beams of the search. Default: as saved with the model."},
+    greedy: bool = option(False, "causal: the most probable token each time, no sampling.")
+    temperature: float | None = option(None, "causal: below 1 the probable tokens become more probable. Default: 0.8")
+    top_p: float | None = option(
+        None, "causal: sample among the most probable tokens that have this probability. Default: 0.95"
     )
-    max_new_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved "
-            "with the model."
-        },
+    repetition_penalty: float | None = option(
+        None, "causal: above 1, tokens that stand in the text already become less probable."
     )
-    greedy: bool = field(default=False, metadata={"help": "causal: the most probable token each time, no sampling."})
-    temperature: float | None = field(
-        default=None, metadata={"help": "causal: below 1 the probable tokens become more probable. Default: 0.8"}
-    )
-    top_p: float | None = field(
-        default=None,
-        metadata={"help": "causal: sample among the most probable tokens that have this probability. Default: 0.95"},
-    )
-    repetition_penalty: float | None = field(
-        default=None, metadata={"help": "causal: above 1, tokens that stand in the text already become less probable."}
-    )
-    seed: int | None = field(
-        default=None, metadata={"help": f"causal: the same seed gives the same text again. Default: {SEED}"}
-    )
+    seed: int | None = option(None, f"causal: the same seed gives the same text again. Default: {SEED}")
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -160,7 +130,7 @@ class AnsweringArguments:
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
 

@@ -251,17 +251,3 @@ def test_picture_of_labels_in_any_script(tmp_path, recwarn):
     assert numbered in ({}, {"#3": "体育"})  # with and without a font for it
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "give either --test_file or --dataset_name"),
-        (["--test_file", "nowhere.csv"], "--test_file nowhere.csv: No such file or directory"),
-        (["--dataset_name", "x", "--examples", "-1"], "--examples=-1 must be at least 0"),
-        (["--dataset_name", "x", "--output_dir", "/proc/1/e"], "--output_dir /proc/1/e: no directory can be made"),
-    ],
-)
-def test_mistakes_in_the_options(options, message, capsys):
-    run("evaluate", "m", *options, status=2)
-    assert message in capsys.readouterr().err

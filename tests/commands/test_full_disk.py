@@ -116,18 +116,12 @@ def test_a_file_is_whole_or_as_before(tmp_path):
     assert contents(tmp_path) == {"run.json": b"old"}
 
 
-def test_left_overs_of_killed_processes_only(tmp_path):
-    sleeper = subprocess.Popen(["sleep", "60"])
-    try:
-        for number in (sleeper.pid, 999999999):
-            (tmp_path / f".out.unfinished-{number}").mkdir()
-        (tmp_path / ".outer.unfinished-999999999").mkdir()  # of another target
-        with complete_directory(tmp_path / "out"):
-            assert (tmp_path / f".out.unfinished-{sleeper.pid}").exists()
-            assert not (tmp_path / ".out.unfinished-999999999").exists()
-    finally:
-        sleeper.kill()
-        sleeper.wait()
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    with pytest.raises(KeyboardInterrupt), complete_directory(tmp_path / "out") as folder:
+        left = shutil.copytree(folder, tmp_path / "left")
+        raise KeyboardInterrupt
+    left.rename(folder)
+    (tmp_path / ".outer.unfinished").mkdir()  # of another target
     with complete_directory(tmp_path / "out"):
         pass
-    assert {path.name for path in tmp_path.iterdir()} == {"out", ".outer.unfinished-999999999"}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", ".outer.unfinished"}

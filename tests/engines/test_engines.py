@@ -88,16 +88,15 @@ def test_ctranslate2(case, tokenizer, tmp_path):
     assert_same_answers(case, "ctranslate2", tokenizer, tmp_path)
 
 
-@pytest.mark.parametrize("case", ["single", "multi"])
-def test_onnx(case, tokenizer, tmp_path):
-    assert_same_answers(case, "onnx", tokenizer, tmp_path)
+def test_onnx(tokenizer, tmp_path):
+    assert_same_answers("single", "onnx", tokenizer, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "engine"),
     [
-        *[(case, "onnx") for case in ("regression", "pairs", "tag", "mlm", "causal", "seq2seq")],
+        *[(case, "onnx") for case in ("multi", "regression", "pairs", "tag", "mlm", "causal", "seq2seq")],
         *[(case, "openvino") for case in ("single", "regression", "mlm")],
     ],
 )
@@ -160,20 +159,15 @@ def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
     assert "RoFormerLiteForMaskedLM was exported without its head" in capsys.readouterr().err
 
 
-def test_damaged_exports(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    "content", ["{", "{}", '{"export_format": "onnx", "components": {"model": {"file": "x.onnx"}}}']
+)
+def test_damaged_exports(content, tokenizer, tmp_path):
     save("single", tokenizer, tmp_path)
     (tmp_path / "onnx").mkdir()
-    for content, message in (
-        ("{", "export.json"),
-        ("{}", "components must name the graphs"),
-        (
-            '{"components": {"model": {"file": "../../model.onnx", "metadata": {}}}}',
-            "onnx/model.onnx: cannot be loaded",
-        ),
-    ):
-        (tmp_path / "onnx" / "export.json").write_text(content, "utf-8")
-        with pytest.raises(InputError, match=message):
-            Predictor.load(str(tmp_path), engine="onnx")
+    (tmp_path / "onnx" / "export.json").write_text(content, "utf-8")
+    with pytest.raises(InputError, match=f"{tmp_path / 'onnx'}.*: cannot be (read|loaded)"):
+        Predictor.load(str(tmp_path), engine="onnx")
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
     assert sys.modules["openvino_telemetry"] is None
 
 
+@pytest.mark.slow
 def test_rows_without_tokens(ragged_input):
     model = build(RoFormerLiteForSequenceClassification, stack_config())
     exported, expected = export_model(model, "onnx"), model(**ragged_input).logits
@@ -104,6 +105,7 @@ def test_rows_without_tokens(ragged_input):
     torch.testing.assert_close(exported(**ragged_input).logits, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_and_choices():
     model = build(RoFormerLiteModel, stack_config(vocab_size=0))
     vectors = {"inputs_embeds": torch.randn(3, 9, 32), "attention_mask": batch(3, 9)["attention_mask"]}
@@ -143,9 +145,9 @@ def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torc
 @pytest.mark.parametrize(
     ("format", "model_class", "name"),
     [
-        ("torch", RoFormerLiteForConditionalGeneration, "default"),
+        pytest.param("torch", RoFormerLiteForConditionalGeneration, "default", marks=pytest.mark.slow),
         ("torch", RoFormerLiteForCausalLM, "grouped-gated-rms"),
-        ("onnx", RoFormerLiteForCausalLM, "sliding"),
+        pytest.param("onnx", RoFormerLiteForCausalLM, "sliding", marks=pytest.mark.slow),
     ],
 )
 def test_same_tokens(format, model_class, name):
