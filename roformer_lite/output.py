@@ -195,7 +195,7 @@ def write_whole_file(path: Path, text: str) -> None:
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
     """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota, or `ulimit -f`).
 
-    safetensors tells it only in the text of the error, and torch not at all; therefore the free space is checked too.
+    safetensors reports it only in the text of the error, and torch not at all; so the free space is checked, too.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():

@@ -162,7 +162,7 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
 
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
-    """What is reported in words: scores by label, what is confused, the worst answers."""
+    """The report: scores by label, what is confused, the worst answers."""
     from ..training.evaluation_report import confused_pairs, example_text, worst
 
     parts = []

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.modeling_roformer_lite import (
-    RoFormerLiteAttention,
     RoFormerLiteLayer,
     RoFormerLiteModel,
     sinusoidal_positions,
@@ -160,9 +159,8 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
     config, merge = stack.config, {}
     if config.type_vocab_size:
         merge = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
-    spec = specs.TransformerEncoderSpec(
-        config.num_hidden_layers, config.num_attention_heads, **_options(specs, config), **merge
-    )
+    sizes = (config.num_hidden_layers, config.num_attention_heads)
+    spec = specs.TransformerEncoderSpec(*sizes, **_options(specs, config), **merge)
     spec.embeddings[0].weight = _table(stack.embeddings.word_embeddings)
     if config.type_vocab_size:  # added before the sum is scaled; ours after it
         scale = config.hidden_size**-0.5 if config.scale_embeddings else 1.0
@@ -173,12 +171,9 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
 
 def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Module) -> Any:
     config = stack.config
-    spec = specs.TransformerDecoderSpec(
-        config.num_hidden_layers,
-        config.num_attention_heads,
-        with_encoder_attention=config.add_cross_attention,
-        **_options(specs, config),
-    )
+    sizes = (config.num_hidden_layers, config.num_attention_heads)
+    crosses = config.add_cross_attention
+    spec = specs.TransformerDecoderSpec(*sizes, with_encoder_attention=crosses, **_options(specs, config))
     spec.embeddings.weight = _table(stack.embeddings.word_embeddings)
     _fill_linear(spec.projection, lm_head)
     _fill_stack(spec, stack)
@@ -186,7 +181,7 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
 
 
 def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
-    """The configuration in the words that both specifications have."""
+    """The configuration as arguments that both specifications take."""
     options = {
         "pre_norm": True,  # else there is no place for a final norm, which post-norm stacks may have as well
         "no_final_norm": not config.final_norm,
@@ -225,28 +220,34 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         _fill_rotation(layer_spec.self_attention, stack)
 
 
+# The parts of a layer's specification: norms, matrices (numbers stand for places in a list), and where ours are.
+_NORMS = {"self_attention": "self_attn_norm", "attention": "cross_attn_norm", "ffn": "mlp_norm"}
+_MATRICES = {
+    "self_attention.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.1": ("self_attn.o_proj",),
+    "attention.0": ("cross_attn.q_proj",),
+    "attention.1": ("cross_attn.k_proj", "cross_attn.v_proj"),
+    "attention.2": ("cross_attn.o_proj",),
+    "ffn.linear_1": ("mlp.down_proj",),
+}
+_PLAIN = {"ffn.linear_0": ("mlp.up_proj",)}
+_GATED = {"ffn.linear_0": ("mlp.gate_proj",), "ffn.linear_0_noact": ("mlp.up_proj",)}
+
+
 def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
-    _fill_norm(spec.self_attention.layer_norm, layer.self_attn_norm)
-    attention: RoFormerLiteAttention = layer.self_attn
-    _fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
-    _fill_linear(spec.self_attention.linear[1], attention.o_proj)
-    if hasattr(spec, "attention"):
-        _fill_norm(spec.attention.layer_norm, layer.cross_attn_norm)
-        attention = layer.cross_attn
-        _fill_linear(spec.attention.linear[0], attention.q_proj)
-        _fill_linear(spec.attention.linear[1], attention.k_proj, attention.v_proj)
-        _fill_linear(spec.attention.linear[2], attention.o_proj)
-    _fill_norm(spec.ffn.layer_norm, layer.mlp_norm)
-    if layer.mlp.gate_proj is None:
-        _fill_linear(spec.ffn.linear_0, layer.mlp.up_proj)
-    else:
-        _fill_linear(spec.ffn.linear_0, layer.mlp.gate_proj)
-        _fill_linear(spec.ffn.linear_0_noact, layer.mlp.up_proj)
-    _fill_linear(spec.ffn.linear_1, layer.mlp.down_proj)
+    for part, norm in _NORMS.items():
+        if hasattr(spec, part):
+            _fill_norm(getattr(spec, part).layer_norm, layer.get_submodule(norm))
+    for place, names in {**_MATRICES, **(_PLAIN if layer.mlp.gate_proj is None else _GATED)}.items():
+        part, _, matrix = place.partition(".")
+        if hasattr(spec, part):
+            within = getattr(spec, part)
+            target = within.linear[int(matrix)] if matrix.isdecimal() else getattr(within, matrix)
+            _fill_linear(target, *map(layer.get_submodule, names))
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
-    """Any scaling that is one factor for each pair of channels, in the words of the one that lists such factors.
+    """Any scaling that is one factor for each pair of channels, written as the kind that lists such factors.
 
     CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses llama3's factor.
     """

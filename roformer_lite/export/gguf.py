@@ -160,7 +160,7 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         raise InputError(f"a tokenizer that has learned Korean cannot be exported: {why}")
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
-        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts its [CLS] before and [SEP] behind")
+        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it")
     return pipeline
 
 

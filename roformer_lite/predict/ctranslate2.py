@@ -1,14 +1,15 @@
 """CTranslate2 in the place of a model that generates: encoder–decoders and causal language models.
 
-It searches and samples itself, so what `generate` is asked for is put into its own words, or refused by the name of
-the option. Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and
-what is drawn at random is drawn by other numbers.
+It searches and samples itself, so arguments of `generate` become its own options, or are refused by their names.
+Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and samples are
+drawn by other random numbers.
 """
 
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -100,21 +101,19 @@ class CTranslate2Generator:
 
     def _padded(self, rows: list[list[int]], before: torch.Tensor) -> torch.Tensor:
         padding = self.config.get_text_config(decoder=True).pad_token_id
-        found = torch.full((len(rows), max(map(len, rows))), padding)
-        for place, row in enumerate(rows):
-            found[place, : len(row)] = torch.tensor(row, dtype=torch.long)
-        return torch.cat((before, found), dim=1)
+        found = [torch.tensor(row, dtype=torch.long) for row in rows]
+        return torch.cat((before, pad_sequence(found, batch_first=True, padding_value=padding)), dim=1)
 
 
 def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[str, Any]:
-    """How to search, in CTranslate2's words.
+    """The options of CTranslate2's search.
 
     Args:
         generation_config: What is asked for.
         is_pair: Whether the model is an encoder–decoder.
 
     Raises:
-        InputError: for a field that it has no word for.
+        InputError: for a field that it has no option for.
     """
     asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
     same = (*_SAME_NAMES, *(_OF_PAIRS if is_pair else ()))
