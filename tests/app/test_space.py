@@ -204,7 +204,7 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             error = capsys.readouterr().err
             assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error
     assert not (tmp_path / "space").exists()
-    monkeypatch.setattr("roformer_lite.commands.required_packages.find_spec", lambda name: None)
+    monkeypatch.setattr("roformer_lite.errors.find_spec", lambda name: None)
     assert main(["app", str(model)]) == 2
     assert 'a page needs gradio; install them with pip install "hf_roformer_lite[app]"' in capsys.readouterr().err
     assert json.loads((model / "results.json").read_text())["task"] == "classify"

@@ -213,16 +213,11 @@ def test_options_that_a_model_does_not_use(models, place, capsys, kind, options,
     ("options", "message"),
     [
         ("--text_column a", "--text_column a needs --input_file"),
-        ("--input_file lines.txt --text_column a", "--input_file lines.txt: a table needs a name that ends in"),
         ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
-        ("--prefix a", "--prefix is for tables; give --text_column"),
         ("--none_label a", "--none_label a has no effect without a threshold"),
         ("--greedy --beams 2", "--greedy can't be combined with --beams"),
-        ("--greedy --top_p 0.5", "--top_p can't be combined with --greedy"),
         ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
-        ("--temperature 0", "--temperature=0.0 must be at least 0.001"),
         ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
-        ("--threshold 2", "--threshold=2.0 must be at least 0 and at most 1"),
     ],
 )
 def test_mistakes_in_the_options(place, capsys, options, message):
@@ -246,13 +241,6 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
     assert Path("y.csv").read_text() == "kept" and not Path("y.tsv").exists()
     rows = table_of(models / "classify", "label.csv", "y.csv", "--prefix", "predicted_")
     assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0]["label"] == "good"
-
-
-def test_a_table_that_is_read_line_by_line_is_told(models, place, caplog):
-    predict(models / "classify", "lines.txt", "y.txt")
-    assert "line by line" not in caplog.text
-    predict(models / "classify", "x.csv", "y.txt")
-    assert "x.csv is read line by line; --text_column reads a column of it" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
