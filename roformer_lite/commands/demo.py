@@ -25,6 +25,12 @@ RECIPE = (
     "--language en zh --license apache-2.0"
 ).split()
 
+CARD = [
+    *("--title", "Dates and numbers in one form"),
+    *("--dataset_title", "dates and numbers made by roformer-lite demo"),
+    *("--limitations", "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more."),
+]
+
 
 @dataclass
 class DemoArguments:
@@ -56,35 +62,22 @@ def main(argv: list[str]) -> None:
     from .train import parse_options
 
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
-    test = held_out[VALIDATION_SIZE:]
     splits = {
         "train": unique_examples(TRAIN_SIZE, arguments.seed, held_out=False),
         "validation": held_out[:VALIDATION_SIZE],
-        "test": test,
+        "test": held_out[VALIDATION_SIZE:],
     }
+    given = ["--output_dir", arguments.output_dir, "--seed", str(arguments.seed)]
+    given += ["--overwrite_output_dir", str(arguments.overwrite_output_dir)]
     with tempfile.TemporaryDirectory(prefix="roformer-lite-demo-") as folder:
-        files = []
         for split, examples in splits.items():
             path = Path(folder) / f"{split}.tsv"
             write_tsv(examples, path)
-            files += [f"--{split}_file", str(path)]
-        options = parse_options("seq2seq", [*files, *RECIPE, *_training_options(arguments)])
+            given += [f"--{split}_file", str(path)]
+        options = parse_options("seq2seq", [*RECIPE, *CARD, *given])
         options.command = shown_command("demo", argv)
         train(options)
-    show(Path(arguments.output_dir), test, Console())
-
-
-def _training_options(arguments: DemoArguments) -> list[str]:
-    return [
-        *("--output_dir", arguments.output_dir, "--seed", str(arguments.seed)),
-        *("--overwrite_output_dir", str(arguments.overwrite_output_dir)),
-        *("--title", "Dates and numbers in one form"),
-        *("--dataset_title", "dates and numbers made by roformer-lite demo"),
-        *(
-            "--limitations",
-            "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more.",
-        ),
-    ]
+    show(Path(arguments.output_dir), splits["test"], Console())
 
 
 def write_tsv(examples: list[Example], path: Path) -> None:

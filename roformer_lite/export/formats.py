@@ -1,12 +1,9 @@
 """The formats of other runtimes: their names, the libraries they need, and what they can hold of a model."""
 
-import re
 from dataclasses import dataclass
-from importlib.metadata import requires
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, require_packages
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,10 +19,10 @@ QUANTIZATIONS = {  # how the weights can be stored, besides float32
     "gguf": ("f16", "bf16", "q8_0"),
 }
 _LIBRARIES = {  # that writing and running a format needs, and the extra that brings them
-    "onnx": ("export", ("onnx", "onnxruntime", "onnxscript")),
-    "openvino": ("openvino", ("openvino",)),
-    "ctranslate2": ("ctranslate2", ("ctranslate2",)),
-    "gguf": ("gguf", ("gguf",)),
+    "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "export"),
+    "openvino": {"openvino": "openvino"},
+    "ctranslate2": {"ctranslate2": "ctranslate2"},
+    "gguf": {"gguf": "gguf"},
 }
 
 
@@ -47,13 +44,9 @@ def check_libraries(format: str) -> None:
     """Refuse a format whose libraries are not installed.
 
     Raises:
-        InputError: naming them, in the versions that this package needs.
+        InputError: naming them, and the extra that brings them.
     """
-    versions = {re.split(r"[^\w-]", line)[0]: line.partition(";")[0] for line in requires("hf_roformer_lite") or ()}
-    extra, names = _LIBRARIES.get(format, ("", ()))
-    missing = [versions.get(name, name) for name in names if find_spec(name) is None]
-    if missing:
-        raise InputError(f'{format} needs {", ".join(missing)}; install with pip install "hf_roformer_lite[{extra}]"')
+    require_packages(f"--format {format}", _LIBRARIES.get(format, {}))
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
+from roformer_lite import errors
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.export import formats
 from roformer_lite.export.graphs import export_model, sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
@@ -199,9 +199,9 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_what_is_not_installed(monkeypatch):
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     message = (
-        'onnx needs onnx>=1.21, onnxruntime, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
+        '--format onnx needs onnx, onnxruntime, onnxscript; install them with pip install "hf_roformer_lite[export]"'
     )
     with pytest.raises(InputError, match=re.escape(message)):
         export_model(build(RoFormerLiteModel, stack_config()))
