@@ -68,7 +68,9 @@ class ReadingArguments:
         if self.text_column is None:
             for name in ("text_pair_column", "column_names", "prefix"):
                 if getattr(self, name) is not None:
-                    raise InputError(f"--{name} is for tables; give --text_column, the column to answer")
+                    raise InputError(
+                        f"--{name} is for tables, not for lines; name the column to answer with --text_column"
+                    )
         elif self.input_file is None:
             raise InputError(f"--text_column {self.text_column} needs --input_file, the table that has it")
         else:
