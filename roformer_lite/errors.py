@@ -1,11 +1,18 @@
-"""The error of everything that a user gives to the commands and to conversion, and what they all refuse."""
+"""The error of everything that a user gives, and the checks that come before anything heavy is imported."""
 
+import difflib
 import math
 import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 LARGEST_BATCH = 2**20  # rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
 MOST_BEAMS = 1000  # each with its own keys and values
 _LARGEST = 2**31 - 1  # of whole numbers; the libraries below count with fewer digits than Python
+_HUB_TIMEOUT = 5.0  # seconds; transformers would try for half a minute
 
 
 class InputError(ValueError):
@@ -53,3 +60,113 @@ def check_file(option: str, path: str) -> None:
         raise InputError(f"--{option} {path}: No such file or directory")
     if os.path.isdir(path):
         raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
+
+
+def check_directory(name: str | Path, given: str = "") -> None:
+    """Refuse what is no directory.
+
+    Args:
+        name: What the user typed.
+        given: How an error begins. Default: with the name.
+
+    Raises:
+        InputError: naming a directory of a similar name.
+    """
+    if os.path.isdir(name):
+        return
+    given = given or str(name)
+    if os.path.exists(name):
+        raise InputError(f"{given}: is a file; the directory of a model is needed")
+    raise InputError(f"{given}: there is no such directory{_similar(Path(name))}")
+
+
+def is_hub_name(name: str | Path) -> bool:
+    """Whether a name, which is no directory, can be one on the Hub: `name` or `owner/name`, with no directory `owner`
+    here."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    name = str(name)
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    parent = os.path.dirname(name)
+    return not os.path.exists(name) and not (parent and os.path.isdir(parent))
+
+
+def check_model_name(name: str | Path, given: str = "") -> None:
+    """Refuse what is neither a directory nor a repository that the Hub, or the cache of its files, has. A name that
+    can only be a path is never looked up.
+
+    Args:
+        name: What the user typed.
+        given: How an error begins. Default: with the name.
+
+    Raises:
+        InputError: saying which of the two it is not.
+    """
+    if os.path.isdir(name):
+        return
+    if not is_hub_name(name):
+        check_directory(name, given)
+    refusal = _refusal_of_hub(str(name))
+    if refusal:
+        similar = _similar(Path(name))
+        raise InputError(f"{given or name}: there is no such directory{similar}, nor is it on the Hub: {refusal}")
+
+
+@cache
+def _refusal_of_hub(name: str) -> str:
+    """Why neither the Hub nor the cache has a repository, after one attempt; empty if one of them has it."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_HUB_TIMEOUT)
+    except EntryNotFoundError:
+        return ""  # whoever loads it says what the repository lacks
+    except RepositoryNotFoundError:
+        return "no repository has this name, or none that is open to you"
+    except Exception as error:  # of the HTTP library, which is another one in other versions of huggingface_hub
+        is_offline = isinstance(error, OfflineModeIsEnabled)
+        reason = "HF_HUB_OFFLINE is set" if is_offline else " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return reason
+        if not is_offline:
+            print(f"{name}: the Hub gives no answer ({reason}); its files in the cache are used", file=sys.stderr)
+    return ""
+
+
+def _similar(path: Path) -> str:
+    """The directory that was probably meant, as the end of a sentence."""
+    try:
+        siblings = [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.75)
+    return f" (did you mean {path.with_name(close[0])}?)" if close else ""
+
+
+# Those of the extra `train`, some of which are needed only when the training is over.
+TRAINING_PACKAGES = dict.fromkeys(
+    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(),
+    "train",
+)
+
+
+def require_packages(doing: str, packages: Mapping[str, str]) -> None:
+    """Refuse to begin what needs packages that are not installed.
+
+    Args:
+        doing: What needs them, for the message.
+        packages: Their names, and the extra that has each.
+
+    Raises:
+        InputError: naming the packages that are missing.
+    """
+    missing = {name: extra for name, extra in packages.items() if find_spec(name) is None}
+    if missing:
+        extras = ",".join(dict.fromkeys(missing.values()))
+        raise InputError(
+            f'{doing} needs {", ".join(missing)}; install them with pip install "hf_roformer_lite[{extras}]"'
+        )

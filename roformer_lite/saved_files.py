@@ -1,10 +1,10 @@
-"""The files of a saved model, in a directory or on the Hub: found, read as JSON, opened as tensors.
+"""The tensors of a checkpoint, for conversion. The other names are those of `saved_model` under their former module,
+until nothing imports them.
 
 Nothing here runs code of a file: torch files are read with `weights_only`, and only files that lie in the directory
 itself are opened.
 """
 
-import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,63 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers.utils import cached_file
 
 from .errors import InputError
-from .model_name import check_model_name
+from .saved_model import find_file, read_object, read_optional_object, reason
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _LOADED_WEIGHTS = ("model.safetensors", INDEX_FILES[0], "pytorch_model.bin", INDEX_FILES[1])  # in transformers' order
-_SHOWN = 300  # characters of another library's message
-
-
-def reason(error: BaseException) -> str:
-    """What an error says, as a part of a sentence: in one line, and not without its type where that says more."""
-    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
-        error = error.__cause__  # the field and its value, without the names of the functions that checked it
-    text = " ".join(str(error).split())
-    text = text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
-    return text if isinstance(error, (OSError, TypeError, ValueError)) and text else f"{type(error).__name__}: {text}"
-
-
-def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None:
-    """A file of the directory, or of the repository on the Hub, `name`; None where there is none.
-
-    Raises:
-        InputError: when `name` is neither, and no `wanted` can be loaded from it.
-    """
-    if os.path.isdir(name):
-        path = Path(name) / file
-        return path if path.is_file() else None
-    check_model_name(name, f"no {wanted} can be loaded from {name}")
-    try:
-        found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"no {wanted} can be loaded from {name}: {reason(error)}") from error
-    return None if found is None else Path(found)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        InputError: when the file cannot be read, or holds anything else.
-    """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: must hold a JSON object, not a {type(value).__name__}")
-    return value
-
-
-def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
-    """As `read_object`; empty where the directory or repository has no such file."""
-    path = find_file(name, file)
-    return {} if path is None else read_object(path)
+__all__ = [
+    "INDEX_FILES",
+    "Checkpoint",
+    "find_file",
+    "read_object",
+    "read_optional_object",
+    "reason",
+    "shards_of",
+    "weight_files",
+]
 
 
 def shards_of(index_file: Path) -> list[str]:

@@ -1,40 +1,69 @@
-"""A saved model and its tokenizer, loaded from a directory or from the Hub, or refused with the file that is wrong.
+"""A saved model and its tokenizer, opened from a directory or from the Hub, or refused with the file that is wrong.
 
-transformers fills in what is missing from a checkpoint with random numbers, and says so in a warning at most. Here the
-names and shapes of the stored tensors are compared with those of the model before any of them is read, and what was
-read must be finite.
+transformers refuses most damage itself, and `naming` turns what it raises into one sentence. Here stand the checks of
+what it accepts in silence: tensors that are missing (it fills them with random numbers), unknown, or not finite. No
+code of a saved model is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
-from collections.abc import Callable, Iterator
+import json
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import cached_file
 
 import hf_roformer_lite
 
-from .errors import InputError
-from .generation_fields import check_generation_fields
-from .saved_files import Checkpoint, find_file, read_object, read_optional_object, reason, weight_files
+from .errors import InputError, check_model_name
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
-_TOKENIZER_JSON = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_GENERATION_FILE = "generation_config.json"
-_SHOWN = 3  # tensors in a message
+_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}  # smallest values; transformers looks too late
+_SHOWN_TENSORS, _SHOWN_CHARACTERS = 3, 300  # in a message
 
-# What would take memory or time without end before anything can be compared with the weights.
-_MAX_LABELS, _MAX_LAYERS = 1_000_000, 10_000
+
+def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None:
+    """A file of the directory, or of the repository on the Hub, `name`; None where there is none.
+
+    Raises:
+        InputError: when `name` is neither, and no `wanted` can be loaded from it.
+    """
+    if os.path.isdir(name):
+        path = Path(name) / file
+        return path if path.is_file() else None
+    check_model_name(name, f"no {wanted} can be loaded from {name}")
+    try:
+        found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no {wanted} can be loaded from {name}: {reason(error)}") from error
+    return None if found is None else Path(found)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: when the file cannot be read, or holds anything else.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: must hold a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
+    """As `read_object`; empty where the directory or repository has no such file."""
+    path = find_file(name, file)
+    return {} if path is None else read_object(path)
 
 
 def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrainedConfig:
@@ -48,27 +77,10 @@ def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrained
         raise InputError(f"no model can be loaded from {name}: it has no config.json")
     if find_file(name, "adapter_config.json") is not None:  # transformers would load the model that it names
         raise InputError(f"{name}: adapter_config.json makes it an adapter; merge it into its model and save that")
-    fields = read_object(path)
-    if fields.get("transformers_weights") is not None:
-        raise InputError(f"{path}: transformers_weights names another file of weights; remove the field")
-    for stack in (fields, fields.get("encoder"), fields.get("decoder")):
-        _check_fields(stack if isinstance(stack, dict) else {}, path)
+    read_object(path)  # what is no JSON is named by its file and line
     with naming(path):
         options = {"trust_remote_code": False} if config_class is AutoConfig else {}
-        config = config_class.from_pretrained(name, **options)
-    return config
-
-
-def _check_fields(fields: dict[str, Any], path: Path) -> None:
-    """What the classes of configurations do not look at, but loading the model needs."""
-    dtype = fields.get("dtype")
-    floating = isinstance(dtype, str) and getattr(getattr(torch, dtype, None), "is_floating_point", False)
-    if dtype is not None and not floating:
-        raise InputError(f"{path}: dtype={dtype!r} must be a type of floating-point numbers, such as float32")
-    for name, value in fields.items():
-        largest = _MAX_LABELS if name == "num_labels" else _MAX_LAYERS if name.endswith("_layers") else None
-        if largest and isinstance(value, int) and value > largest:
-            raise InputError(f"{path}: {name}={value} is too large: at most {largest:,}")
+        return config_class.from_pretrained(name, **options)
 
 
 def is_ours(part: Any) -> bool:
@@ -83,16 +95,13 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
     Raises:
         InputError: when the configuration names none, or one of another type of model.
     """
-    architectures = config.architectures
-    if not isinstance(architectures, list) or len(architectures) != 1 or not isinstance(architectures[0], str):
-        raise InputError(f"{name}/config.json: architectures={architectures} must name the class of the model")
-    architecture = architectures[0]
-    found = getattr(hf_roformer_lite, architecture, None) or getattr(transformers, architecture, None)
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
-        raise InputError(f"{name}/config.json: architectures={architectures}: there is no such model")
-    if found.config_class is not type(config):
+    named = config.architectures
+    architecture = named[0] if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) else ""
+    found = getattr(hf_roformer_lite, architecture or "-", None) or getattr(transformers, architecture or "-", None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is type(config)):
         raise InputError(
-            f"{name}/config.json: architectures={architectures} and model_type={config.model_type!r} do not fit"
+            f"{name}/config.json: architectures={named} must name one class of models, of the type "
+            f"{config.model_type!r}"
         )
     return found
 
@@ -121,13 +130,12 @@ def load_complete_model(
     Raises:
         InputError: when a file is missing or wrong.
     """
-    where = check_weights(name, config, model_class)
-    check_generation_config(name, config)
-    model, loaded = _from_pretrained(model_class, name, where)
-    refuse_names(where, "lacks", loaded["missing_keys"])
-    refuse_names(where, f"has what {model_class.__name__} does not have:", loaded["unexpected_keys"])
-    refuse_names(where, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
-    check_finite(model, where)
+    load_generation_config(name)
+    model, loaded = _from_pretrained(model_class, name)
+    _refuse_tensors(name, "lacks", loaded["missing_keys"])
+    _refuse_tensors(name, f"has what {model_class.__name__} does not have:", loaded["unexpected_keys"])
+    _refuse_tensors(name, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
+    _check_finite(model, name)
     return model
 
 
@@ -147,115 +155,64 @@ def load_with_new_head(
     Raises:
         InputError: when a file is missing or wrong; only the head may be missing, or be of another shape.
     """
-    saved_config = load_config(name)
-    where = str(name)
-    if saved_config.architectures:
-        where = check_weights(name, saved_config, model_class_of(saved_config, name))
-    check_generation_config(name, saved_config)
+    load_generation_config(name)
     # AdamW's small steps are lost in half precision.
-    model, loaded = _from_pretrained(auto_model, name, where, config=config, dtype=torch.float32)
+    model, loaded = _from_pretrained(auto_model, name, config=config, dtype=torch.float32)
     prefix = f"{model.base_model_prefix}."
     new = sorted({*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])})
     # BERT's pooler lies in its stack, but belongs to the heads of some tasks, and is saved with these alone.
     unfit = [key for key in new if key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")]
-    # Those of this package were compared with the saved configuration already.
-    if unfit and (is_ours(model) and saved_config.architectures or unfit[0] not in loaded["missing_keys"]):
+    if unfit:
         raise InputError(
-            f"{where}: {unfit[0]} does not fit the configuration that is asked for; give only --config fields that "
-            "change no shape, such as hidden_dropout=0.3"
+            f"{name}: {unfit[0]} is missing or does not fit the configuration that is asked for; give only --config "
+            "fields that change no shape, such as hidden_dropout=0.3"
         )
-    refuse_names(where, "lacks", unfit)
-    refuse_names(where, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
-    check_finite(model, where)
+    _refuse_tensors(name, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
+    _check_finite(model, name)
     return model, new
 
 
-def _from_pretrained(
-    model_class: Any, name: str | Path, where: str, **options: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
+def _from_pretrained(model_class: Any, name: str | Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and what transformers says about its tensors, which is for the caller to judge."""
-    with naming(where), without_reports():
+    with naming(name), without_reports():
         return model_class.from_pretrained(
             name, ignore_mismatched_sizes=True, output_loading_info=True, trust_remote_code=False, **options
         )
 
 
-def check_weights(name: str | Path, config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> str:
-    """Compare the names, shapes and types of the stored tensors with those of the model, without reading them.
-
-    Models of other packages and quantised ones store other names than the model has, and transformers alone knows
-    how to compare them.
-
-    Returns:
-        The path of the weights, for messages.
+def load_generation_config(name: str | Path) -> GenerationConfig:
+    """The saved defaults of `generate`, or transformers' own. A model that is loaded ignores a file it cannot read.
 
     Raises:
-        InputError: when a file cannot be opened, or a tensor is missing, unknown or of another shape.
+        InputError: when transformers refuses the file.
     """
-    files = weight_files(name)
-    where = str(files[0] if len(files) == 1 else files[0].parent)
-    stored = Checkpoint(files)
-    quantised = getattr(config, "quantization_config", None) is not None
-    if quantised or not is_ours(model_class):
-        return where
-    for stack in (getattr(config, "encoder", config), getattr(config, "decoder", config)):
-        if stack.num_hidden_layers > len(stored):
-            raise InputError(
-                f"{where}: {len(stored)} tensors are too few for num_hidden_layers={stack.num_hidden_layers}"
-            )
-    with naming(f"{name}/config.json"), torch.device("meta"):
-        expected = model_class(config)
-    tied: dict[int, list[str]] = {}  # names of one and the same tensor, of which the file has one or more
-    for key, parameter in expected.named_parameters(remove_duplicate=False):
-        tied.setdefault(id(parameter), []).append(key)
-    shapes = expected.state_dict()
-    absent = [keys[0] for keys in tied.values() if not any(key in stored for key in keys)]
-    refuse_names(where, "lacks", absent)
-    refuse_names(where, f"has what {model_class.__name__} does not have:", [k for k in stored if k not in shapes])
-    for key in stored:
-        if stored.shape(key) != tuple(shapes[key].shape):
-            raise InputError(
-                f"{where}: {key} has the shape {stored.shape(key)}, config.json asks for {tuple(shapes[key].shape)}"
-            )
-        if stored.is_floating_point(key) != shapes[key].is_floating_point():
-            raise InputError(f"{where}: {key} does not hold floating-point numbers")
-    return where
-
-
-def check_generation_config(name: str | Path, config: PreTrainedConfig) -> None:
-    """Refuse a generation_config.json with which no text can be generated; transformers ignores one it cannot read.
-
-    Raises:
-        InputError: naming the field.
-    """
-    path = find_file(name, _GENERATION_FILE)
+    path = find_file(name, "generation_config.json")
     if path is None:
-        return
-    sizes = [getattr(stack, "vocab_size", 0) or 0 for stack in (config, config.get_text_config(decoder=True))]
-    check_generation_fields(read_object(path), str(path), max(sizes))
+        return GenerationConfig()
+    read_object(path)
     with naming(path):
-        GenerationConfig.from_pretrained(name).validate()
+        generation_config = GenerationConfig.from_pretrained(name)
+        generation_config.validate()
+    for field, least in _COUNTS.items():
+        value = getattr(generation_config, field)
+        if value is not None and (type(value) is not int or value < least):
+            raise InputError(f"{path}: {field}={value!r} must be a whole number of at least {least}")
+    return generation_config
 
 
-def check_finite(model: PreTrainedModel, where: str) -> None:
-    """Refuse a model with a number that is none.
-
-    Raises:
-        InputError: naming the tensors.
-    """
-    if getattr(model.config, "quantization_config", None) is not None:
-        return
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    strange = [key for key, value in tensors if value.is_floating_point() and not value.isfinite().all()]
-    refuse_names(where, "has NaN or infinite numbers in", strange)
+def _check_finite(model: PreTrainedModel, name: str | Path) -> None:
+    if getattr(model.config, "quantization_config", None) is None:
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        strange = [key for key, value in tensors if value.is_floating_point() and not value.isfinite().all()]
+        _refuse_tensors(name, "has NaN or infinite numbers in", strange)
 
 
-def refuse_names(where: str, what: str, names: Any) -> None:
-    """Raise `InputError` about tensors, unless there are none."""
-    names = sorted(names)
-    if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise InputError(f"{where}: {what} {', '.join(names[:_SHOWN])}{more}; the file is damaged, or another model's")
+def _refuse_tensors(name: str | Path, what: str, keys: Any) -> None:
+    keys = sorted(keys)
+    if keys:
+        more = f" and {len(keys) - _SHOWN_TENSORS} more" if len(keys) > _SHOWN_TENSORS else ""
+        shown = ", ".join(keys[:_SHOWN_TENSORS])
+        raise InputError(f"{name}: {what} {shown}{more}; the weights are damaged, or another model's")
 
 
 def load_tokenizer(name: str | Path, tokenizer_class: type = AutoTokenizer) -> PreTrainedTokenizerBase | None:
@@ -264,13 +221,10 @@ def load_tokenizer(name: str | Path, tokenizer_class: type = AutoTokenizer) -> P
     Raises:
         InputError: when one of its files is wrong.
     """
-    found = [path for file in TOKENIZER_FILES if (path := find_file(name, file, "tokenizer")) is not None]
-    if not found:
+    if all(find_file(name, file, "tokenizer") is None for file in TOKENIZER_FILES):
         return None
-    for file in (*_TOKENIZER_JSON, "config.json"):  # the Auto class looks at the last, too
-        read_optional_object(name, file)
     options = {"trust_remote_code": False} if tokenizer_class is AutoTokenizer else {}
-    with naming(lambda: _broken_tokenizer_file(found)):
+    with naming(f"{name}: the tokenizer"):
         return tokenizer_class.from_pretrained(name, **options)
 
 
@@ -286,36 +240,46 @@ def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
         tokenizer(["a", "b c"], padding=True, truncation=True, return_tensors="pt")
 
 
-def _broken_tokenizer_file(files: list[Path]) -> Path:
-    """The file because of which a tokenizer cannot be loaded: tokenizer.json where that cannot be parsed alone."""
-    for path in files:
-        if path.name == "tokenizer.json":
-            try:
-                tokenizers.Tokenizer.from_file(str(path))
-            except BaseException as error:
-                if not isinstance(error, Exception) and not _is_panic(error):
-                    raise
-                return path
-    return next((path for path in files if path.name == "tokenizer_config.json"), files[0])
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None, name: str | Path) -> None:
+    """Refuse a tokenizer with more tokens than the model has embeddings, whose ids would end in an IndexError.
+
+    Args:
+        tokenizer: As saved.
+        vocab_size: Of the model that reads its tokens; 0 or None for one that takes no tokens.
+        name: Of the directory, for the message.
+
+    Raises:
+        InputError: naming both numbers.
+    """
+    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if vocab_size and size > vocab_size:
+        raise InputError(
+            f"{name}: the tokenizer has {size} tokens, but config.json says vocab_size={vocab_size}; give the "
+            "tokenizer that the model was trained with"
+        )
 
 
 @contextmanager
-def naming(where: str | Path | Callable[[], Path]) -> Iterator[None]:
+def naming(where: str | Path) -> Iterator[None]:
     """Turn what transformers and tokenizers raise about a damaged file, which is of any type, into an `InputError`."""
     try:
         yield
     except InputError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and not _is_panic(error):
+        # A failed assertion of the tokenizers library, whose Rust raises no `Exception`, is one here.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        path = where() if callable(where) else where
-        raise InputError(f"{path}: cannot be loaded: {reason(error)}") from error
+        raise InputError(f"{where}: cannot be loaded: {reason(error)}") from error
 
 
-def _is_panic(error: BaseException) -> bool:
-    """Whether it is a failed assertion of the tokenizers library, whose Rust raises no `Exception`."""
-    return type(error).__name__ == "PanicException"
+def reason(error: BaseException) -> str:
+    """What an error says, as a part of a sentence: in one line, and not without its type where that says more."""
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        error = error.__cause__  # the field and its value, without the names of the functions that checked it
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
+    return text if isinstance(error, (OSError, TypeError, ValueError)) and text else f"{type(error).__name__}: {text}"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoF
 from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
-from .saved_files import find_file, reason
+from .saved_model import find_file, reason
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
 
@@ -49,6 +49,11 @@ def check_sentence_modules(name: str | Path) -> None:
             f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and the server has pooled vectors "
             "alone; use sentence-transformers"
         )
+
+
+def is_bare_encoder(model: PreTrainedModel) -> bool:
+    """Whether a model gives nothing but the states of its tokens, and so is exported for embeddings."""
+    return isinstance(model, RoFormerLiteModel) and not model.config.is_decoder
 
 
 class SentenceEncoder(RoFormerLitePreTrainedModel):

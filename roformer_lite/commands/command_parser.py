@@ -1,62 +1,98 @@
-"""How every command parses its options: dataclasses, by transformers' own `HfArgumentParser`."""
+"""How every command parses its options: dataclasses, one option for each field. Nothing heavy is imported for it."""
 
+import argparse
 import difflib
-from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from typing import Any, NoReturn
+from dataclasses import MISSING, Field, field, fields
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from transformers import HfArgumentParser
-from transformers.hf_argparser import string_to_bool
+_SWITCH = {"yes": True, "true": True, "t": True, "y": True, "1": True}
+_SWITCH |= {"no": False, "false": False, "f": False, "n": False, "0": False}
 
 
-class _HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows every option in one spelling, and its default unless that is None or empty.
+def option(default: Any, help: str, *names: str) -> Any:
+    """A field of a dataclass that is an option.
 
-    These methods of argparse's formatters are not documented. Without them the help is longer, and no less right.
+    Args:
+        default: Its value where the option is not given.
+        help: What `--help` says of it.
+        names: How it is typed, where that is not `--` and the field's name.
+    """
+    return field(default=default, metadata={"help": help, "aliases": list(names)})
+
+
+def switch(text: str) -> bool:
+    """The value of a yes-or-no option.
+
+    Raises:
+        argparse.ArgumentTypeError: for any other word.
+    """
+    if text.lower() not in _SWITCH:
+        raise argparse.ArgumentTypeError(f"{text!r}: yes or no is needed, also as true, false, 1 or 0")
+    return _SWITCH[text.lower()]
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of an option unless that is None or empty.
+
+    argparse documents the class and not this method; without it the help is longer, and no less right.
     """
 
-    def _format_action_invocation(self, action: Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        values = self._format_args(action, self._get_default_metavar_for_optional(action))
-        spellings = [option for option in action.option_strings if "-" not in option[2:]]
-        return f"{spellings[-1]} {values}"  # an alias, such as --from, is the better name
-
-    def _get_default_metavar_for_optional(self, action: Action) -> str:
-        name = getattr(action.type, "__name__", "value")
-        return {"str": "TEXT", "string_to_bool": "BOOL"}.get(name, name.upper())
-
-    def _get_help_string(self, action: Action) -> str | None:
+    def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, [], "") else super()._get_help_string(action)
 
 
-class CommandParser(HfArgumentParser):
-    """The parser of one command.
+class CommandParser(argparse.ArgumentParser):
+    """The parser of one command. An option may be typed with hyphens in place of its underscores.
 
     Args:
         command: The command's name, as it is typed after `roformer-lite`.
         description: What `--help` says before the options.
-        options: Dataclasses, every field of which is an option. A dataclass with `_argument_group_name` is a group of
-            the help.
+        options: Dataclasses, every field of which is an option, with `help` in its metadata, and `aliases` where it is
+            typed otherwise. A dataclass with `_argument_group_name` is a group of the help.
         **positionals: Help of the positional arguments by their names in capitals, as `DIR="the model's directory"`.
     """
 
     def __init__(self, command: str, description: str, options: Iterable[type] = (), **positionals: str):
         prog = f"roformer-lite {command}"
         super().__init__(
-            list(options),
             prog=prog,
             usage=" ".join([prog, *positionals, "[--OPTION VALUE ...]"]),
             description=description,
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
-        for action in self._actions:
-            if action.type is string_to_bool:
-                action.nargs, action.const = "?", True  # a flag, also where the default is neither yes nor no
+        self.option_classes, self.positionals, self._names = tuple(options), tuple(positionals), []
+        for option_class in self.option_classes:
+            title = getattr(option_class, "_argument_group_name", None)
+            group, hints = self.add_argument_group(title) if title else self, get_type_hints(option_class)
+            for each in fields(option_class):
+                if each.init:
+                    self._add_option(group, each, hints[each.name])
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
+
+    def _add_option(self, group: Any, each: Field, hint: Any) -> None:
+        settings, default = _settings_of(hint), each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        if settings.get("nargs") == "+" and isinstance(default, str):  # which argparse would convert as one value
+            default = None
+        settings |= {"required": True} if default is MISSING else {"default": default}
+        names = each.metadata.get("aliases") or [f"--{each.name}"]
+        group.add_argument(*names, dest=each.name, help=each.metadata.get("help"), **settings)
+        self._names += names
+        if settings.get("type") is switch and default is True:
+            opposite, hidden = f"--no_{each.name}", argparse.SUPPRESS
+            group.add_argument(opposite, dest=each.name, action="store_false", help=hidden, default=True)
+            self._names.append(opposite)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As in argparse; `--text-column` is `--text_column`."""
+        args = [self._with_underscores(argument) for argument in args] if args is not None else None
+        return super().parse_known_args(args, namespace)
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by a namespace of the positional arguments if the command has any.
@@ -66,20 +102,50 @@ class CommandParser(HfArgumentParser):
         Raises:
             InputError: when the dataclasses refuse a value.
         """
-        _, unknown = self.parse_known_args(list(argv))
+        namespace, unknown = self.parse_known_args(list(argv))
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
-        return self.parse_args_into_dataclasses(list(argv), look_for_args_file=False)
+        values = vars(namespace)
+        found = [
+            option_class(**{each.name: values.pop(each.name) for each in fields(option_class) if each.init})
+            for option_class in self.option_classes
+        ]
+        return (*found, namespace) if self.positionals else tuple(found)
 
     def error(self, message: str) -> NoReturn:
         """End the process with `message`, without the usage that argparse would print before it."""
         self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` lists the options.\n")
 
+    def _with_underscores(self, argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        known = f"--{name[2:].replace('-', '_')}"
+        return f"{known}{equals}{value}" if name.startswith("--") and known in self._names else argument
+
     def _suggestion(self, unknown: list[str]) -> str:
-        known = [f"--{field.name}" for options in self.dataclass_types for field in fields(options)]
         for argument in unknown:
-            option = argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-            close = difflib.get_close_matches(option, known, n=2) if argument.startswith("--") else []
+            option = "--" + argument.partition("=")[0][2:].replace("-", "_")
+            close = difflib.get_close_matches(option, self._names, n=2) if argument.startswith("--") else []
             if close:
                 return f"; did you mean {' or '.join(close)}?"
         return ""
+
+
+def _settings_of(hint: Any) -> dict[str, Any]:
+    """What `add_argument` needs to know of a field's type. Of several types that of text is the last choice, unless
+    the field may also be None."""
+    kinds = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+    may_be_none = NoneType in kinds
+    kinds = [kind for kind in kinds if kind is not NoneType]
+    if str in kinds and len(kinds) > 1:
+        kinds = [str] if may_be_none else [kind for kind in kinds if kind is not str]
+    kind = kinds[0]
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"choices": [member.value for member in kind]}
+    if kind is bool:
+        return {"type": switch, "nargs": "?", "const": True, "metavar": "BOOL"}
+    is_list = get_origin(kind) is list
+    kind = get_args(kind)[0] if is_list else kind
+    name = "TEXT" if kind is str else getattr(kind, "__name__", "value").upper()
+    return {"type": kind, "metavar": name, **({"nargs": "+"} if is_list else {})}

@@ -3,17 +3,14 @@
 import random
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import check_number
-from ..output_place import check_place
-from ..training.shown_command import shown_command
-from .command_parser import CommandParser
+from ..output import check_place
+from .command_parser import CommandParser, option
 from .demo_data import Example, unique_examples
-from .predictor import Predictor
-from .train import parse_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,14 +25,20 @@ RECIPE = (
     "--language en zh --license apache-2.0"
 ).split()
 
+CARD = [
+    *("--title", "Dates and numbers in one form"),
+    *("--dataset_title", "dates and numbers made by roformer-lite demo"),
+    *("--limitations", "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more."),
+]
+
 
 @dataclass
 class DemoArguments:
     """Options of `roformer-lite demo`."""
 
-    output_dir: str = field(default="roformer-lite-demo", metadata={"help": "Where the finished model goes."})
-    seed: int = field(default=1, metadata={"help": "Seed of the data and of the training."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an earlier model there."})
+    output_dir: str = option("roformer-lite-demo", "Where the finished model goes.")
+    seed: int = option(1, "Seed of the data and of the training.")
+    overwrite_output_dir: bool = option(False, "Replace an earlier model there.")
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -51,40 +54,30 @@ def main(argv: list[str]) -> None:
         [DemoArguments],
     )
     (arguments,) = parser.parse(argv)
+
     from rich.console import Console
 
+    from ..training.shown_command import shown_command
     from ..training.train import train
+    from .train import parse_options
 
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
-    test = held_out[VALIDATION_SIZE:]
     splits = {
         "train": unique_examples(TRAIN_SIZE, arguments.seed, held_out=False),
         "validation": held_out[:VALIDATION_SIZE],
-        "test": test,
+        "test": held_out[VALIDATION_SIZE:],
     }
+    given = ["--output_dir", arguments.output_dir, "--seed", str(arguments.seed)]
+    given += ["--overwrite_output_dir", str(arguments.overwrite_output_dir)]
     with tempfile.TemporaryDirectory(prefix="roformer-lite-demo-") as folder:
-        files = []
         for split, examples in splits.items():
             path = Path(folder) / f"{split}.tsv"
             write_tsv(examples, path)
-            files += [f"--{split}_file", str(path)]
-        options = parse_options("seq2seq", [*files, *RECIPE, *_training_options(arguments)])
+            given += [f"--{split}_file", str(path)]
+        options = parse_options("seq2seq", [*RECIPE, *CARD, *given])
         options.command = shown_command("demo", argv)
         train(options)
-    show(Path(arguments.output_dir), test, Console())
-
-
-def _training_options(arguments: DemoArguments) -> list[str]:
-    return [
-        *("--output_dir", arguments.output_dir, "--seed", str(arguments.seed)),
-        *("--overwrite_output_dir", str(arguments.overwrite_output_dir)),
-        *("--title", "Dates and numbers in one form"),
-        *("--dataset_title", "dates and numbers made by roformer-lite demo"),
-        *(
-            "--limitations",
-            "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more.",
-        ),
-    ]
+    show(Path(arguments.output_dir), splits["test"], Console())
 
 
 def write_tsv(examples: list[Example], path: Path) -> None:
@@ -100,6 +93,8 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
         The share of `test` that it gets exactly right.
     """
     from rich.table import Table
+
+    from ..predict.predictor import Predictor
 
     predictor = Predictor.load(str(directory))
     answers = [answer.line for answer in predictor.answer([example.written for example in test], batch_size=250)]

@@ -1,32 +1,30 @@
-"""`roformer-lite evaluate`: the figures of a saved model on labelled data, and what it got wrong."""
+"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got wrong."""
 
 import json
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from transformers.utils.logging import disable_progress_bar
-
-from hf_roformer_lite.version import __version__
-
-from ..errors import LARGEST_BATCH, InputError, check_file, check_number
-from ..output_directory import RESULTS_FILE, complete_directory, remove_left_overs
-from ..output_place import check_place
-from ..saved_files import read_optional_object
+from ..errors import (
+    LARGEST_BATCH,
+    TRAINING_PACKAGES,
+    InputError,
+    check_file,
+    check_model_name,
+    check_number,
+    require_packages,
+)
+from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
+from ..predict.tables import TableWriter
 from ..training.task_arguments import TASK_ARGUMENTS
-from ..training.tasks.base import Task
-from .command_parser import CommandParser
-from .predictor import Predictor
-from .required_packages import TRAINING_PACKAGES, require_packages
-from .tables import TableWriter
+from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from ..predict.predictor import Predictor
     from ..training.evaluation import SavedEvaluation
     from ..training.evaluation_report import LabelReport
+    from ..training.tasks.base import Task
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
@@ -37,30 +35,25 @@ _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")  #
 class EvaluateArguments:
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are read."""
 
-    test_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another."},
+    test_file: list[str] | None = option(
+        None, "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another."
     )
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset on the Hub, instead of files."})
-    dataset_config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of that dataset, if it has several."}
+    dataset_name: str | None = option(None, "A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = option(None, "Configuration of that dataset, if it has several.")
+    test_split: str = option("test", "Split of that dataset.")
+    column_names: list[str] | None = option(
+        None, "Names of the columns of .tsv and .csv files that have no header line."
     )
-    test_split: str = field(default="test", metadata={"help": "Split of that dataset."})
-    column_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."}
+    output_dir: str | None = option(
+        None, "Directory for results, report, picture and the table of all predictions. Default: none."
     )
-    output_dir: str | None = field(
-        default=None,
-        metadata={"help": "Directory for results, report, picture and the table of all predictions. Default: none."},
+    overwrite_output_dir: bool = option(False, "Replace an earlier evaluation there.")
+    table_format: Literal["csv", "jsonl"] = option("csv", "Format of that table.")
+    examples: int = option(5, "How many of the worst answers to print.")
+    batch_size: int | None = option(
+        None, f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."
     )
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace an earlier evaluation there."})
-    table_format: Literal["csv", "jsonl"] = field(default="csv", metadata={"help": "Format of that table."})
-    examples: int = field(default=5, metadata={"help": "How many of the worst answers to print."})
-    batch_size: int | None = field(
-        default=None,
-        metadata={"help": f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."},
-    )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
+    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
 
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
@@ -71,45 +64,24 @@ class EvaluateArguments:
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
-            _check_replaceable(Path(self.output_dir), self.overwrite_output_dir)
-
-
-def _check_replaceable(target: Path, overwrite: bool) -> None:
-    """Refuse an output directory that holds anything but an earlier evaluation."""
-    remove_left_overs(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / REPORT_FILE).is_file() or not (target / RESULTS_FILE).is_file():
-        raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
-    if not overwrite:
-        raise InputError(
-            f"--output_dir {target} holds an evaluation; replace it with --overwrite_output_dir, or choose a new "
-            "directory"
-        )
+            signs = (REPORT_FILE, RESULTS_FILE)
+            check_output_dir(Path(self.output_dir), self.overwrite_output_dir, signs, "an evaluation")
 
 
 def measuring_arguments() -> type:
-    """A dataclass of the options by which labelled data are read and measured, of all tasks together.
-
-    They are those of `train`; None stands for what the model was trained with.
-    """
-    tasks: dict[str, list[str]] = {}
-    options: dict[str, Any] = {}
+    """A dataclass of the options of `train` by which labelled data are read and measured, of all tasks together. None
+    stands for what the model was trained with."""
+    found: dict[str, tuple[Any, str, list[str]]] = {}  # type, help and tasks of each option
     for task, arguments in TASK_ARGUMENTS.items():
         hints = get_type_hints(arguments)
-        for option in fields(arguments):
-            if option.name in arguments.measuring_options:
-                tasks.setdefault(option.name, []).append(task)
-                options.setdefault(option.name, (hints[option.name] | None, option.metadata["help"]))
+        for each in fields(arguments):
+            if each.name in arguments.measuring_options:
+                found.setdefault(each.name, (hints[each.name] | None, each.metadata["help"], []))[2].append(task)
     made = make_dataclass(
         "MeasuringArguments",
-        [
-            (name, hint, field(default=None, metadata={"help": f"{', '.join(tasks[name])}: {text}"}))
-            for name, (hint, text) in options.items()
-        ],
+        [(name, hint, option(None, f"{', '.join(tasks)}: {help}")) for name, (hint, help, tasks) in found.items()],
     )
-    # A private name of transformers, of which its parser of data classes makes the title of a group of options.
-    made._argument_group_name = "reading and measuring (without an option, it is as in the model's training)"
+    made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
     return made
 
 
@@ -117,41 +89,52 @@ def main(argv: list[str]) -> None:
     """Run `roformer-lite evaluate DIR`."""
     parser = CommandParser(
         "evaluate",
-        "Measure a trained model on labelled data: the figures of its model card, scores by label, and the worst "
+        "Measure a trained model on labelled data: the metrics of its model card, scores by label, and the worst "
         "answers.",
         [EvaluateArguments, measuring_arguments()],
         DIR="the model's directory, or its name on the Hub",
     )
     options, measuring, paths = parser.parse(argv)
+    given = {name: value for name, value in vars(measuring).items() if value is not None}
     require_packages("evaluating", TRAINING_PACKAGES)
-    given = {option.name: getattr(measuring, option.name) for option in fields(measuring)}
-    _evaluate(options, {name: value for name, value in given.items() if value is not None}, paths.dir, argv)
+    check_model_name(paths.dir)
 
+    from transformers.utils.logging import disable_progress_bar
 
-def _evaluate(options: EvaluateArguments, given: dict[str, Any], directory: str, argv: Sequence[str]) -> None:
-    from rich.console import Console
+    from hf_roformer_lite.version import __version__
 
+    from ..predict.predictor import Predictor
     from ..training.evaluation import evaluate_saved
     from ..training.evaluation_report import label_report
 
     disable_progress_bar()  # of loading the weights
-    predictor = Predictor.load(directory, options.device)
-    task = _task(predictor, options, given, directory)
-    arguments = _training_arguments(directory, options)
+    predictor = Predictor.load(paths.dir, options.device)
+    task = _task(predictor, options, given, paths.dir)
+    arguments = _training_arguments(paths.dir, options)
     found = evaluate_saved(task, predictor.saved, arguments)
     report = label_report(task, found.outcomes)
     text = _report_text(found, report, options.examples)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    console.print(text)
-    console.print(_table(task, found))
+    print(text)
+    _print_metrics(task, found)
     if options.output_dir is not None:
-        results = _results(predictor, task, found, report, arguments, shlex.join(["roformer-lite", "evaluate", *argv]))
+        results = {
+            "task": task.name,
+            "command": shlex.join(["roformer-lite", "evaluate", *argv]),
+            "settings": task.prediction_settings(),
+            "metrics": {"test": found.metrics},
+            "labels": report.scores if report is not None else {},
+            "evaluation_seconds": {"test": round(found.seconds, 1)},
+            "rows": {"test": found.rows},
+            "arguments": arguments,
+            "device": str(predictor.saved.model.device),
+            "version": __version__,
+        }
         _save(Path(options.output_dir), options.table_format, results, text, found, report)
-        console.print(f"Results, report, picture and predictions: {options.output_dir}")
+        print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
-def _task(predictor: Predictor, options: EvaluateArguments, given: dict[str, Any], directory: str) -> Task:
-    """The task of the model, with the options given, and where there are none those of its training."""
+def _task(predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str) -> "Task":
+    """The task of the model. Explicit options override those of its training."""
     kind = predictor.task.arguments
     foreign = [name for name in given if name not in kind.measuring_options]
     if foreign:
@@ -162,35 +145,24 @@ def _task(predictor: Predictor, options: EvaluateArguments, given: dict[str, Any
     files = {"train_file": options.test_file, "test_file": options.test_file}  # only the latter is read
     try:
         kind(dataset_name="any", **noted)
-    except InputError as error:
+    except (InputError, TypeError) as error:
         raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
     return predictor.task(kind(**data, **files, **{**noted, **given}))
 
 
 def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str, Any]:
-    """The arguments of the training that its final figures depend on.
+    """The arguments of the training that its final metrics depend on."""
+    from ..saved_model import read_optional_object
 
-    Raises:
-        InputError: when what is noted of them is not what a training notes.
-    """
-    training = read_optional_object(directory, RESULTS_FILE).get("training", {})
-    noted = training.get("arguments", {}) if isinstance(training, dict) else None
-    if not isinstance(noted, dict):
-        raise InputError(f"{directory}/{RESULTS_FILE}: training.arguments must be an object")
+    training = read_optional_object(directory, RESULTS_FILE).get("training") or {}
+    noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
     arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE}
-    for name, default in arguments.items():
-        value = noted.get(name, default)
-        if type(value) is not type(default):
-            shown = type(default).__name__
-            raise InputError(
-                f"{directory}/{RESULTS_FILE}: training.arguments.{name} must be of type {shown}, not {value!r}"
-            )
-        arguments[name] = value
+    arguments |= {name: value for name, value in noted.items() if name in arguments}
     return arguments if options.batch_size is None else {**arguments, "per_device_eval_batch_size": options.batch_size}
 
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
-    """All that is told in words: scores by label, what is confused, the worst answers."""
+    """The report: scores by label, what is confused, the worst answers."""
     from ..training.evaluation_report import confused_pairs, example_text, worst
 
     parts = []
@@ -203,37 +175,15 @@ def _report_text(found: "SavedEvaluation", report: "LabelReport | None", example
     return "\n".join(parts) + "\n"
 
 
-def _table(task: Task, found: "SavedEvaluation") -> "Table":
+def _print_metrics(task: "Task", found: "SavedEvaluation") -> None:
+    from rich.console import Console
     from rich.table import Table
 
     table = Table("metric", title=f"{task.name}: {found.rows:,} rows in {found.seconds:.1f} s")
     table.add_column("value", justify="right")
     for name, value in found.metrics.items():
         table.add_row(name, f"{value:.4f}")
-    return table
-
-
-def _results(
-    predictor: Predictor,
-    task: Task,
-    found: "SavedEvaluation",
-    report: "LabelReport | None",
-    arguments: dict[str, Any],
-    command: str,
-) -> dict[str, Any]:
-    """What `results.json` has: the names are those in the results of a training."""
-    return {
-        "task": task.name,
-        "command": command,
-        "settings": task.prediction_settings(),
-        "metrics": {"test": found.metrics},
-        "labels": report.scores if report is not None else {},
-        "evaluation_seconds": {"test": round(found.seconds, 1)},
-        "rows": {"test": found.rows},
-        "arguments": arguments,
-        "device": str(predictor.saved.model.device),
-        "version": __version__,
-    }
+    Console().print(table)
 
 
 def _save(

@@ -4,26 +4,21 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
-from tqdm import tqdm
-from transformers import set_seed
-from transformers.utils.logging import disable_progress_bar
-
-from ..engines import ENGINES, check_engine, check_engine_name
-from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_number
-from ..model_name import check_model_name
-from ..output_file import complete_file
+from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
+from ..output import complete_file
+from ..predict.engines import ENGINES, check_engine, check_engine_name
+from ..predict.tables import AnswerTable, check_table_name, table_stream
 from ..training.data_files import decode_line, file_format, numbered_lines, read_table
-from ..training.tasks.answers import Input
-from .command_parser import CommandParser
-from .predictor import Predictor
-from .tables import AnswerTable, check_table_name, table_stream
+from .command_parser import CommandParser, option
 
-DTYPES = ("float32", "bfloat16", "auto")
+if TYPE_CHECKING:
+    from ..predict.predictor import Predictor
+
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
 SEED = 42
 _COLDEST = 1e-3  # logits divided by less are infinite in float16
@@ -40,50 +35,32 @@ class ReadingArguments:
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = field(default=None, metadata={"help": "UTF-8 text, also .gz. Default: standard input."})
-    output_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output."
-        },
+    input_file: str | None = option(None, "UTF-8 text, also .gz. Default: standard input.")
+    output_file: str | None = option(
+        None, "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output."
     )
-    text_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. "
-            "Default: every line of the input is a text."
-        },
+    text_column: str | None = option(
+        None,
+        "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. Default: every "
+        "line of the input is a text.",
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "Column of the second text, for classifiers of pairs."}
+    text_pair_column: str | None = option(None, "Column of the second text, for classifiers of pairs.")
+    column_names: list[str] | None = option(
+        None, "Names of the columns of .tsv and .csv files that have no header line."
     )
-    column_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."}
+    prefix: str | None = option(None, "Text before the names of the columns that are added to a table.")
+    batch_size: int = option(32, "Texts in a batch.")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "bfloat16 is faster on some processors; probabilities change in the third decimal."
     )
-    prefix: str | None = field(
-        default=None, metadata={"help": "Text before the names of the columns that are added to a table."}
-    )
-    batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."})
-    dtype: str = field(
-        default="float32",
-        metadata={
-            "help": f"{', '.join(DTYPES)}. auto tries both on the first texts, if they fill a batch, and takes "
-            "bfloat16 where it is faster; probabilities then change in the third decimal."
-        },
-    )
-    engine: str = field(
-        default="torch",
-        metadata={
-            "help": f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
-        },
+    engine: str = option(
+        "torch", f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
     )
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         check_engine_name(self.engine)
-        if self.dtype not in DTYPES:
-            raise InputError(f"--dtype {self.dtype} is unknown; choose one of {', '.join(DTYPES)}")
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(f"--dtype {self.dtype} is for --engine torch; {self.engine} computes as it was exported")
         if self.input_file is not None:
@@ -91,7 +68,9 @@ class ReadingArguments:
         if self.text_column is None:
             for name in ("text_pair_column", "column_names", "prefix"):
                 if getattr(self, name) is not None:
-                    raise InputError(f"--{name} is for tables; give --text_column, the column to answer")
+                    raise InputError(
+                        f"--{name} is for tables, not for lines; name the column to answer with --text_column"
+                    )
         elif self.input_file is None:
             raise InputError(f"--text_column {self.text_column} needs --input_file, the table that has it")
         else:
@@ -106,48 +85,31 @@ class AnsweringArguments:
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = field(
-        default=None,
-        metadata={
-            "help": "classify: this many labels, the most probable first. causal: draw from this many "
-            "tokens, the most probable ones. Default: one label; all tokens."
-        },
+    top_k: int | None = option(
+        None,
+        "classify: this many labels, the most probable first. causal: sample among this many of the most probable "
+        "tokens. Default: one label; all tokens.",
     )
-    threshold: float | None = field(
-        default=None,
-        metadata={
-            "help": "classify: a label less probable than this is not given. Default: with one label for each text "
-            "none, with several 0.5."
-        },
+    threshold: float | None = option(
+        None,
+        "classify: a label less probable than this is not given. Default: with one label for each text none, with "
+        "several 0.5.",
     )
-    none_label: str | None = field(
-        default=None, metadata={"help": "classify: what stands for a label below the threshold. Default: -"}
+    none_label: str | None = option(None, "classify: what stands for a label below the threshold. Default: -")
+    beams: int | None = option(None, "seq2seq, causal: beams of the search. Default: as saved with the model.")
+    max_new_tokens: int | None = option(
+        None,
+        "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved with the model.",
     )
-    beams: int | None = field(
-        default=None,
-        metadata={"help": "seq2seq, causal: beams of the search. Default: as saved with the model."},
+    greedy: bool = option(False, "causal: the most probable token each time, no sampling.")
+    temperature: float | None = option(None, "causal: below 1 the probable tokens become more probable. Default: 0.8")
+    top_p: float | None = option(
+        None, "causal: sample among the most probable tokens that have this probability. Default: 0.95"
     )
-    max_new_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved "
-            "with the model."
-        },
+    repetition_penalty: float | None = option(
+        None, "causal: above 1, tokens that stand in the text already become less probable."
     )
-    greedy: bool = field(default=False, metadata={"help": "causal: the most probable token each time, no sampling."})
-    temperature: float | None = field(
-        default=None, metadata={"help": "causal: below 1 the probable tokens become more probable. Default: 0.8"}
-    )
-    top_p: float | None = field(
-        default=None,
-        metadata={"help": "causal: sample among the most probable tokens that have this probability. Default: 0.95"},
-    )
-    repetition_penalty: float | None = field(
-        default=None, metadata={"help": "causal: above 1, tokens that stand in the text already become less probable."}
-    )
-    seed: int | None = field(
-        default=None, metadata={"help": f"causal: the same seed gives the same text again. Default: {SEED}"}
-    )
+    seed: int | None = option(None, f"causal: the same seed gives the same text again. Default: {SEED}")
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -159,18 +121,18 @@ class AnsweringArguments:
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
         if self.none_label is not None and self.threshold is None:
-            raise InputError(f"--none_label {self.none_label} has no effect without --threshold")
+            raise InputError(f"--none_label {self.none_label} has no effect without a threshold; give --threshold")
         if self.greedy and self.beams is not None:
-            raise InputError("--greedy and --beams exclude each other")
+            raise InputError("--greedy can't be combined with --beams; give one of them")
         searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
         sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
-            raise InputError(f"--{sampling[0]} has no effect beside {searching}: nothing is drawn at random then")
+            raise InputError(f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random")
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
-        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
@@ -193,54 +155,46 @@ def main(argv: list[str]) -> None:
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
         check_engine(files.engine, paths.dir, files.device)
+
+        from transformers import set_seed
+        from transformers.utils.logging import disable_progress_bar
+
+        from ..predict.predictor import Predictor
+
         disable_progress_bar()  # of loading the weights
         predictor = Predictor.load(paths.dir, files.device, options, files.engine)
         if files.dtype == "bfloat16":
             predictor.take_bfloat16()
         set_seed(options.pop("seed", SEED))
-        if files.text_column is None:
-            _answer_lines(predictor, files, options, output)
-        else:
-            _answer_table(predictor, files, options, output)
+        answer = _answer_lines if files.text_column is None else _answer_table
+        answer(predictor, files, options, output)
 
 
-def _answer_lines(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     if files.input_file and file_format(files.input_file) in (".csv", ".jsonl"):
         logger.warning("%s is read line by line; --text_column reads a column of it", files.input_file)
     interactive = not files.input_file and sys.stdin.isatty()
     chunks = _chunks(_lines(files), 1 if interactive else files.batch_size * _BATCHES_AT_ONCE)
     with _progress(files, _lines) as bar:
-        for number, chunk in enumerate(chunks):
-            if not number:
-                _choose_dtype(predictor, chunk, files, options)
+        for chunk in chunks:
             for answer in predictor.answer(chunk, files.batch_size, options, bar.update):
                 output.write(answer.line + "\n")
             output.flush()
 
 
-def _answer_table(predictor: Predictor, files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     kind = file_format(files.output_file or files.input_file)
     columns = predictor.task.answer_columns(predictor.saved, options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
         table = AnswerTable(stream, kind, columns, files.prefix or "")
-        for number, rows in enumerate(_chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE)):
+        for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
             for row in rows:
                 table.check(row)
             inputs = [predictor.task.input_of(row, files.text_column, files.text_pair_column) for row in rows]
-            if not number:
-                _choose_dtype(predictor, inputs, files, options)
             answers = predictor.answer(inputs, files.batch_size, options, bar.update)
             for row, answer in zip(rows, answers, strict=True):
                 table.write(row, answer.columns)
             stream.flush()
-
-
-def _choose_dtype(predictor: Predictor, inputs: list[Input], files: ReadingArguments, options: dict[str, Any]) -> None:
-    if files.dtype != "auto" or len(inputs) < files.batch_size:  # a line typed at a terminal tells nothing
-        return
-    gain = predictor.take_faster_type(inputs, files.batch_size, options)
-    taken = "bfloat16" if predictor.is_half else "float32"
-    logger.warning("bfloat16 is %.2f times as fast as float32 on the first texts: taking %s", gain, taken)
 
 
 def _rows(files: ReadingArguments) -> Iterator[dict[str, Any]]:
@@ -262,4 +216,6 @@ def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def _progress(files: ReadingArguments, read: Any) -> Any:
     """A bar on standard error, where that is a terminal and the input a file, which can be read twice."""
     shown = files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
+    from tqdm import tqdm
+
     return tqdm(total=sum(1 for _ in read(files)) if shown else None, unit=" texts", delay=1, disable=not shown)

@@ -1,4 +1,4 @@
-"""`roformer-lite bundle` on a directory that has been a bundle before."""
+"""`roformer-lite bundle`: a copy with code and a card that says what running it means; the source stays as it is."""
 
 import json
 
@@ -8,26 +8,33 @@ from hf_roformer_lite import RoFormerLiteForMaskedLM, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 
 
-def test_code_of_an_older_bundle_goes(tmp_path):
-    """What its `auto_map` named, and what that imported; never a file outside, nor one that nothing named."""
-    folder = tmp_path / "model"
+def test_a_bundle_is_a_copy_with_code_and_a_card(tmp_path, capsys):
+    source, out = tmp_path / "model", tmp_path / "out"
     tokenizer = RoFormerLiteTokenizer.train(["one two three"] * 8, vocab_size=300)
-    build(RoFormerLiteForMaskedLM, stack_config(vocab_size=len(tokenizer))).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    assert main(["bundle", str(folder)]) == 0
-    expected = {path.name for path in folder.iterdir()}
-    assert {"modeling_roformer_lite.py", "tokenization_roformer_lite.py"} <= expected
+    build(RoFormerLiteForMaskedLM, stack_config(vocab_size=len(tokenizer))).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    (source / "results.json").write_text("{}")
+    (source / ".git").mkdir()
+    before = {path.name: path.read_bytes() for path in source.iterdir() if path.is_file()}
+    assert main(["bundle", str(source), str(out)]) == 0
+    assert {path.name: path.read_bytes() for path in source.iterdir() if path.is_file()} == before
+    names = {path.name for path in out.iterdir()}
+    assert {*before, "README.md", "modeling_roformer_lite.py", "tokenization_roformer_lite.py"} <= names
+    assert ".git" not in names and (out / "model.safetensors").read_bytes() == before["model.safetensors"]
+    card = (out / "README.md").read_text()
+    assert 'AutoModelForMaskedLM.from_pretrained("out", trust_remote_code=True)' in card
+    assert 'AutoTokenizer.from_pretrained("out", trust_remote_code=True)' in card
+    assert main(["bundle", str(source), str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
 
-    former = {"old_heads.py": "from .old_layers import x\n", "old_layers.py": "", "old_tokenizer.py": ""}
-    kept = {"own.py": "from .own_layers import x\n", "own_layers.py": "", "notes.py": "", "../outside.py": ""}
-    for name, code in (former | kept).items():
-        (folder / name).write_text(code)
-    auto_map = {"AutoModelForMaskedLM": "old_heads.RoFormerLiteForMaskedLM", "AutoModel": "own.Own"}
-    auto_map["AutoModelForCausalLM"] = "../outside.RoFormerLiteForCausalLM"
-    for file, entry in (("config", auto_map), ("tokenizer_config", {"AutoTokenizer": ["old_tokenizer.Old", None]})):
-        path = folder / f"{file}.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": entry}))
-    assert main(["bundle", str(folder)]) == 0
-    assert {path.name for path in folder.iterdir()} == expected | set(kept) - {"../outside.py"}
-    assert (tmp_path / "outside.py").exists()
-    assert json.loads((folder / "config.json").read_text())["auto_map"]["AutoModel"] == "own.Own"
+
+def test_the_card_of_a_training_is_kept(tmp_path):
+    source = tmp_path / "model"
+    build(RoFormerLiteForMaskedLM, stack_config()).save_pretrained(source)
+    (source / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
+    assert main(["bundle", str(source), str(tmp_path / "once")]) == 0
+    card = (tmp_path / "once" / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n---\n\n# Mine\n\n## Use without the package\n")
+    assert json.loads((tmp_path / "once" / "config.json").read_text())["auto_map"]
+    assert main(["bundle", str(tmp_path / "once"), str(tmp_path / "twice")]) == 0
+    assert (tmp_path / "twice" / "README.md").read_text() == card

@@ -106,15 +106,6 @@ def test_predict_keeps_order_and_empty_lines(seq2seq_model):
     assert all(len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy)
 
 
-def test_finished_model_is_not_overwritten_unasked(seq2seq_model, capsys):
-    before = (seq2seq_model / "model.safetensors").read_bytes()
-    source = seq2seq_model.parent / "train.en.txt"
-    command = ["train", "seq2seq", "--train_file", str(source), str(source), *TINY, "--output_dir", str(seq2seq_model)]
-    assert main(command) == 2
-    assert "holds a finished model" in capsys.readouterr().err
-    assert (seq2seq_model / "model.safetensors").read_bytes() == before
-
-
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
@@ -268,48 +259,12 @@ def test_bad_input_leaves_nothing(content, options, message, tmp_path, capsys):
     assert not (tmp_path / "m").exists()
 
 
-def test_unknown_labels_and_bad_values_name_their_line(tmp_path, capsys):
-    good = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "label": str(i)} for i, text in enumerate(ENGLISH)])
-    bad = write_jsonl(tmp_path / "b.jsonl", [{"text": "x", "label": "1"}, {"text": "y", "label": "new"}])
-    common = ["--train_file", str(good), "--output_dir", str(tmp_path / "m"), *TINY]
-    assert main(["train", "classify", *common, "--test_file", str(bad)]) == 2
-    assert re.search(r"b\.jsonl:2: label 'new' is not in the training data, which have: 0, 1", capsys.readouterr().err)
-    assert main(["train", "classify", *common, "--test_file", str(bad), "--problem_type", "regression"]) == 2
-    assert re.search(r"b\.jsonl:2: .*must be a number for regression, not 'new'", capsys.readouterr().err)
-    assert main(["train", "classify", *common, "--label_column", "class"]) == 2
-    assert re.search(r"a\.jsonl:1: no column 'class'; the columns are: text, label", capsys.readouterr().err)
-    tags = write_jsonl(tmp_path / "c.jsonl", [{"tokens": ["a"], "tags": ["O", "O"]}])
-    assert main(["train", "tag", "--train_file", str(tags), "--output_dir", str(tmp_path / "m"), *TINY]) == 2
-    assert re.search(r"c\.jsonl:1: 1 tokens, but 2 tags", capsys.readouterr().err)
-    assert not (tmp_path / "m").exists()
-
-
 def test_predict_errors(seq2seq_model, tmp_path, capsys):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
     assert main(["predict", str(seq2seq_model), "--input_file", str(tmp_path / "bad.txt")]) == 2
     assert re.search(r"bad\.txt:2: byte 2 of the line", capsys.readouterr().err)
     assert main(["predict", str(tmp_path)]) == 2
     assert "no model can be loaded from" in capsys.readouterr().err
-
-
-def test_disk_full_while_saving(tmp_path, capsys, monkeypatch):
-    import errno
-
-    from roformer_lite.training import finished_model
-
-    def full(history, path, chosen_step):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    monkeypatch.setattr(finished_model, "draw_loss_curve", full)
-    data = write_jsonl(tmp_path / "a.jsonl", [{"source": "x", "target": "y"}] * 8)
-    command = ["train", "seq2seq", "--train_file", str(data), "--output_dir", str(tmp_path / "m"), *TINY]
-    assert main([*command, "--max_steps", "2"]) == 2
-    assert re.search(r"loss_curve\.png: no space left on the disk while saving the model", capsys.readouterr().err)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "m.training"}
-    monkeypatch.undo()
-    run(*command, "--max_steps", "2")
-    assert "Resuming from step 2" in capsys.readouterr().err
-    assert (tmp_path / "m" / "results.json").is_file() and not (tmp_path / "m.training").exists()
 
 
 def test_push_to_hub_is_refused_before_the_training(tmp_path, capsys):

@@ -1,6 +1,6 @@
 """What every command that loads a saved model refuses, and what it goes on loading."""
 
-import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -18,7 +18,6 @@ from roformer_lite.cli import main
 pytestmark = pytest.mark.slow
 
 TEXTS = ["one two three four five six seven"] * 8
-INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def commands(model: Path, out: Path) -> dict[str, list[str]]:
         "convert": ["convert", str(model), str(out / "converted"), "--to", "roformer"],
         "train": ["train", "classify", *training, *start],
         "serve": ["serve", str(model)],
-        "bundle": ["bundle", str(model)],
+        "bundle": ["bundle", str(model), str(out / "bundled")],
     }
 
 
@@ -59,7 +58,7 @@ def refusal(command: str, model: Path, out: Path, capsys) -> str:
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if "error: " in line]
     assert captured.err.splitlines()[-1] == line and "Traceback" not in captured.err
-    assert not [out / name for name in ("exported", "converted", "trained") if (out / name).exists()]
+    assert not [out / name for name in ("exported", "converted", "trained", "bundled") if (out / name).exists()]
     return line
 
 
@@ -71,69 +70,49 @@ def change_tensors(model: Path, change) -> None:
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
 DAMAGES = {
-    "missing": (lambda tensors: tensors.pop(NAME), rf"lacks {NAME}"),
-    "all missing": (lambda tensors: tensors.clear(), r"0 tensors are too few"),
-    "unknown": (lambda tensors: tensors.update(strange=torch.ones(1)), r"does not have: strange"),
+    "missing": (lambda tensors: tensors.pop(NAME), NAME),
+    "unknown": (lambda tensors: tensors.update({"model.strange": torch.ones(1)}), "model.strange"),
     "nan": (lambda tensors: tensors[NAME].fill_(float("nan")), rf"NaN or infinite numbers in {NAME}"),
-    "shape": (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), rf"{NAME} has the shape \(3, "),
+    "shape": (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), NAME),
 }
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
+@pytest.mark.parametrize("command", ["predict", "export", "train"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_tensors(command, damage, model, tmp_path, capsys):
     """No command runs on random weights, or on weights that are no numbers."""
     change, message = DAMAGES[damage]
     change_tensors(model, change)
-    sentence = refusal(command, model, tmp_path, capsys)
-    assert f"{model / 'model.safetensors'}: " in sentence
-    assert re.search(message, sentence)
+    assert re.search(f"{model}.*{message}", refusal(command, model, tmp_path, capsys))
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
-def test_truncated_download(command, model, tmp_path, capsys):
-    content = (model / "model.safetensors").read_bytes()
-    (model / "model.safetensors").write_bytes(content[: len(content) // 2])
-    assert f"{model / 'model.safetensors'}: cannot be read" in refusal(command, model, tmp_path, capsys)
+@pytest.mark.parametrize("command", ["predict", "export", "train"])
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"])
+def test_truncated_downloads(command, file, model, tmp_path, capsys):
+    if file == "generation_config.json":
+        (model / file).write_text('{"num_beams": 2, "max_le')
+    else:
+        content = (model / file).read_bytes()
+        (model / file).write_bytes(content[: len(content) // 2])
+    assert re.search(f"{model}.*: cannot be (read|loaded)", refusal(command, model, tmp_path, capsys))
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
-@pytest.mark.parametrize("beside_whole_weights", [False, True])
-def test_an_index_that_points_outside(command, beside_whole_weights, model, tmp_path, capsys):
-    shutil.copy(model / "model.safetensors", tmp_path / "elsewhere.safetensors")
-    names = list(load_file(model / "model.safetensors"))
-    if not beside_whole_weights:
-        (model / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
-    (model / INDEX).write_text(json.dumps(index))
-    assert f"{model / INDEX}: names files outside its directory" in refusal(command, model, tmp_path, capsys)
+def test_nothing_is_unpickled(model, tmp_path, capsys):
+    """A file of torch is read as tensors alone: what it would run is not run."""
+    (model / "model.safetensors").unlink()
+    torch.save({NAME: Bomb(tmp_path / "ran")}, model / "pytorch_model.bin")
+    assert f"{model}: cannot be loaded" in refusal("predict", model, tmp_path, capsys)
+    assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "train", "bundle", "serve"])
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
-def test_files_that_are_no_json(command, file, model, tmp_path, capsys):
-    (model / file).write_text('{"model_type": ')
-    assert f"{model / file}: cannot be read" in refusal(command, model, tmp_path, capsys)
+class Bomb:
+    """Makes a directory when it is unpickled."""
 
+    def __init__(self, path: Path):
+        self.path = path
 
-@pytest.mark.parametrize("command", ["predict", "export", "train", "serve"])
-def test_a_cut_generation_config(command, model, tmp_path, capsys):
-    (model / "generation_config.json").write_text('{"num_beams": 2, "max_le')
-    assert f"{model / 'generation_config.json'}: cannot be read" in refusal(command, model, tmp_path, capsys)
-
-
-@pytest.mark.parametrize("command", ["predict", "export", "train", "bundle", "serve"])
-def test_a_broken_tokenizer_is_named(command, model, tmp_path, capsys):
-    fields = json.loads((model / "tokenizer.json").read_text())
-    del fields["model"]["vocab"]
-    (model / "tokenizer.json").write_text(json.dumps(fields))
-    assert f"{model / 'tokenizer.json'}: cannot be loaded" in refusal(command, model, tmp_path, capsys)
-
-
-def test_a_config_cannot_name_other_weights(model, tmp_path, capsys):
-    fields = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**fields, "transformers_weights": "other.safetensors"}))
-    assert "config.json: transformers_weights" in refusal("predict", model, tmp_path, capsys)
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
 def test_the_tokenizer_of_a_larger_model(model, tmp_path, capsys):
@@ -161,7 +140,7 @@ def test_shards_are_loaded(model, tmp_path, capsys):
     loaded.save_pretrained(model, max_shard_size="20KB")
     assert len(list(model.glob("model-*.safetensors"))) > 1
     assert main(arguments) == 0 and capsys.readouterr().out == expected
-    (model / INDEX).unlink()
+    (model / "model.safetensors.index.json").unlink()
     torch.save(loaded.state_dict(), model / "pytorch_model.bin")
     assert main(arguments) == 0 and capsys.readouterr().out == expected
 
@@ -170,7 +149,7 @@ def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):
     """More layers than the weights have would be random, and say nothing about it."""
     arguments = commands(model, tmp_path)["train"]
     assert main([*arguments, "--config", "num_hidden_layers=3", "layer_types=null"]) == 2
-    assert "does not fit the configuration that is asked for" in capsys.readouterr().err
+    assert "does not fit the configuration that is asked for; give only --config fields" in capsys.readouterr().err
 
 
 def test_models_of_transformers(saved, tmp_path, capsys):

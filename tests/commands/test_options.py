@@ -45,7 +45,7 @@ MISTAKES = [
     (["evaluate", "m"], "give either --test_file or --dataset_name"),
     (["evaluate", "m", "--dataset_name", "x", "--lable_column", "y"], "did you mean --label_column"),
     (["predict"], "the following arguments are required: DIR"),
-    (["bundle", "m", "--code"], "unrecognized arguments: --code"),
+    (["bundle", "m", "out", "--code"], "unrecognized arguments: --code"),
     (["demo", "--sed", "1"], "did you mean --seed"),
     (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
     (["convert", "m", "out", "--from", "bert", "--to", "bert"], "--from can't be combined with --to"),
@@ -53,7 +53,7 @@ MISTAKES = [
     (["predict", "./modle"], "./modle: there is no such directory"),
     (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),
     (["convert", "nowhere", "out", "--from", "bert"], "nowhere: there is no such directory"),
-    (["bundle", __file__], "is a file; the directory of a model is needed"),
+    (["bundle", __file__, "out"], "is a file; the directory of a model is needed"),
     (
         ["train", "mlm", *NEEDED, "--model_name_or_path", "a//b"],
         "--model_name_or_path a//b: there is no such directory",
@@ -87,7 +87,7 @@ def test_a_mistake_is_told_with_what_to_do(capsys):
     with pytest.raises(SystemExit):
         main(["train", "seq2seq", "--train_file"])
     assert capsys.readouterr().err == (
-        "roformer-lite train seq2seq: error: argument --train_file/--train-file: expected at least one argument\n"
+        "roformer-lite train seq2seq: error: argument --train_file: expected at least one argument\n"
         "`roformer-lite train seq2seq --help` lists the options.\n"
     )
 

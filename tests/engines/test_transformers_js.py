@@ -9,7 +9,7 @@ from test_engines import LINES, save
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.cli import main
-from roformer_lite.commands.predictor import Predictor
+from roformer_lite.predict.predictor import Predictor
 
 PACKAGE = "require('@huggingface/transformers')"
 

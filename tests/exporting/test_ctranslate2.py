@@ -19,7 +19,7 @@ from hf_roformer_lite import (
     RoFormerLiteTokenizer,
 )
 from roformer_lite.errors import InputError
-from roformer_lite.exporting import export_ctranslate2
+from roformer_lite.export.ctranslate2 import export_ctranslate2
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}
@@ -168,16 +168,10 @@ def test_quantization(quantization, tokenizer, tmp_path):
     [
         ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}, r"layer_types=\['sliding_attention', "),
         ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
-        ({"layer_style": "parallel_heads"}, "layer_style='parallel_heads'"),
-        ({"rotary_value": True}, "rotary_value=True"),
-        ({"embedding_size": 16}, "embedding_size=16"),
         ({"embedding_norm": True, "embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001.*norm_eps=1e-06"),
         ({"hidden_act": "mish"}, "hidden_act='mish'.*gelu, gelu_new"),
-        ({"position_embedding_type": "none"}, "position_embedding_type='none'"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
         ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn only"),
-        ({"lm_head_transform": True}, "lm_head_transform=True"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({"vocab_size": 20}, "vocab_size=20: it is another model's"),
     ],
 )
@@ -204,5 +198,5 @@ def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
         export_ctranslate2(pair, tokenizer, tmp_path)
     with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
         export_ctranslate2(build(RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
-    with pytest.raises(InputError, match="quantization='int4' is unknown"):
+    with pytest.raises(InputError, match="--quantization int4: --format ctranslate2 has no such type"):
         export_ctranslate2(pair, tokenizer, tmp_path, "int4")

@@ -20,10 +20,10 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
+from roformer_lite import errors
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.exporting import export_model, formats
-from roformer_lite.exporting.graphs import sample_inputs
+from roformer_lite.export.graphs import export_model, sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
 
@@ -97,6 +97,7 @@ numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
     assert sys.modules["openvino_telemetry"] is None
 
 
+@pytest.mark.slow
 def test_rows_without_tokens(ragged_input):
     model = build(RoFormerLiteForSequenceClassification, stack_config())
     exported, expected = export_model(model, "onnx"), model(**ragged_input).logits
@@ -104,6 +105,7 @@ def test_rows_without_tokens(ragged_input):
     torch.testing.assert_close(exported(**ragged_input).logits, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_and_choices():
     model = build(RoFormerLiteModel, stack_config(vocab_size=0))
     vectors = {"inputs_embeds": torch.randn(3, 9, 32), "attention_mask": batch(3, 9)["attention_mask"]}
@@ -143,9 +145,9 @@ def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torc
 @pytest.mark.parametrize(
     ("format", "model_class", "name"),
     [
-        ("torch", RoFormerLiteForConditionalGeneration, "default"),
+        pytest.param("torch", RoFormerLiteForConditionalGeneration, "default", marks=pytest.mark.slow),
         ("torch", RoFormerLiteForCausalLM, "grouped-gated-rms"),
-        ("onnx", RoFormerLiteForCausalLM, "sliding"),
+        pytest.param("onnx", RoFormerLiteForCausalLM, "sliding", marks=pytest.mark.slow),
     ],
 )
 def test_same_tokens(format, model_class, name):
@@ -173,7 +175,7 @@ def test_command_line(tmp_path, capsys):
     model.bfloat16().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
-    assert "RoFormerLiteForSequenceClassification as torch, model" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
     inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
         ["a fine film", "dull"], padding=True, return_tensors="pt"
     )
@@ -186,7 +188,7 @@ def test_command_line(tmp_path, capsys):
         (["--format", "tflite"], "choose one of onnx, torch, openvino, ctranslate2, gguf"),
         (
             ["--format", "openvino", "--quantization", "int8"],
-            "--format openvino has none; onnx, ctranslate2, gguf have",
+            "--quantization int8: --format openvino has no such type; onnx, ctranslate2, gguf have some",
         ),
         (["--format", "gguf", "--embeddings"], "--embeddings is for --format onnx and openvino"),
         (["--format", "ctranslate2", "--quantization", "int4"], "choose one of int8, int8_float32"),
@@ -197,9 +199,9 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_what_is_not_installed(monkeypatch):
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     message = (
-        'onnx needs onnx>=1.21, onnxruntime, onnxscript>=0.7; install with pip install "hf_roformer_lite[export]"'
+        '--format onnx needs onnx, onnxruntime, onnxscript; install them with pip install "hf_roformer_lite[export]"'
     )
     with pytest.raises(InputError, match=re.escape(message)):
         export_model(build(RoFormerLiteModel, stack_config()))

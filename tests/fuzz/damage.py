@@ -83,7 +83,6 @@ def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
     yield "all NaN", changed(lambda tensors, name: [tensor.fill_(float("nan")) for tensor in tensors.values()])
     yield "another shape", changed(lambda tensors, name: tensors.update({name: tensors[name][None]}))
     yield "one row less", changed(lambda tensors, name: tensors.update({name: tensors[name][:-1]}))
-    yield "whole numbers", changed(lambda tensors, name: tensors.update({name: tensors[name].view(torch.int32)}))
 
 
 def field_damage(file: str, fields: dict[str, Any], each: int, seed: int) -> Iterator[tuple[str, Damage]]:

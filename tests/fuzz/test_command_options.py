@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from conftest import build, stack_config
-from transformers.hf_argparser import string_to_bool
 from transformers.utils.logging import disable_progress_bar
 
 import hf_roformer_lite as rl
@@ -23,8 +22,8 @@ from roformer_lite import saved_model
 from roformer_lite.cli import COMMANDS, main
 from roformer_lite.commands import serve
 from roformer_lite.commands import train as train_command
-from roformer_lite.commands.command_parser import CommandParser
-from roformer_lite.commands.predictor import Predictor
+from roformer_lite.commands.command_parser import CommandParser, switch
+from roformer_lite.predict.predictor import Predictor
 from roformer_lite.training import train as training
 from roformer_lite.training.task_arguments import TASK_ARGUMENTS
 
@@ -43,7 +42,7 @@ RIGHT = {
     "export": "mlm out",
     "convert": "mlm out --to roformer",
     "verify": "roformer --from roformer",
-    "bundle": "mlm",
+    "bundle": "mlm out",
     "demo": "",
     "serve": "mlm",
     "app": "mlm",
@@ -53,7 +52,7 @@ LONG = "m" * 5000
 WRONG = {
     int: ["x", "", "1.5", "nan", "-1", "0", str(2**31), str(10**30), "9" * 400],
     float: ["x", "", "nan", "inf", "-inf", "-1", "0", "1e308", "1e-320"],
-    string_to_bool: ["perhaps", "2", ""],
+    switch: ["perhaps", "2", ""],
     str: ["", "nowhere/x", "folder", "other.csv", "other.csv/x", LONG, "a\nb", "\udcff", "-5", "{", "[]"],
 }
 # Words of the sentences that refuse an option, or its company, whatever its value.
@@ -118,7 +117,7 @@ def only_options(monkeypatch) -> None:
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
     for name in ("commands.demo.unique_examples", "training.corpus.prepare.prepare"):
-        monkeypatch.setattr(f"hf_roformer_lite.{name}", begin)
+        monkeypatch.setattr(f"roformer_lite.{name}", begin)
 
 
 def options_of(command: str) -> list[argparse.Action]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.commands.tables import TableWriter
 from roformer_lite.errors import InputError
+from roformer_lite.predict.tables import TableWriter
 from roformer_lite.training.data_files import columns_of, read_table, read_tagged
 from roformer_lite.training.tasks import TASKS
 from roformer_lite.training.trainer import RoFormerLiteTrainer

@@ -57,14 +57,13 @@ def bundles(tmp_path_factory) -> Path:
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
     pair = build(RoFormerLiteForConditionalGeneration, config)
-    pair.save_pretrained(folder / "pair")
+    plain_folder = tmp_path_factory.mktemp("plain")
+    pair.save_pretrained(plain_folder)
     tokenizer.remote_code = False
-    tokenizer.save_pretrained(folder / "pair")
-    assert not code_in(folder / "pair")
-    plain = {
-        name: json.loads((folder / "pair" / name).read_text()) for name in ("config.json", "tokenizer_config.json")
-    }
-    assert main(["bundle", str(folder / "pair")]) == 0
+    tokenizer.save_pretrained(plain_folder)
+    plain = {name: json.loads((plain_folder / name).read_text()) for name in ("config.json", "tokenizer_config.json")}
+    assert main(["bundle", str(plain_folder), str(folder / "pair")]) == 0
+    assert not code_in(plain_folder)
     for name, before in plain.items():
         after = json.loads((folder / "pair" / name).read_text())
         assert "AutoConfig" in after["auto_map"] or "AutoTokenizer" in after["auto_map"]
@@ -175,14 +174,16 @@ def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
 def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
     for folder in (tmp_path, tmp_path / "bert"):
-        assert main(["bundle", str(folder)]) == 2
+        assert main(["bundle", str(folder), str(tmp_path.with_name("out"))]) == 2
         assert f"{folder} holds neither a model nor a tokenizer" in capsys.readouterr().err
-    assert main(["bundle", str(tmp_path / "nothing")]) == 2
+    assert main(["bundle", str(tmp_path / "nothing"), str(tmp_path / "out")]) == 2
     assert "nothing: there is no such directory" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
-    assert main(["bundle", str(tmp_path)]) == 2
+    assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "bert" / "out")]) == 2
+    assert "choose another directory" in capsys.readouterr().err
+    (tmp_path / "bert" / "config.json").write_text('{"model_type": "unheard_of"}')
+    assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
     assert "config.json: ca" in capsys.readouterr().err  # cannot be loaded
-    assert not code_in(tmp_path) and not code_in(tmp_path / "bert")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("file", OPTIONAL)

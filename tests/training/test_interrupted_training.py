@@ -221,7 +221,7 @@ def test_killed_after_the_model_was_finished(left, capsys):
     (left / "kept.training").rename(left / "model.training")  # as if there had been no time to remove it
     run = json.loads((left / "model.training" / "run.json").read_text())
     assert run["id"] == finished
-    (left / ".model.unfinished-999999999").mkdir()
+    (left / ".model.unfinished").mkdir()
     assert main(command(left)) == 2
     assert "holds a finished model" in capsys.readouterr().err
     assert not (left / "model.training").exists() and not list(left.glob(".model*"))

@@ -14,9 +14,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import ModelOutput
 
-from ..errors import InputError
-from ..saved_files import read_object
-from ..saved_model import naming
+from ..saved_model import naming, read_object
 
 if TYPE_CHECKING:
     from transformers.exporters.metadata import ExportMetadata
@@ -33,18 +31,12 @@ def load_graphs(folder: Path, engine: str) -> dict[str, Graph]:
     sys.modules.setdefault("openvino_telemetry", None)  # it reports each import over the network
     from transformers.exporters.metadata import ExportMetadata
 
-    manifest = folder / "export.json"
-    components, load = read_object(manifest).get("components"), _LOADERS[engine]
-    if not isinstance(components, dict) or not components:
-        raise InputError(f"{manifest}: components must name the graphs")
-    graphs = {}
-    for name, entry in components.items():
-        with naming(manifest):
-            path = folder / Path(entry["file"]).name
-            metadata = ExportMetadata.from_dict(entry["metadata"])
-        with naming(path):
-            graphs[name] = load(path, metadata)
-    return graphs
+    manifest, load = read_object(folder / "export.json"), _onnx_graph if engine == "onnx" else _openvino_graph
+    with naming(folder):
+        return {
+            name: load(folder / Path(entry["file"]).name, ExportMetadata.from_dict(entry["metadata"]))
+            for name, entry in manifest["components"].items()
+        }
 
 
 def _onnx_graph(path: Path, metadata: "ExportMetadata") -> Graph:
@@ -65,9 +57,6 @@ def _openvino_graph(path: Path, metadata: "ExportMetadata") -> Graph:
     settings["INFERENCE_NUM_THREADS"] = torch.get_num_threads()
     core = openvino.Core()
     return OpenVINOModelRunner(core.compile_model(core.read_model(path), "CPU", settings), metadata)
-
-
-_LOADERS: dict[str, Callable[[Path, "ExportMetadata"], Graph]] = {"onnx": _onnx_graph, "openvino": _openvino_graph}
 
 
 class GraphModel:
@@ -167,6 +156,3 @@ class _Encoder:
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> ModelOutput:
         return self.forward(input_ids, attention_mask)
-
-
-__all__ = ["GraphGenerator", "GraphModel", "load_graphs"]

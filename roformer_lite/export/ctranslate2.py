@@ -1,6 +1,6 @@
 """Models in the format of CTranslate2, a fast engine for generation and encoders on CPUs and CUDA.
 
-Its specifications name what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
+Its specifications say what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
 values of self-attention share a matrix there, keys and values of cross-attention another.
 """
 
@@ -14,16 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.modeling_roformer_lite import (
-    RoFormerLiteAttention,
     RoFormerLiteLayer,
     RoFormerLiteModel,
     sinusoidal_positions,
 )
 
 from ..errors import InputError
-from .expressible import Requirements
-from .formats import QUANTIZATIONS
-from .vocabulary import vocabulary_of
+from .formats import Requirements, check_format, check_libraries, named_vocabulary
 
 # Our names of activations, and members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
@@ -59,12 +56,10 @@ def export_ctranslate2(
     Raises:
         InputError: when CTranslate2 is not installed, or cannot run such a model; the message names field and value.
     """
-    if quantization not in (None, *QUANTIZATIONS["ctranslate2"]):
-        raise InputError(f"{quantization=} is unknown; choose one of {', '.join(QUANTIZATIONS['ctranslate2'])}")
-    try:
-        import ctranslate2.specs as specs
-    except ImportError as error:
-        raise InputError(f"the format ctranslate2 needs the extra ctranslate2 of this package: {error}") from error
+    check_format("ctranslate2", quantization)
+    check_libraries("ctranslate2")
+    import ctranslate2.specs as specs
+
     writers = {
         "RoFormerLiteForConditionalGeneration": _pair,
         "RoFormerLiteForCausalLM": _causal,
@@ -84,20 +79,18 @@ def export_ctranslate2(
 
 def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
     encoder, decoder = model.get_encoder(), model.get_decoder()
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        _check(Requirements("CTranslate2", stack.config, f"{side}."))
-    needs = Requirements("CTranslate2", decoder.config, "decoder.")
+    of_encoder = Requirements("CTranslate2", encoder.config, "encoder.")
+    of_decoder = Requirements("CTranslate2", decoder.config, "decoder.")
+    _check(of_encoder)
+    _check(of_decoder)
     eps = encoder.config.norm_eps
-    needs.require(
+    of_decoder.require(
         decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}"
     )
-    needs = Requirements("CTranslate2", encoder.config, "encoder.")
-    needs.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
-    source = _encoder_spec(specs, encoder)
-    target = _decoder_spec(specs, decoder, model.lm_head)
-    spec = specs.TransformerSpec(source, target)
-    vocabulary = vocabulary_of(tokenizer, decoder.config.vocab_size)
-    spec.register_source_vocabulary(vocabulary_of(tokenizer, encoder.config.vocab_size))
+    of_encoder.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
+    spec = specs.TransformerSpec(_encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head))
+    vocabulary = named_vocabulary(tokenizer, decoder.config.vocab_size)
+    spec.register_source_vocabulary(named_vocabulary(tokenizer, encoder.config.vocab_size))
     spec.register_target_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     spec.config.decoder_start_token = vocabulary[model.generation_config.decoder_start_token_id]
@@ -107,7 +100,7 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
     _check(Requirements("CTranslate2", model.config))
     spec = specs.TransformerDecoderModelSpec(_decoder_spec(specs, model.model, model.lm_head))
-    vocabulary = vocabulary_of(tokenizer, model.config.vocab_size)
+    vocabulary = named_vocabulary(tokenizer, model.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     _describe(spec, model, tokenizer, vocabulary)
     return "Generator", spec
@@ -121,7 +114,7 @@ def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTok
     spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=stack.pooler is not None)
     if stack.pooler is not None:
         _fill_linear(spec.pooler_dense, stack.pooler.dense)
-    vocabulary = vocabulary_of(tokenizer, stack.config.vocab_size)
+    vocabulary = named_vocabulary(tokenizer, stack.config.vocab_size)
     spec.register_vocabulary(vocabulary)
     spec.config.layer_norm_epsilon = stack.config.norm_eps
     spec.config.unk_token = tokenizer.unk_token or vocabulary[0]
@@ -129,17 +122,18 @@ def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTok
 
 
 def _check(needs: Requirements) -> None:
-    """Refuse what the specifications have no words for."""
+    """Refuse what the specifications cannot hold."""
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
-    needs.require(config.hidden_act in _ACTIVATIONS, "hidden_act", f"has the activations {known}")
-    # Without a table and without rotation it would add sinusoids of its own.
-    has_positions = config.position_embedding_type != "none"
-    needs.require(has_positions, "position_embedding_type", "has no layers without positions")
-    needs.require(not config.lm_head_transform, "lm_head_transform", "has no layer before its LM head")
-    if config.is_decoder:
-        needs.require(not config.type_vocab_size, "type_vocab_size", "has no segments in decoders")
+    has_positions = config.position_embedding_type != "none"  # else it would add sinusoids of its own
+    for field, holds, why in (
+        ("hidden_act", config.hidden_act in _ACTIVATIONS, f"has the activations {known}"),
+        ("position_embedding_type", has_positions, "has no layers without positions"),
+        ("lm_head_transform", not config.lm_head_transform, "has no layer before its LM head"),
+        ("type_vocab_size", not (config.is_decoder and config.type_vocab_size), "has no segments in decoders"),
+    ):
+        needs.require(holds, field, why)
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
         why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"
@@ -165,9 +159,8 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
     config, merge = stack.config, {}
     if config.type_vocab_size:
         merge = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
-    spec = specs.TransformerEncoderSpec(
-        config.num_hidden_layers, config.num_attention_heads, **_options(specs, config), **merge
-    )
+    sizes = (config.num_hidden_layers, config.num_attention_heads)
+    spec = specs.TransformerEncoderSpec(*sizes, **_options(specs, config), **merge)
     spec.embeddings[0].weight = _table(stack.embeddings.word_embeddings)
     if config.type_vocab_size:  # added before the sum is scaled; ours after it
         scale = config.hidden_size**-0.5 if config.scale_embeddings else 1.0
@@ -178,12 +171,9 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
 
 def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Module) -> Any:
     config = stack.config
-    spec = specs.TransformerDecoderSpec(
-        config.num_hidden_layers,
-        config.num_attention_heads,
-        with_encoder_attention=config.add_cross_attention,
-        **_options(specs, config),
-    )
+    sizes = (config.num_hidden_layers, config.num_attention_heads)
+    crosses = config.add_cross_attention
+    spec = specs.TransformerDecoderSpec(*sizes, with_encoder_attention=crosses, **_options(specs, config))
     spec.embeddings.weight = _table(stack.embeddings.word_embeddings)
     _fill_linear(spec.projection, lm_head)
     _fill_stack(spec, stack)
@@ -191,7 +181,7 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
 
 
 def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
-    """The configuration in the words that both specifications have."""
+    """The configuration as arguments that both specifications take."""
     options = {
         "pre_norm": True,  # else there is no place for a final norm, which post-norm stacks may have as well
         "no_final_norm": not config.final_norm,
@@ -230,28 +220,34 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         _fill_rotation(layer_spec.self_attention, stack)
 
 
+# The parts of a layer's specification: norms, matrices (numbers stand for places in a list), and where ours are.
+_NORMS = {"self_attention": "self_attn_norm", "attention": "cross_attn_norm", "ffn": "mlp_norm"}
+_MATRICES = {
+    "self_attention.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.1": ("self_attn.o_proj",),
+    "attention.0": ("cross_attn.q_proj",),
+    "attention.1": ("cross_attn.k_proj", "cross_attn.v_proj"),
+    "attention.2": ("cross_attn.o_proj",),
+    "ffn.linear_1": ("mlp.down_proj",),
+}
+_PLAIN = {"ffn.linear_0": ("mlp.up_proj",)}
+_GATED = {"ffn.linear_0": ("mlp.gate_proj",), "ffn.linear_0_noact": ("mlp.up_proj",)}
+
+
 def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
-    _fill_norm(spec.self_attention.layer_norm, layer.self_attn_norm)
-    attention: RoFormerLiteAttention = layer.self_attn
-    _fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
-    _fill_linear(spec.self_attention.linear[1], attention.o_proj)
-    if hasattr(spec, "attention"):
-        _fill_norm(spec.attention.layer_norm, layer.cross_attn_norm)
-        attention = layer.cross_attn
-        _fill_linear(spec.attention.linear[0], attention.q_proj)
-        _fill_linear(spec.attention.linear[1], attention.k_proj, attention.v_proj)
-        _fill_linear(spec.attention.linear[2], attention.o_proj)
-    _fill_norm(spec.ffn.layer_norm, layer.mlp_norm)
-    if layer.mlp.gate_proj is None:
-        _fill_linear(spec.ffn.linear_0, layer.mlp.up_proj)
-    else:
-        _fill_linear(spec.ffn.linear_0, layer.mlp.gate_proj)
-        _fill_linear(spec.ffn.linear_0_noact, layer.mlp.up_proj)
-    _fill_linear(spec.ffn.linear_1, layer.mlp.down_proj)
+    for part, norm in _NORMS.items():
+        if hasattr(spec, part):
+            _fill_norm(getattr(spec, part).layer_norm, layer.get_submodule(norm))
+    for place, names in {**_MATRICES, **(_PLAIN if layer.mlp.gate_proj is None else _GATED)}.items():
+        part, _, matrix = place.partition(".")
+        if hasattr(spec, part):
+            within = getattr(spec, part)
+            target = within.linear[int(matrix)] if matrix.isdecimal() else getattr(within, matrix)
+            _fill_linear(target, *map(layer.get_submodule, names))
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
-    """Any scaling that is one factor for each pair of channels, in the words of the one that lists such factors.
+    """Any scaling that is one factor for each pair of channels, written as the kind that lists such factors.
 
     CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses llama3's factor.
     """

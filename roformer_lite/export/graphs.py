@@ -2,20 +2,31 @@
 
 A graph takes batches of any size and length, with their padding. A model that generates becomes several graphs:
 `prefill` reads the prompt; `decode` reads one more token, and takes and returns the keys and values of all tokens
-before it; an encoder-decoder also has `encoder`, which runs first. `tutorials/translate_onnx.py` generates with them.
+before it; an encoder–decoder also has `encoder`, which runs first. `tutorials/translate_onnx.py` generates with them.
 """
 
+import dataclasses
+import json
+import logging
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
+
 from ..errors import InputError
-from .formats import GRAPH_FORMATS, check_libraries
+from ..output import require_space
+from .formats import GRAPH_FORMATS, check_format, check_libraries
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
+
+_LARGEST_FILE = 2**31 - 2**24  # bytes; protobuf has no larger message, and the graph itself needs room
+_GRAPH_SIZE = 2**19  # bytes; more than a graph takes without its weights
+_POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
@@ -39,10 +50,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     """
     # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
     sys.modules.setdefault("openvino_telemetry", None)
-    try:
-        from transformers.exporters import AutoExportConfig, AutoHfExporter, ExportedModel  # noqa: F401
-    except ImportError as error:  # before 5.23 they return graphs that cannot be saved together
-        raise InputError(f"export needs transformers 5.23 or later: {error}") from error
+    from transformers.exporters import AutoExportConfig, AutoHfExporter
+
     if format not in GRAPH_FORMATS:
         raise InputError(f"format={format!r} is unknown; choose one of {', '.join(GRAPH_FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
@@ -94,3 +103,80 @@ def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     elif stack.type_vocab_size:
         inputs["token_type_ids"] = torch.zeros_like(mask)
     return inputs
+
+
+def write_graphs(
+    model: PreTrainedModel, directory: Path, format: str = "onnx", quantization: str | None = None
+) -> list[str]:
+    """Export a model into `directory`, which exists.
+
+    ONNX files have the names that transformers.js asks for: `model.onnx`, each with its weights inside, and beside it
+    `model_quantized.onnx` in int8; `export.json` names the file that `predict` runs and says how it is called. The
+    other formats are written by transformers.
+
+    Args:
+        model, format: As for `export_model`.
+        directory: Takes the files.
+        quantization: With `onnx`, `int8` writes the graphs in this type as well: the weights of matrix products and
+            the table of embeddings in 8 bits, activations in 8 bits that are found anew for each batch. Default:
+            float32 alone.
+
+    Returns:
+        The names of the graphs.
+
+    Raises:
+        InputError: as `export_model`, and for a graph of more than 2 GiB, which no ONNX file can hold.
+    """
+    check_format(format, quantization)
+    exported = export_model(model, format)
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+    require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))
+    if format != "onnx":
+        if format == "openvino":
+            exported.config = None  # which lies in the directory above
+        exported.save_pretrained(directory)
+        return list(exported.components)
+    components = {}
+    for name, component in exported.components.items():
+        file = f"{name}.onnx"
+        _save_onnx(component.program, directory / file)
+        if quantization is not None:
+            file = f"{name}_quantized.onnx"
+            _save_onnx(_in_int8(component.program), directory / file)
+        components[name] = {"file": file, "metadata": dataclasses.asdict(component.metadata)}
+    manifest = {"export_format": "onnx", "components": components}
+    (directory / "export.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    return list(components)
+
+
+def _save_onnx(program: Any, path: Path) -> None:
+    import onnx_ir
+
+    weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
+    if weights > _LARGEST_FILE:
+        raise InputError(f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most")
+    onnx_ir.save(program, path)
+
+
+def _in_int8(program: Any) -> Any:
+    """The graph with matrices in 8 bits, one scale for each output channel.
+
+    Weights have a sign and 7 bits, because processors without VNNI add two products in 16 bits, where 8 bits overflow.
+    """
+    from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+    config = OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
+    logging.disable(logging.WARNING)  # about masks and other whole numbers, which stay as they are
+    try:
+        return OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx")
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
+    """Write how a text's vector is pooled as `1_Pooling/config.json`, which sentence-transformers and
+    text-embeddings-inference read, into `directory`, which exists."""
+    modes = {field: pooling == config.classifier_pooling for pooling, field in _POOLINGS.items()}
+    (directory / "1_Pooling").mkdir()
+    content = {"word_embedding_dimension": config.hidden_size, **modes}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")

@@ -19,8 +19,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteLayer, RoFormerLiteModel
 
 from ..errors import InputError
-from .expressible import Requirements
-from .formats import QUANTIZATIONS
+from .formats import Requirements, check_format, check_libraries, vocabulary_of
 
 _FILE = "model.gguf"
 _WORD_START = "\u2581"
@@ -83,19 +82,17 @@ def export_gguf(
     Raises:
         InputError: when the package gguf is not installed, or llama.cpp has no such model or tokenizer.
     """
-    if quantization not in (None, *QUANTIZATIONS["gguf"]):
-        raise InputError(f"{quantization=} is unknown; choose one of {', '.join(QUANTIZATIONS['gguf'])}")
-    try:
-        import gguf
-    except ImportError as error:
-        raise InputError(f"the format gguf needs the extra gguf of this package: {error}") from error
+    check_format("gguf", quantization)
+    check_libraries("gguf")
+    import gguf
+
     name = type(model).__name__
     if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
         raise InputError(f"{name} cannot be exported: of our models llama.cpp runs encoders without a head alone")
     stack: RoFormerLiteModel = model.base_model
     architecture = _architecture_of(stack.config)
     pipeline = _word_piece(tokenizer)
-    tokens = _vocabulary(tokenizer, stack.config.vocab_size)
+    tokens = vocabulary_of(tokenizer, stack.config.vocab_size)
     writer = gguf.GGUFWriter(directory / _FILE, architecture.name)
     _describe(gguf, writer, stack.config, quantization)
     _add_tokenizer(gguf, writer, tokenizer, pipeline, tokens)
@@ -113,21 +110,23 @@ def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
     nearest = min(ARCHITECTURES, key=lambda one: len(_differences(one, config)))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
-    needs.require(not config.is_decoder, "is_decoder", "takes prompts that our tokenizers cannot cut there")
-    needs.require(not config.type_vocab_size, "type_vocab_size", "has no second segment")
-    needs.require(not config.add_pooling_layer, "add_pooling_layer", "has no pooler")
     is_rope = config.position_embedding_type == "rope"
-    needs.require(config.classifier_pooling != "late", "classifier_pooling", "pools the states of the stack")
-    needs.require(is_rope, "position_embedding_type", "has rotary positions alone")
-    for name in _differences(nearest, config):
-        needs.require(False, name, f"needs {nearest.fields[name]!r}")
-    rope = config.rope_parameters
+    for name, holds, why in (
+        ("is_decoder", not config.is_decoder, "takes prompts that our tokenizers cannot cut there"),
+        ("type_vocab_size", not config.type_vocab_size, "has no second segment"),
+        ("add_pooling_layer", not config.add_pooling_layer, "has no pooler"),
+        ("classifier_pooling", config.classifier_pooling != "late", "pools the states of the stack"),
+        ("position_embedding_type", is_rope, "has rotary positions alone"),
+        *((other, False, f"needs {nearest.fields[other]!r}") for other in _differences(nearest, config)),
+    ):
+        needs.require(holds, name, why)
+    rope, heads = config.rope_parameters, config.num_attention_heads
     is_plain = rope["rope_type"] == "default" and rope["partial_rotary_factor"] == 1
     needs.require(is_plain, "rope_parameters", "rotates whole heads, without scaling")
-    is_square = config.head_dim * config.num_attention_heads == config.hidden_size
+    is_square = config.head_dim * heads == config.hidden_size
     needs.require(is_square, "head_dim", f"needs hidden_size / num_attention_heads, of {config.hidden_size}")
-    is_even = nearest.grouped or config.num_key_value_heads == config.num_attention_heads
-    needs.require(is_even, "num_key_value_heads", f"needs num_attention_heads={config.num_attention_heads}")
+    is_even = nearest.grouped or config.num_key_value_heads == heads
+    needs.require(is_even, "num_key_value_heads", f"needs num_attention_heads={heads}")
     return nearest
 
 
@@ -161,21 +160,13 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         raise InputError(f"a tokenizer that has learned Korean cannot be exported: {why}")
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
-        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts its [CLS] before and [SEP] behind")
+        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it")
     return pipeline
 
 
 def _strips_accents(pipeline: dict[str, Any]) -> bool:
     normalizer = pipeline["normalizer"]
     return normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
-
-
-def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str | None]:
-    """The tokens by id; None for rows of the embedding beyond them."""
-    tokens = {index: token for token, index in tokenizer.get_vocab().items()}
-    if max(tokens) >= size:
-        raise InputError(f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's")
-    return [tokens.get(index) for index in range(size)]
 
 
 def _describe(gguf: ModuleType, writer: Any, config: RoFormerLiteConfig, quantization: str | None) -> None:

@@ -1,19 +1,20 @@
 """CTranslate2 in the place of a model that generates: encoder–decoders and causal language models.
 
-It searches and samples itself, so what `generate` is asked for is put into its own words, or refused by the name of
-the option. Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and
-what is drawn at random is drawn by other numbers.
+It searches and samples itself, so arguments of `generate` become its own options, or are refused by their names.
+Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and samples are
+drawn by other random numbers.
 """
 
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
-from ..exporting.vocabulary import vocabulary_of
+from ..export.formats import named_vocabulary
 from ..saved_model import naming
 
 # Fields of a generation config that change nothing here: where they are not the tokens that the exported files hold,
@@ -60,8 +61,8 @@ class CTranslate2Generator:
         with naming(folder):
             self.engine = kind(str(folder), intra_threads=torch.get_num_threads())
         sources = config.encoder if config.is_encoder_decoder else config
-        self.names = vocabulary_of(tokenizer, sources.vocab_size)
-        targets = vocabulary_of(tokenizer, config.get_text_config(decoder=True).vocab_size)
+        self.names = named_vocabulary(tokenizer, sources.vocab_size)
+        targets = named_vocabulary(tokenizer, config.get_text_config(decoder=True).vocab_size)
         self.ids = {name: index for index, name in enumerate(targets)}
         search_options(generation_config, config.is_encoder_decoder)
 
@@ -92,7 +93,7 @@ class CTranslate2Generator:
             found = [[self.ids[name] for name in result.hypotheses[0]] for result in results]
             return self._padded(found, torch.full((len(rows), 1), chosen.decoder_start_token_id))
         if longest is None:
-            raise InputError("max_new_tokens: CTranslate2 counts the tokens behind the prompt; give their number")
+            raise InputError("max_new_tokens: CTranslate2 counts the tokens after the prompt; give their number")
         results = self.engine.generate_batch(
             rows, max_length=longest, min_length=0, include_prompt_in_result=False, **search
         )
@@ -100,21 +101,19 @@ class CTranslate2Generator:
 
     def _padded(self, rows: list[list[int]], before: torch.Tensor) -> torch.Tensor:
         padding = self.config.get_text_config(decoder=True).pad_token_id
-        found = torch.full((len(rows), max(map(len, rows))), padding)
-        for place, row in enumerate(rows):
-            found[place, : len(row)] = torch.tensor(row, dtype=torch.long)
-        return torch.cat((before, found), dim=1)
+        found = [torch.tensor(row, dtype=torch.long) for row in rows]
+        return torch.cat((before, pad_sequence(found, batch_first=True, padding_value=padding)), dim=1)
 
 
 def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[str, Any]:
-    """How to search, in CTranslate2's words.
+    """The options of CTranslate2's search.
 
     Args:
         generation_config: What is asked for.
         is_pair: Whether the model is an encoder–decoder.
 
     Raises:
-        InputError: for a field that it has no word for.
+        InputError: for a field that it has no option for.
     """
     asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
     same = (*_SAME_NAMES, *(_OF_PAIRS if is_pair else ()))

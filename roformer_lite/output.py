@@ -1,0 +1,234 @@
+"""Files and directories that are either complete or as they were before."""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
+
+from .errors import InputError
+
+RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
+_FULL_BELOW = 2**16  # free bytes
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
+
+
+def check_place(option: str, path: str) -> str:
+    """The directory `path`, with a link to a directory followed, after the place has been tried: a finished directory
+    is renamed into it, so that whatever it replaces and the directory around it must allow that.
+
+    Args:
+        option: The option that named it; empty where the path is an argument without one.
+        path: The directory.
+
+    Raises:
+        InputError: naming option, path and reason.
+    """
+    given = f"--{option} {path}" if option else path
+    target = Path(path)
+    if os.path.islink(target):
+        if not os.path.exists(target):
+            raise InputError(f"{given} is a link to {os.readlink(target)}, which does not exist")
+        target = Path(os.path.realpath(target))
+    if target.name in ("", ".", ".."):
+        raise InputError(f"{given} names no new directory; give it a name, such as {target / 'model'}")
+    if os.path.ismount(target):
+        raise InputError(f"{given} is a mount point, which cannot be replaced; give a directory in it")
+    parent = target.absolute().parent
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    if not parent.is_dir():
+        raise InputError(f"{given}: {parent} is not a directory")
+    try:
+        with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):  # as long a name as any needed
+            pass
+    except OSError as error:
+        raise InputError(f"{given}: no directory can be made in {parent}: {error.strerror}") from error
+    return str(target)
+
+
+def new_directory(path: str) -> Path:
+    """The directory `path`, which can be made, and is not there yet or empty.
+
+    Raises:
+        InputError: when something is there, or no directory can be made there.
+    """
+    out = Path(check_place("", path))
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already; choose a new directory")
+    return out
+
+
+def check_output_dir(
+    target: Path,
+    overwrite: bool,
+    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
+    holds: str = "a finished model",
+) -> None:
+    """Refuse to write to the directory `target` when something would be lost.
+
+    Args:
+        target: The directory.
+        overwrite: Whether what an earlier command has written there may be replaced.
+        signs: Files by which that is known.
+        holds: What it is, for the message.
+
+    Raises:
+        InputError: when `target` is a file, a directory of anything else, or one that `overwrite` does not allow to
+            replace.
+    """
+    _unfinished(target)
+    previous = _previous(target)
+    if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
+        previous.rename(target)
+    shutil.rmtree(previous, ignore_errors=True)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not all((target / file).is_file() for file in signs):
+        raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
+    if not overwrite:
+        raise InputError(
+            f"--output_dir {target} holds {holds}; replace it with --overwrite_output_dir, or choose a new directory"
+        )
+
+
+@contextmanager
+def complete_directory(target: Path, saving: str = "the model") -> Iterator[Path]:
+    """A new directory beside `target`, to be filled inside the `with`; it then replaces `target`.
+
+    If anything fails, the new directory is removed, and `target` stays as it was.
+
+    Args:
+        target: The directory.
+        saving: What is in it, for the message about a full disk.
+
+    Raises:
+        InputError: when the disk is full.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished, previous = _unfinished(target), _previous(target)
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        if target.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            target.rename(previous)
+        try:
+            unfinished.rename(target)
+        except OSError:
+            if previous.exists():
+                previous.rename(target)
+            raise
+        shutil.rmtree(previous, ignore_errors=True)
+    except BaseException as error:
+        disk_full = is_disk_full(error, target.parent)  # checked before space is freed
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if disk_full:
+            name = getattr(error, "filename", None) or target
+            raise InputError(
+                f"{name}: no space left on the disk while saving {saving}; nothing was changed in {target}. Free some "
+                "space and give the same command again"
+            ) from error
+        raise
+
+
+@contextmanager
+def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
+    """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was if anything fails.
+
+    It is written beside `path`, which may be read in the meantime. A link is followed, an existing file keeps its
+    permissions, and what is no regular file, such as /dev/stdout or a pipe, is written directly.
+
+    Args:
+        path: The file.
+        option: The option that named it, for messages.
+
+    Raises:
+        InputError: at once when nothing can be written there, and at the end when the disk is full.
+    """
+    name = f"{option} {path}".strip()
+    if os.path.isdir(path):
+        raise InputError(f"{name} is a directory; give the name of a file")
+    direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
+    target = Path(path) if direct else Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise InputError(f"{name}: the file is write-protected")
+    written = target if direct else _unfinished(target)
+    try:
+        stream = written.open("w", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{name} cannot be written: {error.strerror}") from error
+    try:
+        with stream:
+            if os.path.exists(target) and not direct:
+                written.chmod(stat.S_IMODE(target.stat().st_mode))
+            yield stream
+            if not direct:
+                stream.flush()
+                os.fsync(stream.fileno())  # before the rename, or a crash of the machine could leave an empty file
+        if not direct:
+            written.replace(target)
+    except BaseException as error:
+        disk_full = is_disk_full(error, target.parent)
+        if not direct:
+            written.unlink(missing_ok=True)
+        if disk_full and not isinstance(error, InputError):  # which says so already, of another file
+            unchanged = "" if direct else "; what was there before is unchanged"
+            raise InputError(f"{name}: no space left on the disk{unchanged}") from error
+        raise
+
+
+def write_whole_file(path: Path, text: str) -> None:
+    """Write a file that is there completely or, after a kill or on a full disk, as it was before.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    with complete_file(path) as stream:
+        stream.write(text)
+
+
+def is_disk_full(error: BaseException | None, directory: Path) -> bool:
+    """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota, or `ulimit -f`).
+
+    safetensors reports it only in the text of the error, and torch not at all; so the free space is checked, too.
+    """
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    while not directory.exists():
+        directory = directory.absolute().parent
+    while error is not None:
+        if getattr(error, "errno", None) in full or any(f"os error {code}" in str(error) for code in full):
+            return True
+        if isinstance(error, (RuntimeError, OSError)) and shutil.disk_usage(directory).free < _FULL_BELOW:
+            return True
+        error = error.__cause__
+    return False
+
+
+def require_space(directory: Path, size: int) -> None:
+    """Raise the `OSError` of a full disk now, where the `size` bytes that will be written into `directory` have no
+    room. For writers that end the whole process when they find out themselves, as torch's writer of archives does."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    placeholder = directory / ".space"
+    try:
+        with placeholder.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
+    finally:
+        placeholder.unlink(missing_ok=True)
+
+
+def _unfinished(target: Path) -> Path:
+    """Where what will be `target` is prepared, after what a process that was killed had left there is removed."""
+    path = target.with_name(f".{target.name}.unfinished")
+    if os.path.isdir(path):  # False, too, where the name is too long
+        shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def _previous(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")

@@ -1,0 +1,159 @@
+"""A saved model that answers texts, whatever its task."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..errors import InputError, require_packages
+from ..output import RESULTS_FILE
+from ..saved_model import (
+    check_vocabulary,
+    load_config,
+    load_tokenizer,
+    read_optional_object,
+    reason,
+    try_tokenizer,
+    without_reports,
+)
+from ..training.tasks import TASKS
+from ..training.tasks.answers import Answer, Input, SavedModel
+from ..training.tasks.base import Task
+from .engines import Engine, load_engine
+
+
+@dataclass
+class Predictor:
+    """A saved model, ready to answer."""
+
+    task: type[Task]
+    saved: SavedModel
+
+    @classmethod
+    def load(
+        cls,
+        directory: str,
+        device: str | None = None,
+        options: dict[str, Any] | None = None,
+        engine: str = "torch",
+    ) -> "Predictor":
+        """Load what `roformer-lite train` saved, or any checkpoint of this architecture with a head.
+
+        Args:
+            directory: Of the model, or its name on the Hub.
+            device: Where it shall compute. Default: the first GPU, if there is one.
+            options: Those that `answer` will get; checked before the weights are read.
+            engine: What computes: `torch`, or `onnx`, `openvino` or `ctranslate2` with a directory that was exported
+                for it.
+
+        Raises:
+            InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits its
+                architecture, or it does not use one of the options.
+        """
+        config, results = load_config(directory), read_optional_object(directory, RESULTS_FILE)
+        task, settings = _task_of(config, results, directory), results.get("settings", {})
+        if not isinstance(settings, dict):
+            raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
+        tokenizer = load_tokenizer(directory)
+        if tokenizer is None:
+            raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
+        check_vocabulary(tokenizer, getattr(getattr(config, "encoder", config), "vocab_size", None), directory)
+        try_tokenizer(tokenizer, directory)
+        require_packages(directory, task.arguments.packages)
+        task.check_prediction_options(config, settings, options or {})
+        if engine not in task.engines:
+            raise InputError(f"--engine {engine} is not for {task.name} models, which take {', '.join(task.engines)}")
+        model: PreTrainedModel | Engine
+        if engine == "torch":
+            model = task.load(directory, config, _device(device))
+        else:
+            model = load_engine(engine, directory, config, tokenizer)
+        predictor = cls(task, SavedModel(model, tokenizer, settings))
+        predictor._try(directory)
+        return predictor
+
+    def _try(self, directory: str) -> None:
+        """Answer one line. Each of the files may be right, and what they say about the model not fit together."""
+        line = "a\ta" if self.saved.settings.get("pairs") else "a"
+        with warnings.catch_warnings(), without_reports():  # about the one token that is generated
+            warnings.simplefilter("ignore")
+            try:
+                self.answer([line], 1, {"max_new_tokens": 1})
+            except (InputError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # whatever the model and the libraries raise, it is about what was saved
+                raise InputError(
+                    f"{directory}: its configuration, settings and tokenizer do not fit together: {reason(error)}"
+                ) from error
+
+    def take_bfloat16(self) -> None:
+        """Compute in bfloat16 from now on."""
+        self.saved.model.to(torch.bfloat16)
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        inputs: Sequence[Input],
+        batch_size: int,
+        options: dict[str, Any] | None = None,
+        report: Callable[[int], Any] | None = None,
+    ) -> list[Answer]:
+        """An answer to each input, in order; an empty input has an empty answer.
+
+        Inputs of similar length share a batch, which costs least.
+
+        Args:
+            inputs: Texts, pairs of texts or lists of tokens, whatever the task takes.
+            batch_size: Number of inputs in a batch.
+            options: Of the task's `predict`, by their names.
+            report: Called with the number of inputs that were answered since the last call.
+        """
+        options, report = options or {}, report or (lambda count: None)
+        nothing = dict.fromkeys(self.task.answer_columns(self.saved, options))
+        answers = [Answer("", dict(nothing)) for _ in inputs]
+        order = sorted((i for i, given in enumerate(inputs) if not _is_empty(given)), key=lambda i: _size(inputs[i]))
+        report(len(inputs) - len(order))
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            batch = [given.strip("\r\n") if isinstance(given := inputs[i], str) else given for i in indices]
+            for i, answer in zip(indices, self.task.predict(self.saved, batch, options), strict=True):
+                answers[i] = answer
+            report(len(indices))
+        return answers
+
+
+def _is_empty(given: Input) -> bool:
+    parts = [given] if isinstance(given, str) else given
+    return not parts or not all(part.strip() for part in parts)
+
+
+def _size(given: Input) -> int:
+    return len(given) if isinstance(given, str) else sum(map(len, given))
+
+
+def _device(name: str | None) -> torch.device:
+    """Where to compute.
+
+    Raises:
+        InputError: when torch knows no such device, or this machine has none.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise InputError(f"--device {name} cannot be used here: {reason(error)}") from error
+    return device
+
+
+def _task_of(config: PreTrainedConfig, results: dict[str, Any], directory: str) -> type[Task]:
+    """The task whose architecture the model has; of several the one that it was trained for."""
+    architectures = config.architectures if isinstance(config.architectures, list) else []
+    architecture = str((architectures or ["no architecture"])[0])
+    fitting = [task for task in TASKS.values() if architecture.endswith(task.architecture)]
+    if not fitting:
+        raise InputError(f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}")
+    return next((task for task in fitting if task.name == results.get("task")), fitting[0])

@@ -1,0 +1,135 @@
+"""Tables of answers: a row of the input followed by the answer's columns, as .csv, .tsv or .jsonl."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..errors import InputError
+from ..training.data_files import TABLE_FORMATS, Row, columns_of, file_format
+
+
+def check_table_name(option: str, path: str) -> None:
+    """Refuse a file that is no table by its name.
+
+    Raises:
+        InputError: naming the option and the suffixes of tables.
+    """
+    if file_format(path) not in TABLE_FORMATS:
+        raise InputError(f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)} (or .gz)")
+
+
+@contextmanager
+def table_stream(stream: TextIO, path: str) -> Iterator[TextIO]:
+    """Where to write a table: `stream`, which was opened for `path`, or what compresses into it for a path in .gz."""
+    if Path(path).suffix.lower() != ".gz":
+        yield stream
+        return
+    packed: Any = gzip.GzipFile(fileobj=stream.buffer, mode="wb", filename="", mtime=0)
+    with io.TextIOWrapper(packed, encoding="utf-8") as compressed:
+        yield compressed
+
+
+class TableWriter:
+    """Writes rows of the same columns, in .csv and .tsv files below a header.
+
+    Lists and objects are JSON in .csv and .tsv files, and None is an empty field.
+
+    Args:
+        stream: Where to write.
+        kind: `.csv`, `.tsv` or `.jsonl`.
+    """
+
+    def __init__(self, stream: TextIO, kind: str):
+        self.stream, self.kind = stream, kind
+        self._has_header = kind == ".jsonl"
+        self._csv = csv.writer(stream, lineterminator="\n")
+        self._quoting_csv = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
+
+    def write(self, columns: dict[str, Any]) -> None:
+        """Write a row; no field of a .tsv file may have a tab or line break."""
+        if self.kind == ".jsonl":
+            self.stream.write(json.dumps(columns, ensure_ascii=False) + "\n")
+            return
+        if not self._has_header:
+            self._write_cells(list(columns))
+            self._has_header = True
+        self._write_cells([_cell(value) for value in columns.values()])
+
+    def _write_cells(self, cells: list[str]) -> None:
+        if self.kind == ".csv":  # the writer leaves a carriage return bare, which no reader takes for text
+            (self._quoting_csv if any("\r" in cell for cell in cells) else self._csv).writerow(cells)
+        else:
+            self.stream.write("\t".join(cells) + "\n")
+
+
+class AnswerTable:
+    """Writes the rows of a table with their answers in new columns after them.
+
+    A .tsv file has no way to write a tab or a line break. In answers they become spaces; rows with one are refused.
+
+    Args:
+        stream: Where to write.
+        kind: `.csv`, `.tsv` or `.jsonl`.
+        answer_columns: Names of the columns of every answer.
+        prefix: Stands before these names.
+    """
+
+    def __init__(self, stream: TextIO, kind: str, answer_columns: Sequence[str], prefix: str = ""):
+        self.writer = TableWriter(stream, kind)
+        self.kind, self.prefix = kind, prefix
+        self.new = [prefix + name for name in answer_columns]
+        self._first: list[str] | None = None  # columns of the first row
+
+    def check(self, row: Row) -> None:
+        """Refuse a row that cannot be written, before it is answered.
+
+        Raises:
+            InputError: when the row has a column of the answer's name, other columns than the first row, or a tab or
+                line break that a .tsv file cannot hold.
+        """
+        columns = columns_of(row)
+        taken = [name for name in self.new if name in columns]
+        if taken:
+            raise InputError(
+                f"{row['origin']}: the table has a column {taken[0]!r} already; put a prefix before the names of "
+                "the answer's columns, for example --prefix predicted_"
+            )
+        if self.kind == ".jsonl":
+            return
+        self._first = self._first or list(columns)
+        if list(columns) != self._first:
+            raise InputError(
+                f"{row['origin']}: the columns are {', '.join(columns)}, those of the first row "
+                f"{', '.join(self._first)}; write a .jsonl file, where rows may differ"
+            )
+        broken = [name for name, value in columns.items() if self.kind == ".tsv" and _is_broken(_cell(value))]
+        if broken:
+            raise InputError(
+                f"{row['origin']}: column {broken[0]!r} holds a tab or a line break, which a .tsv file cannot; write "
+                "a .csv or .jsonl file"
+            )
+
+    def write(self, row: Row, answer: dict[str, Any]) -> None:
+        """Write a row that was checked, with its answer."""
+        if self.kind == ".tsv":
+            answer = {name: _without_breaks(_cell(value)) for name, value in answer.items()}
+        self.writer.write({**columns_of(row), **{self.prefix + name: value for name, value in answer.items()}})
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_broken(cell: str) -> bool:
+    return any(character in cell for character in "\t\r\n")
+
+
+def _without_breaks(cell: str) -> str:
+    return " ".join(cell.split()) if _is_broken(cell) else cell
