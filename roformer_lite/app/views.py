@@ -164,8 +164,6 @@ VIEWS: dict[str, type[View]] = {
     "mlm": FillView,
     "embed": RankView,
     "rerank": RankView,
-    "sparse": RankView,
-    "colbert": RankView,
 }
 COMPARING = tuple(task for task, view in VIEWS.items() if view is RankView)  # tasks that compare texts with a query
 

@@ -10,7 +10,6 @@ from .metrics import Metrics
 CORRELATIONS = ("spearman", "pearson")
 RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
-SPARSITY = ("active_dims",)
 
 
 class Figures(BaseEvaluator):

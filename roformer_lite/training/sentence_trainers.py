@@ -9,12 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    CrossEncoderTrainer,
-    MultiVectorEncoderTrainer,
-    SentenceTransformerTrainer,
-    SparseEncoderTrainer,
-)
+from sentence_transformers import CrossEncoderTrainer, SentenceTransformerTrainer
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.training_args import BaseTrainingArguments
 from torch.utils.data import RandomSampler
@@ -70,11 +65,3 @@ class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
 
 class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
     """`CrossEncoderTrainer` with the options of `SentenceTrainingArguments`."""
-
-
-class SparseTrainer(SentenceTrainerMixin, SparseEncoderTrainer):
-    """`SparseEncoderTrainer` with the options of `SentenceTrainingArguments`."""
-
-
-class MultiVectorTrainer(SentenceTrainerMixin, MultiVectorEncoderTrainer):
-    """`MultiVectorEncoderTrainer` with the options of `SentenceTrainingArguments`."""

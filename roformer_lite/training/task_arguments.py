@@ -151,7 +151,7 @@ class TagDataArguments(LabelArguments):
 
 @dataclass
 class SentenceDataArguments(TaskArguments):
-    """What embed, rerank, sparse and colbert share. The columns say what is learnt: anchor and positive, with or
+    """What embed and rerank share. The columns say what is learnt: anchor and positive, with or
     without negative; or sentence1, sentence2 and score."""
 
     training_defaults = {"per_device_train_batch_size": 64}
@@ -208,22 +208,6 @@ class RerankDataArguments(SentenceDataArguments):
         check_number("max_length", self.max_length, at_least=_SHORTEST_PAIR)
 
 
-@dataclass
-class SparseDataArguments(SentenceDataArguments):
-    """The same."""
-
-    task = "sparse"
-    summary = "sparse embeddings (SPLADE): weights of tokens for a text, from pairs, triplets or scores"
-
-
-@dataclass
-class ColbertDataArguments(SentenceDataArguments):
-    """The same, without scores."""
-
-    task = "colbert"
-    summary = "late interaction (ColBERT): a vector for each token of a text, from pairs or triplets"
-
-
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
     arguments.task: arguments
     for arguments in (
@@ -234,7 +218,5 @@ TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
         TagDataArguments,
         EmbedDataArguments,
         RerankDataArguments,
-        SparseDataArguments,
-        ColbertDataArguments,
     )
 }

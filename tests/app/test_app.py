@@ -252,19 +252,16 @@ def test_masks(client_of, predicted, directory_of):
         assert [row[2] for row in rows if row[0] == number + 1] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["embed", "sparse", "rerank", "colbert"])
+@pytest.mark.parametrize("kind", ["embed", "rerank"])
 def test_nearest_texts(kind, client_of, predicted):
     table = client_of(kind).predict(TEXTS[0], "\n".join(TEXTS[1:]) + "\n\n", api_name="/answer")
     scores = {text: score for score, text in table["data"]}
     assert list(scores.values()) == sorted(scores.values(), reverse=True) and set(scores) == set(TEXTS[1:])
-    if kind in ("rerank", "colbert"):
+    if kind == "rerank":
         lines = predicted(kind, [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]])
         assert [scores[text] for text in TEXTS[1:]] == list(map(float, lines))
         return
     own, *others = map(json.loads, predicted(kind, TEXTS))
-    if kind == "sparse":
-        names = {name for vector in (own, *others) for name in vector}
-        own, *others = ([vector.get(name, 0) for name in names] for vector in (own, *others))
     expected = torch.cosine_similarity(torch.tensor([own]), torch.tensor(others))
     assert [scores[text] for text in TEXTS[1:]] == pytest.approx(expected.tolist(), abs=1e-4)
 

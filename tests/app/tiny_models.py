@@ -7,8 +7,6 @@ from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
-from roformer_lite.training.sentence_models import open_sentence_model
-from roformer_lite.training.tasks import ColbertTask
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -36,9 +34,7 @@ MODELS = {
     "causal": (rl.RoFormerLiteForCausalLM, {"is_decoder": True}, "causal", {}),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}, "mlm", {}),
     "embed": (rl.RoFormerLiteModel, {}, "embed", {}),
-    "sparse": (rl.RoFormerLiteForMaskedLM, {}, "sparse", {}),
     "rerank": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 1}, "rerank", {"pairs": True}),
-    "colbert": (rl.RoFormerLiteModel, {}, "colbert", {"pairs": True}),
 }
 
 
@@ -55,7 +51,5 @@ def save_model(kind: str, directory: Path) -> Path:
         config = RoFormerLiteSeq2SeqConfig(encoder=stacks.encoder, decoder=stacks.decoder, max_length=12)
     build(model_class, config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    if kind == "colbert":  # whose projection the library makes at random, when it opens a model without one
-        open_sentence_model(ColbertTask.model_class(), directory).save_pretrained(str(directory))
     (directory / "results.json").write_text(json.dumps({"task": task, "settings": settings}))
     return directory

@@ -1,4 +1,4 @@
-"""What the tasks embed, rerank, sparse and colbert share: models of sentence-transformers around a stack of this
+"""What the tasks embed and rerank share: models of sentence-transformers around a stack of this
 package, with that library's trainers, losses and evaluators."""
 
 from __future__ import annotations
