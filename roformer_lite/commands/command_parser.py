@@ -55,6 +55,8 @@ class CommandParser(HfArgumentParser):
         for action in self._actions:
             if action.type is string_to_bool:
                 action.nargs, action.const = "?", True  # a flag, also where the default is neither yes nor no
+            if action.option_strings[:1] == [f"--no_{action.dest}"]:
+                action.help, action.default = f"The same as --{action.dest} false.", None
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
 

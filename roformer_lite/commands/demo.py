@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import check_number
 from ..output_place import check_place
-from ..training.shown_command import shown_command
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
 from .predictor import Predictor
-from .train import parse_options
+from .train import parse_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +23,8 @@ TRAIN_SIZE, VALIDATION_SIZE, TEST_SIZE = 60_000, 500, 2_000
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 --max_target_length 16 "
     "--max_tokens_per_batch 1200 --max_steps 1200 --learning_rate 1e-3 --ema_decay 0.99 "
-    "--per_device_eval_batch_size 250 --eval_strategy steps --eval_steps 400 --save_strategy steps --save_steps 400 "
-    "--language en zh --license apache-2.0"
+    "--per_device_eval_batch_size 250 --language en zh --license apache-2.0 "
+    "--training_arguments eval_strategy=steps eval_steps=400 save_strategy=steps save_steps=400"
 ).split()
 
 
@@ -68,9 +67,7 @@ def main(argv: list[str]) -> None:
             path = Path(folder) / f"{split}.tsv"
             write_tsv(examples, path)
             files += [f"--{split}_file", str(path)]
-        options = parse_options("seq2seq", [*files, *RECIPE, *_training_options(arguments)])
-        options.command = shown_command("demo", argv)
-        train(options)
+        train(parse_run("seq2seq", [*files, *RECIPE, *_training_options(arguments)]))
     show(Path(arguments.output_dir), test, Console())
 
 

@@ -24,14 +24,13 @@ from .tasks.answers import Outcome, SavedModel
 from .tasks.base import Task
 from .tasks.sentence import SentenceTask
 from .train import encode
-from .trainer_arguments import RoFormerLiteTrainingArguments
 
 _SHOWN_AFTER = 3  # seconds
 
 
 @dataclass
 class SavedEvaluation:
-    """The figures of a saved model, and what it answered, in the order of the data."""
+    """The metrics of a saved model, and what it answered, in the order of the data."""
 
     metrics: Metrics
     outcomes: list[Outcome]
@@ -45,10 +44,10 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
     Args:
         task: With its options; what depends on the model is found here.
         saved: The model, on the device that it shall compute on.
-        arguments: Fields of the training arguments that the figures depend on, such as the seed and the batch size.
+        arguments: Fields of the training arguments that the metrics depend on, such as the seed and the batch size.
 
     Raises:
-        InputError: about the data, about options that do not fit the model, and when a figure is not a number.
+        InputError: about the data, about options that do not fit the model, and when a metric is not a number.
     """
     disable_progress_bars()  # of preparing the data; the evaluation itself has one
     task.inspect_model(saved.model.config, saved.settings)
@@ -78,12 +77,18 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
     arguments_class, trainer_class = task.training_classes()
     with _only(saved.model.device):
         try:
-            args: RoFormerLiteTrainingArguments = arguments_class(
-                **arguments, eval_strategy="no", disable_tqdm=True, use_cpu=saved.model.device.type == "cpu"
+            # One device, even where the process sees several: the one that was asked for.
+            kind = type(arguments_class.__name__, (arguments_class,), {"n_gpu": 1})
+            args = kind(
+                **arguments,
+                eval_strategy="no",
+                disable_tqdm=True,
+                use_cpu=saved.model.device.type == "cpu",
+                report_to="none",
+                dataloader_pin_memory=torch.cuda.is_available(),
             )
         except ValueError as error:  # the model was trained in bfloat16, which this device does not have
             raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
-        args.takes_one_device = True  # the one that was asked for
     return trainer_class(
         model=saved.model,
         args=args,

@@ -10,7 +10,7 @@ from .tasks.base import Task
 def measure(
     trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Metrics, EvalPrediction]:
-    """The figures of a split, and the predictions that they are of.
+    """The metrics of a split, and the predictions that they are of.
 
     Args:
         trainer: Has the model, the batch size and the seed, which determines the masks of masked language models.

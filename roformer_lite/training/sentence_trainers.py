@@ -15,7 +15,6 @@ from sentence_transformers.base.training_args import BaseTrainingArguments
 from torch.utils.data import RandomSampler
 
 from .trainer import RoFormerLiteTrainerMixin
-from .trainer_arguments import RoFormerLiteTrainingArguments
 
 
 class ShuffledBatches(DefaultBatchSampler):
@@ -33,9 +32,8 @@ class ShuffledBatches(DefaultBatchSampler):
 
 
 @dataclass
-class SentenceTrainingArguments(RoFormerLiteTrainingArguments, BaseTrainingArguments):
-    """The package's training arguments for the trainers of sentence-transformers, whose own fields are no options: the
-    task determines them."""
+class SentenceTrainingArguments(BaseTrainingArguments):
+    """Those of sentence-transformers, whose own fields are no options: the task determines them."""
 
     prompts: None = field(default=None, init=False)
     batch_sampler: Any = field(default=ShuffledBatches, init=False)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -123,26 +122,6 @@ def test_shards_equal_the_whole(way, name, two, out):
     with torch.no_grad():
         after, wanted = (m.eval()(**batch_of(kind)).logits for m in (loaded, model))
     torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
-
-
-def test_damaged_checkpoints_are_refused_by_every_process(tmp_path):
-    """Each file of a checkpoint of two processes missing, cut and empty: data-parallel by the command, then in the
-    shards of FSDP2."""
-    (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(40)), "utf-8")
-    run_in_two("damaged_resume_worker.py", tmp_path)  # trains
-    shutil.rmtree(tmp_path / "model")  # as if it had been killed before the model was saved
-    shutil.rmtree(tmp_path / "model.training" / "checkpoint-2")
-    run_in_two("damaged_resume_worker.py", tmp_path)
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told.pop("fsdp, whole") == ["right", "right"]
-    assert len(told) == 3 * (5 + 9)
-    for what, sentences in told.items():
-        way, name, damage = what.split()
-        state = "missing" if damage == "missing" else "damaged"
-        for sentence in sentences:
-            assert f"{name} is {state}" in sentence and "Put the file back" in sentence, (what, sentence)
-            assert way == "fsdp" or sentence.startswith("2 roformer-lite train: error: "), sentence
-    assert not (tmp_path / "model").exists()
 
 
 def commands_of(page: Path) -> list[str]:

@@ -31,7 +31,8 @@ WORDS = [topic.split() for topic in TOPICS]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_length 24 "
-    "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 --logging_steps 1"
+    "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 "
+    "--training_arguments logging_steps=1"
 ).split()
 TEXTS = ["boat and sail", "moon"]
 PAIR = "boat\tsail wave"
@@ -228,7 +229,16 @@ def test_the_modules_of_a_given_model_are_kept(trained):
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained
-    more = ["--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "steps", "--eval_steps", "3"]
+    more = [
+        "--training_arguments",
+        "save_strategy=steps",
+        "--training_arguments",
+        "save_steps=3",
+        "--training_arguments",
+        "eval_strategy=steps",
+        "--training_arguments",
+        "eval_steps=3",
+    ]
     data = "scores.csv" if task == "embed" else "pairs.csv"
     train(folder, task, data, f"{task}-whole", more)
 
@@ -256,8 +266,8 @@ MISTAKES = {
     "a figure of other data": (
         "embed",
         "anchor,positive\n" + "a b,c d\n" * 9,
-        ["--validation_fraction", "0.25", "--metric_for_best_model", "spearman"],
-        "--metric_for_best_model spearman is not measured on these validation data; choose mrr@10",
+        ["--validation_fraction", "0.25", "--training_arguments", "metric_for_best_model=spearman"],
+        "--training_arguments metric_for_best_model=spearman is not measured on these validation data; choose mrr@10",
     ),
     "too wide": ("embed", "anchor,positive\n" + "a b,c d\n" * 9, ["--matryoshka", "99"], "vectors have 16 numbers"),
 }

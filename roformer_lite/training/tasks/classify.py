@@ -63,10 +63,10 @@ class ClassifyTask(LabelTask):
         self.problem_type = args.problem_type or (MULTI if args.label_separator else None)
 
     def select_columns(self, row: Row) -> Row:
-        raw = {"text": text_of(row, self.args.text_column), "origin": row["origin"]}
+        raw = {"text": text_of(row, self.args.text_column, "text_column"), "origin": row["origin"]}
         if self.args.text_pair_column:
-            raw["text_pair"] = text_of(row, self.args.text_pair_column)
-        label = value_of(row, self.args.label_column)
+            raw["text_pair"] = text_of(row, self.args.text_pair_column, "text_pair_column")
+        label = value_of(row, self.args.label_column, "label_column")
         if self.problem_type is None:
             self.problem_type = MULTI if isinstance(label, list) else SINGLE
         if self.problem_type == REGRESSION:
@@ -148,7 +148,7 @@ class ClassifyTask(LabelTask):
         }[self.problem_type]
         return measure(*self._predicted_and_true(logits, labels))
 
-    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+    def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         if self.problem_type == REGRESSION:
             return {}
         pair = self._predicted_and_true(*self._logits_and_labels(prediction, rows))
@@ -264,8 +264,8 @@ class ClassifyTask(LabelTask):
 
     @classmethod
     def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
-        text = text_of(row, text_column)
-        return text if text_pair_column is None else [text, text_of(row, text_pair_column)]
+        text = text_of(row, text_column, "text_column")
+        return text if text_pair_column is None else [text, text_of(row, text_pair_column, "text_pair_column")]
 
     @classmethod
     def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:

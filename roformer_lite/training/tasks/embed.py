@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
     from ..baselines.similarity import ScoredPairs
-    from ..options import TrainOptions
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
+    from ..run import Run
 
 _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # the library's names, our classifier_pooling
 
@@ -46,7 +45,7 @@ class EmbedTask(SentenceTask):
     kinds = (*SentenceTask.kinds, "texts")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from ..sentence_trainers import EmbeddingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, EmbeddingTrainer
@@ -133,14 +132,14 @@ class EmbedTask(SentenceTask):
 
     # training
 
-    def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
+    def trainer_parts(self, run: Run, args: TrainingArguments, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
         from ..model_and_tokenizer import begins_with_teachers_tokens
 
-        if begins_with_teachers_tokens(options):
+        if begins_with_teachers_tokens(run, self):
             from ..teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.teacher)
-        parts = super().trainer_parts(options, model, *data)
+        parts = super().trainer_parts(run, args, model, *data)
         for module in self.sentence_model:
             pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
             if pooling is not None and self.has_own_class:

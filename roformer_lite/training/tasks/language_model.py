@@ -12,7 +12,6 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    DataCollatorForLanguageModeling,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -20,21 +19,20 @@ from transformers import (
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ...errors import InputError
+from ..blocks import BlockCollator, blocks, document_tokens, packed
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
 from .base import Task, quoted
-from .blocks import BlockCutter, document_tokens, token_ids
-from .masking import MaskingCollator
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetDict, IterableDataset
     from transformers import EvalPrediction
 
     from ..baselines import Baselines
-    from ..corpus.corpus import Corpus
 
+_SHUFFLED = 10_000  # blocks of a stream
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
 
@@ -57,7 +55,8 @@ class LanguageModelTask(Task):
                     yield {**row, "text": row["text"] + "\n", "document": str(path)}
 
     def select_columns(self, row: Row) -> Row:
-        return {"text": text_of(row, self.args.text_column), "document": row["origin"], "origin": row["origin"]}
+        text = text_of(row, self.args.text_column, "text_column")
+        return {"text": text, "document": row["origin"], "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
         return not row["text"].strip() and row["document"] == row["origin"]  # a blank line within a document is text
@@ -67,34 +66,41 @@ class LanguageModelTask(Task):
 
     @property
     def max_length(self) -> int:
-        return self.args.block_size
+        return self.args.longest_block
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset | Corpus:
-        from datasets import Dataset
+    def prediction_settings(self) -> dict[str, Any]:
+        return {**super().prediction_settings(), "block_size": self.args.longest_block}
 
-        from ..corpus.corpus import Corpus
-        from ..corpus.shards import StoredBlocks
+    def encode(
+        self, rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, training: bool
+    ) -> Dataset | IterableDataset:
+        """The blocks of the rows, packed for training if that is asked for. Prepared data are blocks already."""
+        from datasets import Dataset, IterableDataset
 
-        options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
-        special = set(tokenizer.all_special_ids)
-        if all(
-            special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
-        ):  # reads on to the first word
-            raise InputError(
-                f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
+        options = {"tokenizer": tokenizer, "block_size": self.args.longest_block, "is_causal": self.is_causal}
+        if isinstance(rows, IterableDataset):
+            encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
+            encoded = encoded.shuffle(seed=0, buffer_size=_SHUFFLED)
+        elif "input_ids" in rows.column_names:
+            encoded = rows
+        else:
+            special = set(tokenizer.all_special_ids)
+            if all(
+                special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
+            ):  # reads to the first word
+                raise InputError(
+                    f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
+                )
+            encoded = Dataset.from_generator(
+                blocks,
+                gen_kwargs={"rows": rows, **options},
+                cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+                fingerprint=f"{rows._fingerprint}-blocks",  # of its own it would hash the tokenizer
             )
-        encoded = Dataset.from_generator(
-            blocks,
-            gen_kwargs={"rows": rows, **options},
-            cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
-            fingerprint=f"{rows._fingerprint}-blocks",
-        )
-        if not (training and self.args.packing):
-            return encoded
-        return Corpus([StoredBlocks(encoded)], rows._fingerprint, self.args.block_size, packing=self.args.packing)
+        return packed(encoded, self.args.packing) if training and self.args.packing else encoded
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForLanguageModeling:
-        return DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(tokenizer, mlm=False)
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return perplexity_metrics(prediction.predictions)
@@ -104,8 +110,8 @@ class LanguageModelTask(Task):
     ) -> list[Outcome]:
         """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
         found = []
-        blocks = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
-        for number, (ids, (loss, tokens, right), labels) in enumerate(blocks, 1):
+        measured = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
+        for number, (ids, (loss, tokens, right), labels) in enumerate(measured, 1):
             text = tokenizer.decode(ids, skip_special_tokens=True).strip()
             mean = float(loss) / max(int(tokens), 1)
             figures = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
@@ -118,17 +124,6 @@ class LanguageModelTask(Task):
         return {}
 
 
-def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
-    """The blocks of documents as examples; see `BlockCutter`."""
-
-    def pieces() -> Iterator[tuple[str, np.ndarray]]:
-        for batch in rows.iter(batch_size=1000):
-            yield from zip(batch["document"], token_ids(batch["text"], tokenizer), strict=True)
-
-    for ids in BlockCutter.of(tokenizer, block_size, is_causal).blocks(pieces()):
-        yield {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
-
-
 class MaskedLMTask(LanguageModelTask):
     """Filling in masked tokens."""
 
@@ -139,16 +134,16 @@ class MaskedLMTask(LanguageModelTask):
     arguments = MaskedLMDataArguments
     is_causal = False
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> MaskingCollator:
-        return MaskingCollator(tokenizer, mlm_probability=self.args.mlm_probability)
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(tokenizer, mlm_probability=self.args.mlm_probability)
 
     main_metric = "perplexity"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..baselines.language_model import neighbour_baselines
 
-        blocks = {split: encoded[split]["input_ids"] for split in encoded}
-        return neighbour_baselines(blocks.pop("train"), blocks)
+        ids = {split: encoded[split]["input_ids"] for split in encoded}
+        return neighbour_baselines(ids.pop("train"), ids)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
 
     from ..baselines.similarity import TfidfCosine
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
 
 
 class RerankTask(PairTask):
@@ -36,7 +35,7 @@ class RerankTask(PairTask):
     metric_names = ("spearman", "pearson", "mrr@10", "ndcg@10", "map")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from ..sentence_trainers import RerankingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, RerankingTrainer

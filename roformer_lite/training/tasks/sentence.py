@@ -28,21 +28,12 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
-    from transformers import EvalPrediction, Trainer, TrainerCallback
+    from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
     from ..baselines import Baselines
     from ..baselines.similarity import ScoredPairs, TfidfCosine
-    from ..options import TrainOptions
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
-
-# Options whose meaning lies in batches of token ids, which the trainers of sentence-transformers make by themselves.
-_REFUSED = {
-    "max_tokens_per_batch": None,
-    "word_dropout": 0.0,
-    "label_smoothing_factor": 0.0,
-    "train_sampling_strategy": "random",
-}
+    from ..run import Run
 
 
 class SentenceTask(Task):
@@ -51,7 +42,7 @@ class SentenceTask(Task):
     library = "sentence-transformers"
     package = '"hf_roformer_lite[embed]"'
     arguments: ClassVar[type[SentenceDataArguments]]
-    makes_modules = True
+    tries_bfloat16 = False  # the library makes its own batches
     engines = ("torch",)
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     measured_kind = ""  # of the validation and test data
@@ -62,15 +53,11 @@ class SentenceTask(Task):
         self.sentence_model: BaseModel | None = None
         self.evaluators: dict[str, BaseEvaluator] = {}
 
-    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
-        super().check_options(training)
-        for name, default in _REFUSED.items():
-            value = getattr(training, name)
-            if getattr(value, "value", value) != default:
-                raise InputError(
-                    f"--{name} {value} is not for {self.name}: the trainer of sentence-transformers makes its own "
-                    "batches; leave it out"
-                )
+    def check_options(self, args: TrainingArguments) -> None:
+        if args.label_smoothing_factor:
+            raise InputError(
+                f"label_smoothing_factor is not for {self.name}, whose losses have no labels; leave it out"
+            )
 
     # reading
 
@@ -113,16 +100,16 @@ class SentenceTask(Task):
         """The class of sentence-transformers that opens the finished model."""
 
     def make_sentence_model(
-        self, options: TrainOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> BaseModel:
         """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
         class, with the library's own choice otherwise."""
         return make_sentence_model(
             self.model_class(),
-            model.to(options.training.device),
+            model.to(args.device),
             tokenizer,
             self.args.max_length,
-            modules_of=options.model.model_name_or_path,
+            modules_of=run.model.model_name_or_path,
         )
 
     # training
@@ -153,49 +140,46 @@ class SentenceTask(Task):
 
     def trainer_parts(
         self,
-        options: TrainOptions,
+        run: Run,
+        args: TrainingArguments,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         rows: DatasetDict,
         encoded: DatasetDict,
     ) -> dict[str, Any]:
-        self.sentence_model = self.make_sentence_model(options, model, tokenizer)
-        batch_size = options.training.per_device_eval_batch_size
+        self.sentence_model = self.make_sentence_model(run, args, model, tokenizer)
+        batch_size = args.per_device_eval_batch_size
         self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
         self.prepare_targets(encoded)
         if self.kind in ("pairs", "triplets"):
             from sentence_transformers.base.sampler import BatchSamplers
 
-            options.training.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+            args.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
         loss = self.loss(self.sentence_model)
-        self.check_metric(options.training)
+        self.check_metric(run)
         return {
             "model": self.sentence_model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation") if self.measured_kind == self.kind else None,
             "evaluator": self.evaluators.get("validation"),
             "loss": loss,
-            "callbacks": self.callbacks(loss),
         }
 
-    def check_metric(self, training: RoFormerLiteTrainingArguments) -> None:
-        """Refuse a `--metric_for_best_model` that these validation data do not give."""
-        best = training.metric_for_best_model
+    def check_metric(self, run: Run) -> None:
+        """Refuse a `metric_for_best_model` that these validation data do not give."""
+        best = run.training.stock.get("metric_for_best_model")
         if "validation" not in self.evaluators or best is None:
             return
         measured = [*self.evaluators["validation"].figures, *(["loss"] if self.measured_kind == self.kind else [])]
         if best.removeprefix("eval_") not in measured:
             raise InputError(
-                f"--metric_for_best_model {best} is not measured on these validation data; choose {one_of(measured)}"
+                f"--training_arguments metric_for_best_model={best} is not measured on these validation data; choose "
+                f"{one_of(measured)}"
             )
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring what is learnt from into the form that the model needs."""
         return None
-
-    def callbacks(self, loss: torch.nn.Module) -> list[TrainerCallback]:
-        """Those of the library that the loss needs."""
-        return []
 
     @abstractmethod
     def loss(self, model: BaseModel) -> torch.nn.Module:

@@ -25,10 +25,9 @@ from .base import Task, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
+    from transformers import EvalPrediction, GenerationConfig, Trainer, TrainingArguments
 
     from ..baselines import Baselines
-    from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
 
 
 class Seq2SeqTask(Task):
@@ -44,14 +43,14 @@ class Seq2SeqTask(Task):
     metric_names = ("bleu", "chrf", "exact_match")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from transformers import Seq2SeqTrainingArguments
+
         from ..trainer import RoFormerLiteSeq2SeqTrainer
-        from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
 
-        return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
-    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
-        super().check_options(training)
+    def check_options(self, args: TrainingArguments) -> None:
         try:
             translation_metrics(["a"], ["a"], self.args.bleu_tokenizer)
         except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
@@ -72,7 +71,8 @@ class Seq2SeqTask(Task):
                 yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
 
     def select_columns(self, row: Row) -> Row:
-        source, target = text_of(row, self.args.source_column), text_of(row, self.args.target_column)
+        source = text_of(row, self.args.source_column, "source_column")
+        target = text_of(row, self.args.target_column, "target_column")
         return {"source": source, "target": target, "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
@@ -87,10 +87,11 @@ class Seq2SeqTask(Task):
     def max_length(self) -> int:
         return self.args.max_source_length
 
-    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteSeq2SeqTrainingArguments) -> None:
+    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
         longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
         model.generation_config.max_length = longest
         model.generation_config.num_beams = args.generation_num_beams or 1
+        return super().prepare_generation(model, args)
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
@@ -107,7 +108,7 @@ class Seq2SeqTask(Task):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
         return DataCollatorForSeq2Seq(tokenizer, model=model)  # the model makes decoder_input_ids, for label smoothing
 
-    def measures_loss_only(self, args: RoFormerLiteSeq2SeqTrainingArguments) -> bool:
+    def measures_loss_only(self, args: TrainingArguments) -> bool:
         return not args.predict_with_generate
 
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:

@@ -71,7 +71,7 @@ class TagTask(LabelTask):
 
     def select_columns(self, row: Row) -> Row:
         names = {"tokens": self.args.token_column or "tokens", "tags": self.args.tag_column or "tags"}
-        raw = {role: value_of(row, column) for role, column in names.items()}
+        raw = {role: value_of(row, column, f"{role[:-1]}_column") for role, column in names.items()}
         for role, value in raw.items():
             is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
             self.require(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
@@ -136,7 +136,7 @@ class TagTask(LabelTask):
     def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
         return tagging_metrics(*self._tags(prediction, len(rows)), self.has_entities)
 
-    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+    def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         predicted, true = self._tags(prediction, len(rows))
         if self.has_entities:
             return figures_by_entity(predicted, true)
@@ -231,7 +231,7 @@ class TagTask(LabelTask):
 
     @classmethod
     def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
-        tokens = value_of(row, text_column)
+        tokens = value_of(row, text_column, "text_column")
         are_tokens = isinstance(tokens, list) and all(isinstance(token, str) and token.strip() for token in tokens)
         return tokens if are_tokens else text_of(row, text_column)
 
