@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import check_number
 from ..output_place import check_place
+from ..training.run import shown_command
 from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
 from .predictor import Predictor
@@ -67,7 +68,9 @@ def main(argv: list[str]) -> None:
             path = Path(folder) / f"{split}.tsv"
             write_tsv(examples, path)
             files += [f"--{split}_file", str(path)]
-        train(parse_run("seq2seq", [*files, *RECIPE, *_training_options(arguments)]))
+        run = parse_run("seq2seq", [*files, *RECIPE, *_training_options(arguments)])
+        run.shown = shown_command(["roformer-lite", "demo", *argv])
+        train(run)
     show(Path(arguments.output_dir), test, Console())
 
 

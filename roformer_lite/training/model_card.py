@@ -17,7 +17,7 @@ from .run import Run
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-_MOST_LABELS = 30  # of which the card shows the figures of every one
+_MOST_LABELS = 30  # of which the card shows the metrics of every one
 _BEST_AND_WORST = 10
 
 # The Hub's names of our metrics, where it has one.
@@ -38,7 +38,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     this machine.
 
     Args:
-        results: The contents of `results.json`, where every figure of the card comes from.
+        results: The contents of `results.json`, where every metric of the card comes from.
         finished: The training.
         folder: Where the model is being saved.
     """
@@ -152,17 +152,17 @@ def _dataset_title(options: Run) -> str:
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The figures by label of the test data, or without them the validation data, or None; with many labels those of
+    """The metrics by label of the test data, or without them the validation data, or None; with many labels those of
     the best and the worst."""
     if not by_label:
         return None
     split = "test" if "test" in by_label else next(iter(by_label))
-    figures, parts = by_label[split], {}
-    if len(figures) <= _MOST_LABELS:
-        parts[""] = list(figures)
+    metrics, parts = by_label[split], {}
+    if len(metrics) <= _MOST_LABELS:
+        parts[""] = list(metrics)
     else:
-        occurring = [label for label in figures if figures[label]["support"]]
-        best_first = sorted(occurring, key=lambda label: -figures[label]["f1"])
-        parts[f"The {_BEST_AND_WORST} best of {len(figures)} by F1:"] = best_first[:_BEST_AND_WORST]
+        occurring = [label for label in metrics if metrics[label]["support"]]
+        best_first = sorted(occurring, key=lambda label: -metrics[label]["f1"])
+        parts[f"The {_BEST_AND_WORST} best of {len(metrics)} by F1:"] = best_first[:_BEST_AND_WORST]
         parts[f"The {_BEST_AND_WORST} worst:"] = best_first[-_BEST_AND_WORST:]
-    return {"split": split, "figures": figures, "parts": parts}
+    return {"split": split, "metrics": metrics, "parts": parts}

@@ -39,8 +39,8 @@ class DataArguments:
     _argument_group_name: ClassVar[str] = "data"
 
     train_file: list[str] | None = option(
-        "Training data: .tsv, .csv or .jsonl, also .gz (for seq2seq, mlm, causal and embed also .txt); several are "
-        "read one after another."
+        "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for seq2seq, "
+        "mlm, causal and embed, and tag reads a token and its tag on each line."
     )
     validation_file: list[str] | None = option("Validation data, measured during training and at the end.")
     test_file: list[str] | None = option("Test data, measured only at the end.")

@@ -46,7 +46,7 @@ def prepare(task: LanguageModelTask, asked: TokenizerArguments, output_dir: Path
         else:
             tokenizer = train_tokenizer(task.texts(rows["train"]), asked)
         set_up_tokenizer(tokenizer, task).save_pretrained(folder / TOKENIZER_FOLDER)
-        encoded = task.encode(rows["train"], tokenizer, training=False)
+        encoded = task.encode(rows["train"], training=False)
         encoded.select_columns(["input_ids"]).save_to_disk(folder / "train")
         held_out = [split for split in rows if split != "train"]
         for split in held_out:

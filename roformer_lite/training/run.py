@@ -49,6 +49,7 @@ class Run:
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
+    shown: str = ""  # the command as a card shows it, where another one made this run
 
     def __post_init__(self):
         self.data.check_beside(self.model, self.training)
@@ -86,7 +87,9 @@ class Run:
         (folder / RUN_FILE).write_text(head + text, "utf-8")
 
     def command(self) -> str:
-        """The command line of this run as a public card may show it: of absolute paths the last part alone."""
+        """The command line of this run as a public card may show it."""
+        if self.shown:
+            return self.shown
         words = ["roformer-lite", "train", self.task]
         for section in list(self.content().values())[1:]:
             for name, value in section.items():
@@ -95,8 +98,8 @@ class Run:
                 values = (
                     value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
                 )
-                words += [f"--{name}", *(_without_directory(str(part)) for part in values)]
-        return shlex.join(words)
+                words += [f"--{name}", *map(str, values)]
+        return shown_command(words)
 
     # compared
 
@@ -205,10 +208,15 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 
 
-def _without_directory(argument: str) -> str:
-    path = Path(argument)
-    is_path = path.is_absolute() or argument.startswith("~")
-    return path.name if is_path and path.name.strip() else argument
+def shown_command(words: Sequence[str]) -> str:
+    """A command line as a public card may show it: of absolute paths the last part alone."""
+
+    def without_directory(word: str) -> str:
+        path = Path(word)
+        is_path = path.is_absolute() or word.startswith("~")
+        return path.name if is_path and path.name.strip() else word
+
+    return shlex.join(map(without_directory, words))
 
 
 def _trained_from_scratch(name: str) -> bool:

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, disable_progress_bars
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerState, set_seed
+from transformers import Trainer, TrainerState, set_seed
 
 from ..errors import InputError
 from ..output_directory import is_disk_full
 from .baselines import Baselines
 from .bfloat16 import is_faster_in_bfloat16
-from .divergence import check_metrics
+from .evaluation import encode, evaluate
 from .finished_model import create_repository, publish, save_finished_model
-from .measuring import measure
 from .model_and_tokenizer import make_model, make_tokenizer
-from .results import Evaluation, FinishedTraining
+from .results import FinishedTraining
 from .run import Run
 from .seeds import Siblings, train_seeds
 from .shards import in_shards
@@ -77,13 +76,13 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
         if run.training.shard_weights:
             model = in_shards(model, args.world_size)
-        encoded = encode(task, rows, tokenizer)
+        encoded = encode(task, rows)
         baselines = siblings.baselines() if siblings else None
         if baselines is None:
-            baselines = measure_baselines(run, task, args, rows, encoded, tokenizer)
+            baselines = measure_baselines(run, task, args, rows, encoded)
         generation_config = task.prepare_generation(model, args)
         choose_epochs_and_metric(run, task, args, encoded)
-        trainer = make_trainer(run, task, args, model, tokenizer, rows, encoded, checkpoint, started)
+        trainer = make_trainer(run, task, args, model, rows, encoded, checkpoint, started)
         choose_bfloat16(run, task, trainer, directory)
         if checkpoint is None:
             task.prepare_head(trainer, encoded["train"])
@@ -95,9 +94,9 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
             model = trainer.gather_weights()
         trainer.compute_metrics = None
         vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
-        parts = task.complete_model(run, trainer, encoded, tokenizer)
+        parts = task.complete_model(run, trainer, encoded)
         evaluations = [
-            evaluate(trainer, task, split, rows[split], encoded[split], tokenizer)
+            evaluate(trainer, task, split, rows[split], encoded[split])
             for split in ("validation", "test")
             if split in rows
         ]
@@ -182,32 +181,14 @@ def _stream_hash(run: Run) -> str:
     )
 
 
-def encode(task: Task, rows: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:
-    """Model inputs of every split.
-
-    Validation and test are sorted, longest example first, in `rows` too: generating a batch takes as long as its
-    longest example.
-    """
-    encoded = DatasetDict()
-    for split, dataset in rows.items():
-        encoded[split] = task.encode(dataset, tokenizer, training=split == "train")
-        if split != "train" and len(encoded[split]) == len(dataset):
-            lengths = task.lengths(encoded[split])
-            order = sorted(range(len(dataset)), key=lambda i, lengths=lengths: -lengths[i])
-            encoded[split], rows[split] = encoded[split].select(order), dataset.select(order)
-    return encoded
-
-
-def measure_baselines(
-    run: Run, task: Task, args: Any, rows: DatasetDict, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-) -> Baselines:
+def measure_baselines(run: Run, task: Task, args: Any, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
     """Metrics of baselines in the main process, printed before the training begins. Of a stream and of prepared data
     they learn a sample."""
     if not (run.training.baselines and args.should_save) or len(rows) < 2:
         return {}
     if "text" not in (rows["train"].column_names or ()) and task.name in ("mlm", "causal"):
         blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
-        texts = tokenizer.batch_decode(blocks, skip_special_tokens=True)
+        texts = task.tokenizer.batch_decode(blocks, skip_special_tokens=True)
         sample = Dataset.from_dict({"input_ids": blocks, "text": texts})
         rows, encoded = DatasetDict({**rows, "train": sample}), DatasetDict({**encoded, "train": sample})
     metrics = task.baselines(rows, encoded)
@@ -233,7 +214,6 @@ def make_trainer(
     task: Task,
     args: Any,
     model: Any,
-    tokenizer: PreTrainedTokenizerBase,
     rows: DatasetDict,
     encoded: DatasetDict,
     checkpoint: str | None,
@@ -243,8 +223,8 @@ def make_trainer(
     has_lengths = run.training.max_tokens_per_batch and isinstance(encoded["train"], Dataset)
     return task.training_classes()[1](
         args=args,
-        processing_class=tokenizer,
-        **task.trainer_parts(run, args, model, tokenizer, rows, encoded),
+        processing_class=task.tokenizer,
+        **task.trainer_parts(run, args, model, rows, encoded),
         options=run.training,
         lengths=task.lengths(encoded["train"]) if has_lengths else (),
         resume_from=checkpoint,
@@ -269,19 +249,6 @@ def choose_bfloat16(run: Run, task: Task, trainer: Trainer, directory: TrainingD
         trainer.accelerator.native_amp = True  # autocast on a CPU is of bfloat16
     if args.should_save:
         directory.note(bf16=args.bf16)
-
-
-def evaluate(
-    trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-) -> Evaluation:
-    """The final metrics of a split, and the time they took."""
-    started = time.monotonic()
-    if trainer.is_world_process_zero():
-        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
-    metrics, prediction = measure(trainer, task, split, rows, encoded, tokenizer)
-    check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
-    by_label = task.metrics_by_label(prediction, rows)
-    return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
 
 
 def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:

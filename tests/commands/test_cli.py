@@ -258,7 +258,7 @@ def test_tuning_on_from_a_saved_model(documents, tmp_path, seq2seq_model):
         ("source\ttarget\na\tb\n", ["--config", "vocab_size=3"], "use --vocab_size"),
         ("source\ttarget\na\tb\n", ["--vocab_size", "30"], "the tokenizer cannot be trained"),
         ("source\ttarget\na\tb\n", ["--max_tokens_per_batch", "2"], "--max_tokens_per_batch: max_tokens=2 is below"),
-        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be above 0 and below 1"),
+        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be at least 0 and below 1"),
         ("source\ttarget\na\tb\n", ["--dataset_name", "x"], "either --train_file or --dataset_name"),
         ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "--tokenizer ./nowhere: there is no such directory"),
     ],
@@ -327,14 +327,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
     """The whole way of the demo, on a small part of its data and a few steps; its figure is not of interest here."""
     for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
         monkeypatch.setattr(demo, name, size)
-    short = [
-        "--max_steps",
-        "12",
-        "--training_arguments",
-        "eval_steps=6",
-        "--training_arguments",
-        "save_steps=6",
-    ]  # the last of an option's values counts
+    short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()  # the last value of each counts
     monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
     run("demo", "--output_dir", tmp_path / "demo")
     printed = capsys.readouterr().out

@@ -89,20 +89,10 @@ def test_two_processes_train_as_one_that_accumulates(optim, tolerance, data, tmp
     """The batches of a step are the same, shared by two processes or one after the other in one (but at the end of an
     epoch whose number of batches is odd: two processes then repeat one). Muon computes with bfloat16, and magnifies
     rounding, though less than Adam."""
-    schedule = "--max_tokens_per_batch 300 --keep_checkpoints true --training_arguments save_strategy=steps".split()
+    schedule = "--max_tokens_per_batch 300 --keep_checkpoints --max_steps 10 --time_limit_minutes 60".split()
     end_of_config = OPTIONS.index("--vocab_size")
     options = [*OPTIONS[:end_of_config], "hidden_dropout=0.0", *OPTIONS[end_of_config:]]  # each process drops its own
-    command = [
-        *data,
-        *options,
-        *schedule,
-        "--max_steps",
-        "10",
-        "--training_arguments",
-        "save_steps=10",
-        "--time_limit_minutes",
-        "60",
-    ]
+    command = [*data, *options, *schedule, "--training_arguments", "save_strategy=steps", "save_steps=10"]
     command += ["--optim", optim, "--learning_rate", "0.05" if optim == "sgd" else "0.002"]
     accumulating = ["--training_arguments", "gradient_accumulation_steps=2", "--output_dir", str(tmp_path / "one")]
     assert main(["train", "seq2seq", *command, *accumulating]) == 0

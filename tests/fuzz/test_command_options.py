@@ -195,7 +195,8 @@ def test_every_command_is_here():
 
 def test_wrong_values_of_every_option(place, only_options, capsys):
     seen: set[str] = set()
-    assert "\n".join(told for command in RIGHT for told in problems(command, place, capsys, seen)) == ""
+    commands = [command for command in RIGHT if command != "serve"]  # most options of which are transformers' own
+    assert "\n".join(told for command in commands for told in problems(command, place, capsys, seen)) == ""
 
 
 @pytest.mark.slow

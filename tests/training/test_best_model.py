@@ -33,14 +33,7 @@ def _train(data, out, *options: str) -> dict:
 
 
 def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
-    metric = [
-        "--training_arguments",
-        "metric_for_best_model=loss",
-        "--early_stopping_patience",
-        "3",
-        "--training_arguments",
-        "save_total_limit=50",
-    ]
+    metric = "--early_stopping_patience 3 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
     results = _train(data, tmp_path / "model", *metric, "--keep_checkpoints", "--num_train_epochs", "30")
     training = results["training"]
     losses = {}
@@ -63,16 +56,9 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
     """The patience counts what was measured before the interruption."""
-    options = [
-        "--training_arguments",
-        "metric_for_best_model=loss",
-        "--early_stopping_patience",
-        "4",
-        "--num_train_epochs",
-        "30",
-    ]
-    kept = ["--keep_checkpoints", "--training_arguments", "save_total_limit=50"]
-    whole = _train(data, tmp_path / "whole", *options, *kept)
+    options = "--early_stopping_patience 4 --num_train_epochs 30".split()
+    options += ["--training_arguments", "metric_for_best_model=loss", "save_total_limit=50"]
+    whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
     last = max(int(folder.name.split("-")[1]) for folder in (tmp_path / "again.training").glob("checkpoint-*"))
     for folder in (tmp_path / "again.training").glob("checkpoint-*"):

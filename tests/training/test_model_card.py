@@ -20,7 +20,7 @@ CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
 def test_measured_card(path):
-    """Metadata that huggingface_hub's own classes read and write again unchanged, with the figures of results.json."""
+    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics of results.json."""
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
     task = TASKS[results["task"]]
@@ -80,8 +80,8 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     finished = FinishedTraining(run, of_task, *unused, example, [], {}, {})
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}
-    figures = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
-    results = {**figures, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
+    metrics = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
+    results = {**metrics, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
     results |= {"command": run.command(), "training": training, "machine": machine, "versions": {}}
     write_model_card(results, finished, folder)
     return ModelCard.load(folder / "README.md")
@@ -131,12 +131,12 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("labels", [3, 30, 31])
-def test_figures_by_label(tmp_path, monkeypatch, labels):
+def test_metrics_by_label(tmp_path, monkeypatch, labels):
     monkeypatch.chdir(tmp_path)
-    figures = {
+    metrics = {
         f"l|{i}": {"precision": 0.5, "recall": 0.25, "f1": i / 100, "support": 1000 * (i != 7)} for i in range(labels)
     }
-    results = {"by_label": {"validation": {}, "test": figures}}
+    results = {"by_label": {"validation": {}, "test": metrics}}
     card = card_of(tmp_path, results, "classify", "--output_dir", "m", "--text_pair_column", "text_pair")
     shown = [int(number) for number in re.findall(r"^\| l\\\|(\d+) \| 0.500 \| 0.250 \|", card.text, re.MULTILINE)]
     if labels <= 30:

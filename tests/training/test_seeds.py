@@ -30,7 +30,7 @@ WORDS = ["red", "green", "blue", "white", "dark", "pale", "warm", "cold"]
 
 
 def write_rows(path: Path, amount: int, seed: int) -> None:
-    """Texts whose label is hard to learn, and sometimes wrong: seeds give different figures."""
+    """Texts whose label is hard to learn, and sometimes wrong: seeds give different metrics."""
     draw = random.Random(seed)
     texts = [draw.choices(WORDS, k=4) for _ in range(amount)]
     labels = ["ab"[(("red" in text) != ("warm" in text)) ^ (draw.random() < 0.1)] for text in texts]
@@ -179,20 +179,6 @@ def test_other_options_are_refused(interrupted, capsys):
     assert main(command(interrupted, "model")) == 2
     assert "holds an unfinished training with other options (" in capsys.readouterr().err
     assert (interrupted / "model.training" / "seed-3" / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_checkpoints_that_are_to_be_kept(folder, capsys):
-    kept = command(folder, "kept", "--seeds", *SEEDS, "--keep_checkpoints")
-    assert main(kept) == 0
-    seed = results_of(folder / "kept")["seeds"]["kept"]
-    assert {path.parent.name for path in (folder / "kept.training").rglob("trainer_state.json")} == {
-        path.name for path in (folder / f"kept.training/seed-{seed}.training").glob("checkpoint-*")
-    }
-    left = {path.name for path in (folder / "kept.training").iterdir()}
-    assert left == {"run.yaml", "state.json", "tokenizer", f"seed-{seed}.training"}
-    assert main(kept) == 2
-    assert "holds a finished model" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from roformer_lite.cli import main
 from roformer_lite.commands.embedding_server import TextEmbedder
 from roformer_lite.commands.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.training.baselines.similarity import TfidfCosine, ranking_metrics
+from roformer_lite.training.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.training.clock import TrainingClock
 from roformer_lite.training.sentence_data import candidates, queries_and_documents
 from roformer_lite.training.teacher import principal_axes
@@ -147,9 +147,9 @@ def test_the_server_gives_the_same_vectors(trained):
 
 def test_results_and_card(trained):
     folder, results = trained
-    figures = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
-    assert figures["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
-    assert figures["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
+    metrics = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
+    assert metrics["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
+    assert metrics["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
     for task, found in results.items():
         assert found["main_metric"] in found["baselines"]["cosine of TF-IDF"]["validation"]
         card = (folder / task / "README.md").read_text("utf-8")
@@ -229,16 +229,7 @@ def test_the_modules_of_a_given_model_are_kept(trained):
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained
-    more = [
-        "--training_arguments",
-        "save_strategy=steps",
-        "--training_arguments",
-        "save_steps=3",
-        "--training_arguments",
-        "eval_strategy=steps",
-        "--training_arguments",
-        "eval_steps=3",
-    ]
+    more = "--training_arguments save_strategy=steps save_steps=3 eval_strategy=steps eval_steps=3".split()
     data = "scores.csv" if task == "embed" else "pairs.csv"
     train(folder, task, data, f"{task}-whole", more)
 
@@ -263,7 +254,7 @@ MISTAKES = {
     "a score above one": ("rerank", "sentence1,sentence2,score\na,b,5\n", [], "5 must lie between 0 and 1"),
     "a token budget": ("embed", "anchor,positive\na,b\n", ["--max_tokens_per_batch", "99"], "makes its own batches"),
     "a width twice": ("embed", "anchor,positive\na,b\n", ["--matryoshka", "8", "8"], "names a width twice"),
-    "a figure of other data": (
+    "a metric of other data": (
         "embed",
         "anchor,positive\n" + "a b,c d\n" * 9,
         ["--validation_fraction", "0.25", "--training_arguments", "metric_for_best_model=spearman"],

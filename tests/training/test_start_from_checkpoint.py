@@ -1,4 +1,4 @@
-"""Training from a checkpoint of transformers, in its own class: the figures of the stock Trainer, and stock files."""
+"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer, and stock files."""
 
 import csv
 import json

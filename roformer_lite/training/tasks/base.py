@@ -60,8 +60,13 @@ class Task(ABC):
     engines: ClassVar[tuple[str, ...]] = tuple(ENGINES)  # of `predict`
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
+    def __init_subclass__(cls) -> None:
+        if "arguments" in vars(cls):
+            cls.name, cls.summary = getattr(cls.arguments, "task", ""), getattr(cls.arguments, "summary", "")
+
     def __init__(self, args: TaskArguments):
         self.args = args
+        self.tokenizer: PreTrainedTokenizerBase | None = None  # from when it is known
         self.has_new_head = False  # on weights that were trained before
         self.has_own_class = True  # whether the model is of this package, and not of transformers
 
@@ -141,7 +146,7 @@ class Task(ABC):
         return TrainingArguments, RoFormerLiteTrainer
 
     @abstractmethod
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the
         metrics compare row by row."""
 
@@ -150,17 +155,11 @@ class Task(ABC):
         return [len(ids) for ids in encoded["input_ids"]]
 
     @abstractmethod
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+    def collator(self, model: PreTrainedModel) -> Any:
         """One of transformers' data collators."""
 
     def trainer_parts(
-        self,
-        run: Run,
-        args: TrainingArguments,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
         """Arguments of the trainer's class: the model, the data, how to collate them and how to measure."""
         measures = "validation" in encoded and not self.measures_loss_only(args)
@@ -168,10 +167,8 @@ class Task(ABC):
             "model": model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation"),
-            "data_collator": self.collator(tokenizer, model),
-            "compute_metrics": partial(self.metrics, rows=rows["validation"], tokenizer=tokenizer)
-            if measures
-            else None,
+            "data_collator": self.collator(model),
+            "compute_metrics": partial(self.metrics, rows=rows["validation"]) if measures else None,
             "preprocess_logits_for_metrics": self.reduce_logits,
         }
 
@@ -186,15 +183,13 @@ class Task(ABC):
 
     # measuring
 
-    def measure(
-        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Metrics, EvalPrediction]:
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
         """The final metrics of a split, and the predictions that they are of."""
         from transformers import EvalPrediction
 
         output = trainer.predict(encoded, metric_key_prefix=split)
         prediction = EvalPrediction(output.predictions, output.label_ids)
-        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows, tokenizer)}, prediction
+        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows)}, prediction
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
@@ -205,7 +200,7 @@ class Task(ABC):
         return False
 
     @abstractmethod
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         """Metrics for predictions on the encoded `rows`. With several processes there may be more predictions than
         rows, because each process gets equally many: those beyond the last row must be ignored."""
 
@@ -223,9 +218,7 @@ class Task(ABC):
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         """Metrics of baselines that learn from the training rows, on the other splits."""
 
-    def complete_model(
-        self, run: Run, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
+    def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
         """Add to the trained model what is not learnt by gradients; returns the metrics of its parts alone."""
         return {}
 
@@ -238,9 +231,7 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         """What the model answered to each of the encoded `rows`, or to each block of their text."""
 
     def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
@@ -106,13 +105,11 @@ class LabelTask(Task):
 
         fit_head(trainer, train)
 
-    def complete_model(
-        self, run: Run, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
+    def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
         from ..text_scores_weights import add_fitted_scores
         from ..token_bytes import token_bytes
 
-        tokens = token_bytes(tokenizer)
+        tokens = token_bytes(self.tokenizer)
         if tokens is None or not self._wants_text_scores(run, trainer, encoded):
             return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)

@@ -71,20 +71,19 @@ class LanguageModelTask(Task):
     def prediction_settings(self) -> dict[str, Any]:
         return {**super().prediction_settings(), "block_size": self.args.longest_block}
 
-    def encode(
-        self, rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, training: bool
-    ) -> Dataset | IterableDataset:
+    def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
         """The blocks of the rows, packed for training if that is asked for. Prepared data are blocks already."""
         from datasets import Dataset, IterableDataset
+        from datasets.fingerprint import generate_fingerprint
 
-        options = {"tokenizer": tokenizer, "block_size": self.args.longest_block, "is_causal": self.is_causal}
+        options = {"tokenizer": self.tokenizer, "block_size": self.args.longest_block, "is_causal": self.is_causal}
         if isinstance(rows, IterableDataset):
             encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
             encoded = encoded.shuffle(seed=0, buffer_size=_SHUFFLED)
         elif "input_ids" in rows.column_names:
             encoded = rows
         else:
-            special = set(tokenizer.all_special_ids)
+            special = set(self.tokenizer.all_special_ids)
             if all(
                 special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
             ):  # reads to the first word
@@ -95,31 +94,29 @@ class LanguageModelTask(Task):
                 blocks,
                 gen_kwargs={"rows": rows, **options},
                 cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
-                fingerprint=f"{rows._fingerprint}-blocks",  # of its own it would hash the tokenizer
+                fingerprint=generate_fingerprint(rows),  # of its own it would hash the tokenizer
             )
         return packed(encoded, self.args.packing) if training and self.args.packing else encoded
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> BlockCollator:
-        return BlockCollator(tokenizer, mlm=False)
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm=False)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return perplexity_metrics(prediction.predictions)
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
         found = []
         measured = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
         for number, (ids, (loss, tokens, right), labels) in enumerate(measured, 1):
-            text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+            text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
             mean = float(loss) / max(int(tokens), 1)
-            figures = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
-            columns = {"text": text, **self.measured_tokens(labels, tokenizer), **figures}
+            metrics = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
+            columns = {"text": text, **self.measured_tokens(labels), **metrics}
             found.append(Outcome(f"block {number}", columns, mean))
         return found
 
-    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
         """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
         return {}
 
@@ -127,20 +124,19 @@ class LanguageModelTask(Task):
 class MaskedLMTask(LanguageModelTask):
     """Filling in masked tokens."""
 
-    name, summary = MaskedLMDataArguments.task, MaskedLMDataArguments.summary
     architecture = "ForMaskedLM"
     auto_model = AutoModelForMaskedLM
     pipeline_tag = "fill-mask"
     arguments = MaskedLMDataArguments
     is_causal = False
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> BlockCollator:
-        return BlockCollator(tokenizer, mlm_probability=self.args.mlm_probability)
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm_probability=self.args.mlm_probability)
 
     main_metric = "perplexity"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.language_model import neighbour_baselines
+        from ..baselines import neighbour_baselines
 
         ids = {split: encoded[split]["input_ids"] for split in encoded}
         return neighbour_baselines(ids.pop("train"), ids)
@@ -148,8 +144,8 @@ class MaskedLMTask(LanguageModelTask):
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
 
-    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-        masked = tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+        masked = self.tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
         return {"masked": " ".join(text.strip() for text in masked)}
 
     def neutral_example(self) -> Row:
@@ -168,9 +164,9 @@ class MaskedLMTask(LanguageModelTask):
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
         return [
-            f"All figures are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
+            f"All metrics are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
             "token, perplexity its exponential. Models with another vocabulary or masking, and causal models, have "
-            "figures that cannot be compared with these."
+            "metrics that cannot be compared with these."
         ]
 
     @classmethod
@@ -186,7 +182,6 @@ class MaskedLMTask(LanguageModelTask):
 class CausalLMTask(LanguageModelTask):
     """Continuing text."""
 
-    name, summary = LanguageModelDataArguments.task, LanguageModelDataArguments.summary
     architecture = ("ForCausalLM", "LMHeadModel")
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
@@ -210,13 +205,13 @@ class CausalLMTask(LanguageModelTask):
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.language_model import byte_baselines
+        from ..baselines import byte_baselines
 
         texts = {split: self.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        metrics = super().metrics(prediction, rows, tokenizer)
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        metrics = super().metrics(prediction, rows)
         documents, size, last = 0, 0, None
         for batch in rows.iter(batch_size=1000):
             names = batch["document"]

@@ -9,6 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..data_files import Row
 from ..metrics import Metrics
+from ..sentence_data import candidates
 from ..task_arguments import RerankDataArguments
 from .answers import SavedModel
 from .base import architecture_of, quoted
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from sentence_transformers.base.evaluation import BaseEvaluator
     from transformers import Trainer, TrainingArguments
 
-    from ..baselines.similarity import TfidfCosine
+    from ..baselines import TfidfCosine
 
 
 class RerankTask(PairTask):
     """A score of a query and a document that are read together."""
 
-    name, summary = RerankDataArguments.task, RerankDataArguments.summary
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-ranking"
@@ -76,22 +76,21 @@ class RerankTask(PairTask):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.cross_encoder import evaluation
 
-        from ..sentence_data import candidates
-        from ..sentence_evaluators import CORRELATIONS, RERANKING, Figures
+        from ..sentence_trainers import CORRELATIONS, RERANKING, NamedMetrics
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
         if self.main_metric == "spearman":
             first, second, scores = self.scored_pairs(encoded)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            return Figures({"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS)
+            return NamedMetrics(
+                {"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS
+            )
         made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
-        return Figures({"": made}, RERANKING)
+        return NamedMetrics({"": made}, RERANKING)
 
-    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
-        from ..sentence_data import candidates
-
+    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         if self.main_metric == "spearman":
-            return super().figures_of_means(cosine, encoded)
+            return super().baseline_metrics(cosine, encoded)
         return cosine.reranking(candidates(encoded))
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:

@@ -9,13 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from hf_roformer_lite.padding_free import padding_free
 
 from ...errors import InputError
 from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
 from ..metrics import Metrics
+from ..sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_arguments import SentenceDataArguments
 from .answers import Answer, Input, Outcome, SavedModel
@@ -31,13 +32,12 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
-    from ..baselines import Baselines
-    from ..baselines.similarity import ScoredPairs, TfidfCosine
+    from ..baselines import Baselines, ScoredPairs, TfidfCosine
     from ..run import Run
 
 
 class SentenceTask(Task):
-    """A task of sentence-transformers. The column names of the data determine the loss and the figures."""
+    """A task of sentence-transformers. The column names of the data determine the loss and the metrics."""
 
     library = "sentence-transformers"
     package = '"hf_roformer_lite[embed]"'
@@ -62,8 +62,6 @@ class SentenceTask(Task):
     # reading
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        from ..sentence_data import row_of_kind
-
         kind = None
         for path in files:
             lines = file_format(path) == ".txt" and "texts" in self.kinds
@@ -72,16 +70,12 @@ class SentenceTask(Task):
                 yield selected
 
     def select_columns(self, row: Row) -> Row:
-        from ..sentence_data import row_of_kind
-
         return row_of_kind(row, self.kinds, None)[1]
 
     def is_empty(self, row: Row) -> bool:
         return not all(value for value in columns_of(row).values() if isinstance(value, str))
 
     def inspect_training_data(self, rows: Dataset) -> None:
-        from ..sentence_data import kind_of
-
         self.kind = kind_of(rows)
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
@@ -99,25 +93,21 @@ class SentenceTask(Task):
     def model_class(cls) -> type[BaseModel]:
         """The class of sentence-transformers that opens the finished model."""
 
-    def make_sentence_model(
-        self, run: Run, args: TrainingArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-    ) -> BaseModel:
+    def make_sentence_model(self, run: Run, args: TrainingArguments, model: PreTrainedModel) -> BaseModel:
         """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
         class, with the library's own choice otherwise."""
         return make_sentence_model(
             self.model_class(),
             model.to(args.device),
-            tokenizer,
+            self.tokenizer,
             self.args.max_length,
             modules_of=run.model.model_name_or_path,
         )
 
     # training
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         """The texts, which the library itself turns into tokens, and the scores."""
-        from ..sentence_data import KINDS, kind_of
-
         kind = kind_of(rows)
         if not training:
             if self.measured_kind and kind != self.measured_kind:
@@ -129,25 +119,17 @@ class SentenceTask(Task):
         return rows.select_columns(list(KINDS[kind]))
 
     def lengths(self, encoded: Dataset) -> list[int]:
-        from ..sentence_data import kind_of, text_columns
-
         columns = [encoded[name] for name in text_columns(kind_of(encoded))]
         return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+    def collator(self, model: PreTrainedModel) -> Any:
         """None: the trainer of sentence-transformers has its own."""
         return None
 
     def trainer_parts(
-        self,
-        run: Run,
-        args: TrainingArguments,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        self.sentence_model = self.make_sentence_model(run, args, model, tokenizer)
+        self.sentence_model = self.make_sentence_model(run, args, model)
         batch_size = args.per_device_eval_batch_size
         self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
         self.prepare_targets(encoded)
@@ -170,7 +152,7 @@ class SentenceTask(Task):
         best = run.training.stock.get("metric_for_best_model")
         if "validation" not in self.evaluators or best is None:
             return
-        measured = [*self.evaluators["validation"].figures, *(["loss"] if self.measured_kind == self.kind else [])]
+        measured = [*self.evaluators["validation"].metrics, *(["loss"] if self.measured_kind == self.kind else [])]
         if best.removeprefix("eval_") not in measured:
             raise InputError(
                 f"--training_arguments metric_for_best_model={best} is not measured on these validation data; choose "
@@ -191,9 +173,7 @@ class SentenceTask(Task):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         """The library's evaluators on a split."""
 
-    def measure(
-        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Metrics, EvalPrediction]:
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
         from transformers import EvalPrediction
 
         trainer.evaluator, metrics = None, {}
@@ -203,19 +183,17 @@ class SentenceTask(Task):
         return metrics, EvalPrediction(np.empty(0), np.empty(0))
 
     def measure_saved(self, model: BaseModel, encoded: Dataset, batch_size: int) -> Metrics:
-        """The figures of a saved model on labelled data."""
+        """The metrics of a saved model on labelled data."""
         model.max_seq_length = self.args.max_length
         self.sentence_model = model
         return self.evaluator(encoded, batch_size)(model)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        """Nothing: the figures are those of the evaluators, in `measure`."""
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        """Nothing: the metrics are those of the evaluators, in `measure`."""
         return {}
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
-        """None: what the library's evaluators give is figures."""
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+        """None: what the library's evaluators give is metrics."""
         return []
 
     @property
@@ -227,16 +205,14 @@ class SentenceTask(Task):
         return "spearman" if self.measured_kind in ("scores", "texts") else "mrr@10"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.similarity import TfidfCosine
+        from ..baselines import TfidfCosine
 
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {"cosine of TF-IDF": {split: self.figures_of_means(cosine, measured[split]) for split in measured}}
+        return {"cosine of TF-IDF": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
 
-    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
+    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         """What the cosine of TF-IDF gives on a split."""
-        from ..sentence_data import queries_and_documents
-
         if self.main_metric == "spearman":
             return cosine.correlations(self.scored_pairs(encoded))
         return cosine.retrieval(queries_and_documents(encoded))
