@@ -82,7 +82,8 @@ def begins_with_teachers_tokens(run: Run, task: Task) -> bool:
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
     """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
     task.tokenizer, tokenizer.model_max_length = tokenizer, task.max_length
-    task.prepare_tokenizer(tokenizer)
+    if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
+        tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
     return tokenizer
 
 

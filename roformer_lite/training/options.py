@@ -39,8 +39,8 @@ class DataArguments:
     _argument_group_name: ClassVar[str] = "data"
 
     train_file: list[str] | None = option(
-        "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for seq2seq, "
-        "mlm, causal and embed, and tag reads a token and its tag on each line."
+        "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for "
+        "seq2seq, mlm, causal and embed; tag reads a token and its tag on each line."
     )
     validation_file: list[str] | None = option("Validation data, measured during training and at the end.")
     test_file: list[str] | None = option("Test data, measured only at the end.")
@@ -299,6 +299,7 @@ class TrainingOptions:
 _REFUSED = {
     "resume_from_checkpoint": "the same command continues an interrupted training by itself",
     "hub_token": "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN",
+    "save_only_model": "an interrupted training would go on with a new optimizer",
     "label_names": "the labels of these models are always called labels",
 }
 

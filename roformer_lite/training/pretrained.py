@@ -62,16 +62,16 @@ def pretrained_for_task(
     name = run.model.model_name_or_path
     given = pretrained_config(name)
     _check_fits(given, name, task)
-    keeps_head = task.take_over_labels(given)  # before `config_fields`, which gives the labels in their order
+    why_new_head = task.why_new_head(given)  # before `config_fields`, which gives the labels in their order
     of_task = {field: value for field, value in task.config_fields().items() if hasattr(given, field)}
     check_vocabulary(name, given, tokens)
-    if keeps_head:
+    if not why_new_head:
         config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
         model, new = load_with_new_head(task.auto_model, name, config)
         message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     else:
         model, new = with_new_head(task.auto_model, name, {**of_task, **fields}), ["the head"]
-        message = f"{task.why_new_head(given)}; the training starts with a new head"
+        message = f"{why_new_head}; the training starts with a new head"
     task.has_new_head, task.has_own_class = bool(new), is_ours(model)
     try:
         padding_free(model)

@@ -76,8 +76,8 @@ class NamedMetrics(BaseEvaluator):
     """Several evaluators as one.
 
     Args:
-        evaluators: By what stands behind the names of their metrics: nothing, or `_64`.
-        names: The metrics to keep. The library has the similarity before or behind its names for them, as in
+        evaluators: By what follows the names of their metrics: nothing, or `_64`.
+        names: The metrics to keep. The library has the similarity before or after its names for them, as in
             `cosine_mrr@10` and `spearman_cosine`.
     """
 

@@ -1,14 +1,15 @@
 """transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else was given."""
 
+import difflib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, NoReturn
 
 import torch
-from transformers import TrainingArguments
+from transformers import HfArgumentParser, TrainingArguments
 
-from ..commands.command_parser import CommandParser
 from ..errors import InputError
 from ..saved_files import reason
 from .metrics import LOWER_IS_BETTER
@@ -66,17 +67,30 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments], checkpoints
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
             values["predict_with_generate"] = True  # BLEU, chrF and exact match need the generated text
-    return _checked(run.task, kind, values)
+    return _checked(kind, values)
 
 
-def _checked(task: str, kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    words: list[str] = []
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"--training_arguments: {message}")
+
+
+def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
+    """An object of `kind`, by transformers' own parser, which checks types and choices; the class itself checks what
+    goes together."""
+    known, words = [option.name for option in fields(kind) if option.init], []
     for name, value in values.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=2)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise InputError(f"--training_arguments {name}={value}: {kind.__name__} has no field {name}{hint}")
         if value is not None:
             text = json.dumps(value) if isinstance(value, dict) else value
             words += [f"--{name}", *map(str, text if isinstance(text, list) else [text])]
     try:
-        return CommandParser(f"train {task}", "", [kind]).parse(words)[0]
+        return _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
+    except InputError:
+        raise
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices
         raise InputError(f"--training_arguments: transformers refuses them: {reason(error)}") from error
 

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS, BleuTokenizer
 from roformer_lite.training.tasks import TASKS
 from roformer_lite.training.training_arguments import epochs_for, make_training_arguments
 
@@ -32,11 +33,12 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments seed=3", "give the option --seed 3"),
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),
     ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
+    ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
     ("tag", "--training_arguments resume_from_checkpoint=c", "continues an interrupted training by itself"),
 ]
 REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training arguments, message
-    ("classify", "adam_beta=0.5", "did you mean --adam_beta"),
-    ("classify", "no_such_thing=1", "no_such_thing"),
+    ("classify", "adam_beta=0.5", "did you mean adam_beta"),
+    ("classify", "no_such_thing=1", "TrainingArguments has no field no_such_thing"),
     ("classify", "adam_beta1=high", "adam_beta1"),
     ("mlm", "lr_scheduler_type=linaer", "linaer"),
     ("mlm", "load_best_model_at_end=true save_strategy=no", "save and eval strategy"),
@@ -86,10 +88,7 @@ def test_an_option_that_is_none_is_told_where_those_of_transformers_go(capsys):
 def test_transformers_refuses_its_own_arguments_before_the_data_are_read(task, arguments, message, tmp_path, capsys):
     (tmp_path / "empty.jsonl").write_text("")  # which would be refused next
     files = ["--train_file", str(tmp_path / "empty.jsonl"), "--output_dir", str(tmp_path / "m")]
-    try:
-        assert main(["train", task, *files, "--training_arguments", *arguments.split()]) == 2
-    except SystemExit as ended:
-        assert ended.code == 2
+    assert main(["train", task, *files, "--training_arguments", *arguments.split()]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error and "empty.jsonl" not in error
 
@@ -143,3 +142,36 @@ def test_a_launcher_on_a_cpu_is_followed(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setattr("transformers.TrainingArguments.__post_init__", lambda self: None)
     assert make_training_arguments(run, TASKS["mlm"].training_classes()[0], "m.training").use_cpu
+
+
+def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
+    """Each of these would otherwise be found when the trained model is to be saved."""
+
+    def refused(place: str) -> str:
+        assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", place]) == 2
+        return capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path)
+    Path("dangling").symlink_to("nowhere/model")
+    Path("file").write_text("")
+    assert "--output_dir dangling is a link to nowhere/model, which does not exist" in refused("dangling")
+    assert "names no new directory; give it a name" in refused(".")
+    assert "is a mount point" in refused("/proc")
+    assert "file is not a directory" in refused("file/model")
+    assert "File name too long" in refused("m" * 242)  # with what is added while the model is written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
+    Path("disk").mkdir()
+    Path("link").symlink_to("disk")
+    assert parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir == tmp_path / "disk"
+
+
+def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
+    monkeypatch.setattr("roformer_lite.commands.train.TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
+    assert main(["train", "mlm", *NEEDED]) == 2
+    assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
+
+
+def test_bleu_tokenizers_are_those_of_sacrebleu():
+    from sacrebleu.metrics.bleu import BLEU
+
+    assert set(BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)

@@ -113,18 +113,15 @@ class Task(ABC):
         """Fields of the configuration that the task determines."""
         return {}
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        """Whether the head of a given model fits the labels of the training data. The order that it has them in is
-        then that of this training."""
-        return True
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        """Why a given model gets a new head, for a message."""
-        return f"{architecture_of(config)} has no head for {self.name}"
+        """Why the head of a given model does not fit the training data; empty if it does. The order that it has the
+        labels in is then that of this training."""
+        return ""
 
-    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
-        return None
+    def has_no_head(self, config: PreTrainedConfig) -> str:
+        """That as a sentence, where the class of a model is of another kind; else empty."""
+        has_head = architecture_of(config).endswith(self.architecture)
+        return "" if has_head else f"{architecture_of(config)} has no head for {self.name}"
 
     def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
         """Set the task's defaults of `generate`; returns a copy to save, because the Trainer fills in others."""

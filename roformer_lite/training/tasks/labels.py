@@ -12,7 +12,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..task_arguments import TaskArguments
-from .base import Task, architecture_of
+from .base import Task
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -78,21 +78,14 @@ class LabelTask(Task):
     def config_fields(self) -> dict[str, Any]:
         return label_names(self.config_labels())
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        theirs = _labels_of(config)
-        if not architecture_of(config).endswith(self.architecture) or set(theirs) != set(self.config_labels()):
-            return False
-        if self.labels:
-            self.set_labels(theirs)
-        return True
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        if not architecture_of(config).endswith(self.architecture):
-            return super().why_new_head(config)
-        return (
-            f"its {self.label_word}s are {_shown(_labels_of(config))}, those of the training data "
-            f"{_shown(self.config_labels())}"
-        )
+        theirs, ours = _labels_of(config), self.config_labels()
+        why = self.has_no_head(config)
+        if not why and set(theirs) != set(ours):
+            why = f"its {self.label_word}s are {_shown(theirs)}, those of the training data {_shown(ours)}"
+        if not why and self.labels:
+            self.set_labels(theirs)
+        return why
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
         if not (self.has_new_head and self.args.fit_head):

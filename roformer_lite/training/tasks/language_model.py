@@ -13,10 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
-
-from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ...errors import InputError
 from ..blocks import BlockCollator, blocks, document_tokens, packed
@@ -196,10 +193,6 @@ class CausalLMTask(LanguageModelTask):
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
-
-    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if isinstance(tokenizer, RoFormerLiteTokenizer):
-            tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one

@@ -12,7 +12,7 @@ from ..metrics import Metrics
 from ..sentence_data import candidates
 from ..task_arguments import RerankDataArguments
 from .answers import SavedModel
-from .base import architecture_of, quoted
+from .base import quoted
 from .sentence import PairTask
 
 if TYPE_CHECKING:
@@ -49,13 +49,10 @@ class RerankTask(PairTask):
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        return config.num_labels == 1
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        if not architecture_of(config).endswith(self.architecture):
-            return super().why_new_head(config)
-        return f"its head has {config.num_labels} labels, and a reranker gives one score"
+        if config.num_labels == 1:
+            return ""
+        return self.has_no_head(config) or f"its head has {config.num_labels} labels, and a reranker gives one score"
 
     def inspect_training_data(self, rows: Dataset) -> None:
         super().inspect_training_data(rows)

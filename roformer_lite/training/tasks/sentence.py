@@ -93,17 +93,6 @@ class SentenceTask(Task):
     def model_class(cls) -> type[BaseModel]:
         """The class of sentence-transformers that opens the finished model."""
 
-    def make_sentence_model(self, run: Run, args: TrainingArguments, model: PreTrainedModel) -> BaseModel:
-        """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
-        class, with the library's own choice otherwise."""
-        return make_sentence_model(
-            self.model_class(),
-            model.to(args.device),
-            self.tokenizer,
-            self.args.max_length,
-            modules_of=run.model.model_name_or_path,
-        )
-
     # training
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
@@ -129,7 +118,8 @@ class SentenceTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        self.sentence_model = self.make_sentence_model(run, args, model)
+        parts = (model.to(args.device), self.tokenizer, self.args.max_length)
+        self.sentence_model = make_sentence_model(self.model_class(), *parts, modules_of=run.model.model_name_or_path)
         batch_size = args.per_device_eval_batch_size
         self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
         self.prepare_targets(encoded)
