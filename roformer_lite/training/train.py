@@ -164,21 +164,21 @@ def check_data(rows: DatasetDict, run: Run, directory: TrainingDirectory, siblin
             "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
             "--validation_fraction"
         )
-    splits = [split for split in rows if split != "test" or siblings]
-    hashes = {
-        split: _stream_hash(run) if isinstance(rows[split], IterableDataset) else rows_hash(rows[split])
-        for split in splits
-    }
+    hashes = {split: rows_hash(rows[split]) for split in rows if split != "train" and (split != "test" or siblings)}
+    is_large = getattr(run.data, "prepared", None) or isinstance(rows["train"], IterableDataset)
+    hashes["train"] = _state_of_files(run) if is_large else rows_hash(rows["train"])
     directory.check_data(hashes, run.training.overwrite_output_dir)
     if siblings:
         siblings.directory.check_data(hashes, siblings.may_start_again)
 
 
-def _stream_hash(run: Run) -> str:
-    """Of a stream, which is not read twice: the sizes and dates of its files."""
-    return str(
-        [(path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns) for path in run.data.train_file or ()]
-    )
+def _state_of_files(run: Run) -> str:
+    """Names, sizes and dates of the files of a stream or of prepared data, which are not read as a whole."""
+    prepared = [
+        path for folder in getattr(run.data, "prepared", None) or () for path in Path(folder, "train").iterdir()
+    ]
+    files = sorted([*map(Path, run.data.train_file or ()), *prepared])
+    return str([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files])
 
 
 def measure_baselines(run: Run, task: Task, args: Any, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
