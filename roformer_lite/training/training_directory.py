@@ -18,7 +18,7 @@ from .run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE, STATE_FILE = "lock", "state.json"
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"
-_OURS = (LOCK_FILE, RUN_FILE, STATE_FILE, f"{STATE_FILE}.unfinished")
+_OURS = (LOCK_FILE, *(f"{name}{end}" for name in (RUN_FILE, STATE_FILE) for end in ("", ".unfinished")))
 
 
 class TrainingDirectory:
