@@ -6,6 +6,7 @@ Its figures stay in `DIR/runs` and are not measured again, so that the same comm
 
 import json
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -18,16 +19,17 @@ from rich.console import Console
 from rich.table import Table
 from transformers import HfArgumentParser
 
-from roformer_lite.commands.train import check_options, parse_options
+from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.training.shown_command import shown_command
 from roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
 from .variants import DEFAULT, VARIANTS, planned
 
 # No run may stop earlier than another or compute in another type, and the last weights are measured.
-_ALIKE = "--baselines false --bf16 false --eval_strategy no --save_strategy no --disable_tqdm true".split()
+_ALIKE = (
+    "--baselines false --bf16 false --training_arguments eval_strategy=no save_strategy=no --disable_tqdm true".split()
+)
 _NOT_ALIKE = {
     "--seed": "give --seeds",
     "--output_dir": "give --out",
@@ -69,8 +71,7 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
         alike += ["--text_scores", "false"]  # n-grams beside the encoder would hide what it can do
     typed = [*alike, *words]
     given = [*typed, "--output_dir", str(options.out / "model"), *_config(options.config)]
-    check_options(options.task, given)
-    training = parse_options(options.task, given)
+    training = parse_run(options.task, given)
     if training.model.pretrained:
         raise InputError(f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch")
     data = training.data
@@ -198,7 +199,7 @@ def compare(options: Options, words: list[str]) -> dict[str, Any]:
             )
     return {
         "task": f"ablations-{options.task}",
-        "command": shown_command(f"train {options.task}", typed),
+        "command": shlex.join(["roformer-lite", "train", options.task, *typed]),
         "seeds": options.seeds,
         "configs": configs,
         "contenders": summarise(runs),

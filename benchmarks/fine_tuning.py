@@ -39,7 +39,7 @@ def train_ours(checkpoint: str, files: list[str], options: dict[str, Any], out: 
     names = ("train_file", "validation_file", "test_file")
     typed = [part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair]
     typed += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    fixed = "--use_cpu true --eval_strategy no --save_strategy no --disable_tqdm true".split()
+    fixed = "--use_cpu true --training_arguments eval_strategy=no save_strategy=no --disable_tqdm true".split()
     start = ["--model_name_or_path", checkpoint, "--output_dir", str(out / "model")]
     if main(["train", "classify", *typed, *fixed, *start]):
         raise SystemExit("the training failed")

@@ -9,7 +9,8 @@ from transformers import PreTrainedConfig
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
 from roformer_lite.training.model_and_tokenizer import parse_overrides
-from roformer_lite.training.options import TrainOptions
+from roformer_lite.training.run import Run
+from roformer_lite.training.tasks import TASKS
 
 DEFAULT = "default"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,22 +28,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
 _MULTIPLE = 8  # of the inner width of a feed-forward
 
 
-def make_config(options: TrainOptions, assignments: list[str]) -> PreTrainedConfig:
+def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
     """The configuration of a new model, but for its vocabulary and its labels, with `assignments` (`name=value`).
 
     Raises:
         InputError: when no model can be made of it.
     """
-    task, model = options.task, options.model
-    fields = {} if model.has_size else task.new_model
+    task, model = TASKS[run.task](run.data), run.model
+    fields = {} if model.size else task.new_model
     given = parse_overrides([*model.config, *assignments], task.config_class)
     try:
-        return task.config_class.from_preset(model.size, **{**fields, **task.config_fields(), **given})
+        return task.config_class.from_preset(model.size or "mini", **{**fields, **task.config_fields(), **given})
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"--config {' '.join([*model.config, *assignments])}: {error}") from error
 
 
-def assignments(options: TrainOptions, variant: str) -> list[str]:
+def assignments(run: Run, variant: str) -> list[str]:
     """What `--config` needs, after all that it was given, to change the default to `variant`; nothing where the
     default is so already.
 
@@ -50,8 +51,8 @@ def assignments(options: TrainOptions, variant: str) -> list[str]:
     two thirds of what it was, or one and a half times when the gate goes. Learned positions get as many rows as texts
     have tokens at most.
     """
-    args, config = options.data, make_config(options, [])
-    stacks = {"": (config, options.task.max_length)}
+    args, config = run.data, make_config(run, [])
+    stacks = {"": (config, TASKS[run.task](args).max_length)}
     if not isinstance(config, RoFormerLiteConfig):
         stacks = {
             "encoder.": (config.encoder, args.max_source_length),
@@ -71,7 +72,7 @@ def assignments(options: TrainOptions, variant: str) -> list[str]:
     return found
 
 
-def planned(options: TrainOptions, chosen: list[str]) -> dict[str, list[str]]:
+def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
     """The assignments of the default and of each of the `chosen` variants that is not the default itself.
 
     Raises:
@@ -81,8 +82,8 @@ def planned(options: TrainOptions, chosen: list[str]) -> dict[str, list[str]]:
     for variant in chosen:
         if variant not in VARIANTS and variant != DEFAULT:
             raise InputError(f"--variants {variant} is not known; it must be one of {', '.join([DEFAULT, *VARIANTS])}")
-        changes = [] if variant == DEFAULT else assignments(options, variant)
+        changes = [] if variant == DEFAULT else assignments(run, variant)
         if changes:
-            make_config(options, changes)
+            make_config(run, changes)
             plan[variant] = changes
     return plan

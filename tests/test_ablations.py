@@ -8,9 +8,10 @@ import torch
 from conftest import ROOT
 from torch import nn
 
-from roformer_lite.commands.train import parse_options
+from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
 from roformer_lite.training.model_and_tokenizer import parse_overrides
+from roformer_lite.training.tasks import TASKS
 
 sys.path.insert(0, str(ROOT))
 
@@ -49,11 +50,11 @@ def make_models(text, task, words, **fields) -> dict[str, nn.Module]:
     models = {}
     for variant, config in configs.items():
         own = ["--config", *config] if config else []
-        options = parse_options(task, [*typed, *own, "--output_dir", str(text.parent / "model")])
-        task_class = options.task
+        options = parse_run(task, [*typed, *own, "--output_dir", str(text.parent / "model")])
+        task_class = TASKS[task](options.data)
         given = {**task_class.config_fields(), **parse_overrides(options.model.config, task_class.config_class)}
         torch.manual_seed(0)
-        config = task_class.config_class.from_preset(options.model.size, vocab_size=500, **given)
+        config = task_class.config_class.from_preset(options.model.size or "mini", vocab_size=500, **given)
         models[variant] = task_class.auto_model.from_config(config).eval()
     return models
 

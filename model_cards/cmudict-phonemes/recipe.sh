@@ -29,8 +29,8 @@ PYTHON
 roformer-lite train seq2seq \
   --train_file cmudict-train.csv --validation_file cmudict-validation.csv --test_file cmudict-test.csv \
   --vocab_size 400 --size mini --config num_hidden_layers=2 hidden_dropout=0.2 scale_embeddings=true initializer_range=0.02 \
-  --num_train_epochs 20 --max_tokens_per_batch 4096 --optim muon --learning_rate 4e-3 --warmup_steps 300 --adam_beta2 0.98 \
-  --label_smoothing_factor 0.1 --ema_decay 0.998 --eval_strategy epoch \
+  --num_train_epochs 20 --max_tokens_per_batch 4096 --optim muon --learning_rate 4e-3 --warmup_steps 300 --ema_decay 0.998 \
+  --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 \
   --output_dir cmudict-phonemes --overwrite_output_dir \
   --license bsd-2-clause --language en --dataset_title "CMUdict, words of letters, without stress"
 roformer-lite predict cmudict-phonemes --input_file cmudict-test.txt --output_file said.txt --beams 4

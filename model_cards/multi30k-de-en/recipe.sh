@@ -12,5 +12,6 @@ roformer-lite train seq2seq \
   hidden_dropout=0.2 scale_embeddings=true initializer_range=0.02 \
   --output_dir multi30k-de-en --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 26.5 \
   --max_tokens_per_batch 2048 \
-  --optim muon --learning_rate 8e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.997 \
-  --generation_num_beams 4 --license cc-by-nc-sa-4.0 --language de en --dataset_title "Multi30k task 1, de-en"
+  --optim muon --learning_rate 8e-3 --warmup_steps 400 --ema_decay 0.997 \
+  --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 generation_num_beams=4 \
+  --license cc-by-nc-sa-4.0 --language de en --dataset_title "Multi30k task 1, de-en"

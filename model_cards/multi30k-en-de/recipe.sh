@@ -11,5 +11,6 @@ roformer-lite train seq2seq \
   hidden_dropout=0.3 scale_embeddings=true initializer_range=0.02 \
   --output_dir multi30k-en-de --overwrite_output_dir --num_train_epochs 24 \
   --max_tokens_per_batch 2048 \
-  --optim muon --learning_rate 8e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.998 \
-  --generation_num_beams 4 --license cc-by-nc-sa-4.0 --language en de --dataset_title "Multi30k task 1, en-de"
+  --optim muon --learning_rate 8e-3 --warmup_steps 400 --ema_decay 0.998 \
+  --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 generation_num_beams=4 \
+  --license cc-by-nc-sa-4.0 --language en de --dataset_title "Multi30k task 1, en-de"

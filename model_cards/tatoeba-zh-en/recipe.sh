@@ -10,5 +10,6 @@ roformer-lite train seq2seq \
   hidden_dropout=0.1 \
   --output_dir tatoeba-zh-en --overwrite_output_dir --num_train_epochs 30 --time_limit_minutes 9 \
   --max_tokens_per_batch 1600 \
-  --learning_rate 2e-3 --warmup_steps 400 --adam_beta2 0.98 --label_smoothing_factor 0.1 --ema_decay 0.997 \
-  --generation_num_beams 4 --license apache-2.0 --language zh en --dataset_title "Tatoeba cmn-eng"
+  --learning_rate 2e-3 --warmup_steps 400 --ema_decay 0.997 \
+  --training_arguments adam_beta2=0.98 label_smoothing_factor=0.1 generation_num_beams=4 \
+  --license apache-2.0 --language zh en --dataset_title "Tatoeba cmn-eng"

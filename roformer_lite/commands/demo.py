@@ -21,8 +21,8 @@ TRAIN_SIZE, VALIDATION_SIZE, TEST_SIZE = 60_000, 500, 2_000
 RECIPE = (
     "--size tiny --config hidden_dropout=0.0 --vocab_size 600 --max_source_length 96 --max_target_length 16 "
     "--max_tokens_per_batch 1200 --max_steps 1200 --learning_rate 1e-3 --ema_decay 0.99 "
-    "--per_device_eval_batch_size 250 --eval_strategy steps --eval_steps 400 --save_strategy steps --save_steps 400 "
-    "--language en zh --license apache-2.0"
+    "--per_device_eval_batch_size 250 --language en zh --license apache-2.0 "
+    "--training_arguments eval_strategy=steps eval_steps=400 save_strategy=steps save_steps=400"
 ).split()
 
 CARD = [
@@ -57,9 +57,9 @@ def main(argv: list[str]) -> None:
 
     from rich.console import Console
 
-    from ..training.shown_command import shown_command
+    from ..training.run import shown_command
     from ..training.train import train
-    from .train import parse_options
+    from .train import parse_run
 
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
     splits = {
@@ -74,9 +74,9 @@ def main(argv: list[str]) -> None:
             path = Path(folder) / f"{split}.tsv"
             write_tsv(examples, path)
             given += [f"--{split}_file", str(path)]
-        options = parse_options("seq2seq", [*RECIPE, *CARD, *given])
-        options.command = shown_command("demo", argv)
-        train(options)
+        run = parse_run("seq2seq", [*RECIPE, *CARD, *given])
+        run.shown = shown_command(["roformer-lite", "demo", *argv])
+        train(run)
     show(Path(arguments.output_dir), splits["test"], Console())
 
 

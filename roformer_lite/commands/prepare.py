@@ -1,16 +1,35 @@
 """`roformer-lite prepare TASK`: tokenise text once, for any number of trainings."""
 
 import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
+from ..errors import InputError
 from ..model_name import check_model_name
-from ..training.corpus.prepare_arguments import PrepareArguments
-from ..training.language_model_arguments import TextArguments
+from ..output_place import check_place
+from ..training.options import TokenizerArguments, option
 from ..training.task_arguments import TASK_ARGUMENTS
-from ..training.tokenizer_arguments import TokenizerArguments
 from .command_parser import CommandParser
 from .required_packages import TRAINING_PACKAGES, require_packages
 
 _TASKS = ("mlm", "causal")
+
+
+@dataclass
+class PrepareArguments:
+    """Where the prepared data go."""
+
+    _argument_group_name: ClassVar[str] = "preparation"
+
+    output_dir: str | None = option("Directory of the prepared data. Required.")
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("give --output_dir, the directory of the prepared data")
+        self.output_dir = check_place("output_dir", self.output_dir)
+        if Path(self.output_dir).exists():
+            raise InputError(f"--output_dir {self.output_dir} exists; remove it, or choose a new directory")
 
 
 def main(argv: list[str]) -> None:
@@ -18,7 +37,7 @@ def main(argv: list[str]) -> None:
     tasks = "\n".join(f"  {name:6}  {TASK_ARGUMENTS[name].summary}" for name in _TASKS)
     parser = argparse.ArgumentParser(
         prog="roformer-lite prepare",
-        description="Tokenise text once, in parallel, into shards that any number of trainings and machines read.",
+        description="Tokenise text once, into a directory that any number of trainings read.",
         usage="roformer-lite prepare TASK [--OPTION VALUE ...]",
         epilog=f"tasks:\n{tasks}\n\n`roformer-lite prepare TASK --help` lists the options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -26,12 +45,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=_TASKS, metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     summary = f"Tokenise text for the task {task}: {TASK_ARGUMENTS[task].summary}."
-    options = CommandParser(f"prepare {task}", summary, [TextArguments, TokenizerArguments, PrepareArguments])
+    options = CommandParser(f"prepare {task}", summary, [TASK_ARGUMENTS[task], TokenizerArguments, PrepareArguments])
     text, tokenizer, preparation = options.parse(argv[1:])
+    for name in ("prepared", "streaming", "packing"):
+        if getattr(text, name):
+            raise InputError(f"--{name} is an option of `train`, not of `prepare`")
     if tokenizer.tokenizer is not None:
         check_model_name(tokenizer.tokenizer, f"--tokenizer {tokenizer.tokenizer}")
     require_packages("preparing data", TRAINING_PACKAGES)
-    from ..training.corpus.prepare import prepare
+    from ..training.prepare import prepare
     from ..training.tasks import TASKS
 
-    prepare(TASKS[task](text), tokenizer, preparation)
+    prepare(TASKS[task](text), tokenizer, Path(preparation.output_dir))

@@ -82,7 +82,7 @@ def follow_the_clock(scheduler: LambdaLR, clock: TrainingClock, args: TrainingAr
     """
     if not isinstance(scheduler, LambdaLR):
         raise InputError(
-            f"--time_limit_minutes cannot be used with --lr_scheduler_type {args.lr_scheduler_type.value}"
+            f"--time_limit_minutes can't be combined with lr_scheduler_type={args.lr_scheduler_type.value}"
         )
     curve, warmup_steps = scheduler.lr_lambdas[0], int(args.warmup_steps) if args.warmup_steps >= 1 else 0
 

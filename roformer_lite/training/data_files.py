@@ -236,8 +236,9 @@ def columns_of(row: Row) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if name != left_out}
 
 
-def value_of(row: Row, column: str) -> Any:
-    """The value of `column`, which may be a path into nested objects, such as `translation.en`.
+def value_of(row: Row, column: str, option: str = "") -> Any:
+    """The value of `column`, which may be a path into nested objects, such as `translation.en`. An error names the
+    `option` that chooses the column.
 
     Raises:
         InputError: when the row has no such column; it lists the existing ones.
@@ -248,10 +249,10 @@ def value_of(row: Row, column: str) -> Any:
     value: Any = columns
     for part in column.split("."):
         if not isinstance(value, dict) or part not in value:
-            there = ", ".join(columns)
+            remedy = f"name the right one with --{option}, or, " if option else ""
             raise InputError(
-                f"{row['origin']}: no column {column!r}; the columns are: {there}. If the file has no header line, "
-                "name its columns with --column_names"
+                f"{row['origin']}: no column {column!r}; the columns are: {', '.join(columns)}; {remedy}if the file "
+                "has no header line, name all of them with --column_names"
             )
         value = value[part]
     return value
@@ -266,9 +267,9 @@ def number_of(value: Any) -> float | None:
     return number if abs(number) <= _LARGEST_NUMBER else None  # NaN is not
 
 
-def text_of(row: Row, column: str) -> str:
-    """The value of `column`, which must be text, without surrounding spaces."""
-    value = value_of(row, column)
+def text_of(row: Row, column: str, option: str = "") -> str:
+    """The value of `column`, which must be text, without surrounding spaces; `option` as for `value_of`."""
+    value = value_of(row, column, option)
     if not isinstance(value, str):
         raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")
     return value.strip()

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..errors import InputError
-from .resume import last_complete_checkpoint
+from .training_directory import TrainingDirectory
 
 _SKIPPED_IN_FP16 = 10  # losses in a row; while it looks for its scale, fp16 skips steps that overflow
 
@@ -21,7 +21,8 @@ class DivergenceGuard(TrainerCallback):
     The weights are looked at in those steps only, because looking at all of them waits for the device.
     """
 
-    def __init__(self):
+    def __init__(self, averaged: bool = False):
+        self.averaged = averaged  # whether checkpoints have averaged weights
         self._bad_losses: torch.Tensor | None = None  # how many of the last losses, in a row, were not finite
 
     def see_loss(self, loss: torch.Tensor) -> None:
@@ -51,7 +52,8 @@ class DivergenceGuard(TrainerCallback):
         if weights or losses:
             what = "the weights are" if weights else "the loss is"
             raise InputError(
-                f"the training diverged: {what} no longer finite after step {state.global_step}. {_advice(args)}"
+                f"the training diverged: {what} no longer finite after step {state.global_step}. "
+                f"{_advice(args, self.averaged)}"
             )
 
 
@@ -62,21 +64,22 @@ def weights_are_finite(model: nn.Module) -> bool:
     return not finite or bool(torch.stack(finite).all())
 
 
-def check_figures(figures: dict[str, float], split: str, args: TrainingArguments) -> None:
-    """Refuse to finish a model whose final figures are not numbers: nothing could be said about it.
+def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments, averaged: bool = False) -> None:
+    """Refuse to finish a model whose final metrics are not numbers: nothing could be said about it.
 
     Raises:
-        InputError: naming the figures.
+        InputError: naming the metrics.
     """
-    bad = [f"{name} {value}" for name, value in figures.items() if not math.isfinite(value)]
+    bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
         raise InputError(
-            f"the training diverged: on the {split} data, {', '.join(bad)} instead of a number. {_advice(args)}"
+            f"the training diverged: on the {split} data, {', '.join(bad)} instead of a number. "
+            f"{_advice(args, averaged)}"
         )
 
 
-def _advice(args: TrainingArguments) -> str:
-    good = last_complete_checkpoint(Path(args.output_dir), averaged=bool(getattr(args, "ema_decay", None)))
+def _advice(args: TrainingArguments, averaged: bool) -> str:
+    good = TrainingDirectory.at(Path(args.output_dir)).last_checkpoint(averaged)
     kept = f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
     start = f", from scratch or from --model_name_or_path {good}" if good else ""
     return (

@@ -1,7 +1,8 @@
-"""Evaluation of a saved model on labelled data, as at the end of its training."""
+"""Evaluation on labelled data: at the end of a training, and of a saved model, in the same way."""
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,27 +12,71 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from datasets import disable_progress_bars
+from datasets import Dataset, DatasetDict, disable_progress_bars
 from tqdm import tqdm
-from transformers import Trainer, TrainerCallback
+from transformers import EvalPrediction, Trainer, TrainerCallback, set_seed
 
 from ..errors import InputError
 from ..saved_files import reason
-from .measuring import measure
+from .divergence import check_metrics
 from .metrics import Metrics
+from .results import Evaluation
 from .splits import load_splits
 from .tasks.answers import Outcome, SavedModel
 from .tasks.base import Task
 from .tasks.sentence import SentenceTask
-from .train import encode
-from .trainer_arguments import RoFormerLiteTrainingArguments
 
 _SHOWN_AFTER = 3  # seconds
 
 
+def encode(task: Task, rows: DatasetDict) -> DatasetDict:
+    """Model inputs of every split.
+
+    Validation and test are sorted, longest example first, in `rows` too: generating a batch takes as long as its
+    longest example.
+    """
+    encoded = DatasetDict()
+    for split, dataset in rows.items():
+        encoded[split] = task.encode(dataset, training=split == "train")
+        if split != "train" and len(encoded[split]) == len(dataset):
+            lengths = task.lengths(encoded[split])
+            order = sorted(range(len(dataset)), key=lambda i, lengths=lengths: -lengths[i])
+            encoded[split], rows[split] = encoded[split].select(order), dataset.select(order)
+    return encoded
+
+
+def measure(
+    trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset
+) -> tuple[Metrics, EvalPrediction]:
+    """The metrics of a split, and the predictions that they are of.
+
+    Args:
+        trainer: Has the model, the batch size and the seed, which determines the masks of masked language models.
+        task: Defines the metrics.
+        split: The name of the data.
+        rows, encoded: The data, as rows and as inputs of the model.
+    """
+    set_seed(trainer.args.seed)  # the same masks, however long the training was
+    trainer.compute_metrics = None
+    if hasattr(trainer.args, "predict_with_generate"):
+        trainer.args.predict_with_generate = True
+    return task.measure(trainer, split, rows, encoded)
+
+
+def evaluate(trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset) -> Evaluation:
+    """The final metrics of a split, and the time they took."""
+    started = time.monotonic()
+    if trainer.is_world_process_zero():
+        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
+    metrics, prediction = measure(trainer, task, split, rows, encoded)
+    check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
+    by_label = task.metrics_by_label(prediction, rows)
+    return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
+
+
 @dataclass
 class SavedEvaluation:
-    """The figures of a saved model, and what it answered, in the order of the data."""
+    """The metrics of a saved model, and what it answered, in the order of the data."""
 
     metrics: Metrics
     outcomes: list[Outcome]
@@ -45,25 +90,26 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
     Args:
         task: With its options; what depends on the model is found here.
         saved: The model, on the device that it shall compute on.
-        arguments: Fields of the training arguments that the figures depend on, such as the seed and the batch size.
+        arguments: Fields of the training arguments that the metrics depend on, such as the seed and the batch size.
 
     Raises:
-        InputError: about the data, about options that do not fit the model, and when a figure is not a number.
+        InputError: about the data, about options that do not fit the model, and when a metric is not a number.
     """
     disable_progress_bars()  # of preparing the data; the evaluation itself has one
     task.inspect_model(saved.model.config, saved.settings)
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(task, task.args, Path(folder), seed=0, wanted=("test",))
         places = {origin: place for place, origin in enumerate(rows["test"]["origin"])}
-        encoded = encode(task, rows, saved.tokenizer)
+        task.tokenizer = saved.tokenizer
+        encoded = encode(task, rows)
         started = time.monotonic()
         outcomes: list[Outcome] = []
         if isinstance(task, SentenceTask):
             metrics = task.measure_saved(saved.model, encoded["test"], arguments["per_device_eval_batch_size"])
         else:
             trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
-            metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"], saved.tokenizer)
-            outcomes = task.outcomes(prediction, rows["test"], encoded["test"], saved.tokenizer)
+            metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"])
+            outcomes = task.outcomes(prediction, rows["test"], encoded["test"])
         seconds = time.monotonic() - started
         count = len(rows["test"])
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
@@ -78,16 +124,22 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
     arguments_class, trainer_class = task.training_classes()
     with _only(saved.model.device):
         try:
-            args: RoFormerLiteTrainingArguments = arguments_class(
-                **arguments, eval_strategy="no", disable_tqdm=True, use_cpu=saved.model.device.type == "cpu"
+            # One device, even where the process sees several: the one that was asked for.
+            kind = type(arguments_class.__name__, (arguments_class,), {"n_gpu": 1})
+            args = kind(
+                **arguments,
+                eval_strategy="no",
+                disable_tqdm=True,
+                use_cpu=saved.model.device.type == "cpu",
+                report_to="none",
+                dataloader_pin_memory=torch.cuda.is_available(),
             )
         except ValueError as error:  # the model was trained in bfloat16, which this device does not have
             raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
-        args.takes_one_device = True  # the one that was asked for
     return trainer_class(
         model=saved.model,
         args=args,
-        data_collator=task.collator(saved.tokenizer, saved.model),
+        data_collator=task.collator(saved.model),
         processing_class=saved.tokenizer,
         preprocess_logits_for_metrics=task.reduce_logits,
         callbacks=[_Progress()],

@@ -1,4 +1,4 @@
-"""What an evaluation tells besides its figures: scores by label, what is confused with what, and the worst answers."""
+"""What an evaluation tells besides its metrics: scores by label, what is confused with what, and the worst answers."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,56 +1,53 @@
-"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole."""
+"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole, and uploaded."""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
 
+from ..errors import InputError
 from ..output_directory import RESULTS_FILE, complete_directory
-from .hub_upload import upload
-from .loss_curve import draw_loss_curve
 from .model_card import write_model_card
-from .options import TrainOptions
-from .results import Run, print_summary, summarise
-from .resume import clear_training_directory, run_id
+from .options import PublishingOptions
+from .results import FinishedTraining, print_summary, summarise
+from .run import Run
+from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"
 
 
-def save_finished_model(run: Run, started: float) -> dict[str, Any]:
+def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory, started: float) -> dict[str, Any]:
     """Save everything at once, and remove the checkpoints.
 
     Args:
-        run: The finished training.
+        finished: The training.
+        directory: Of its checkpoints.
         started: When the command began, by `time.monotonic`.
 
     Returns:
         The contents of `results.json`.
     """
-    options, args = run.options, run.options.training
-    run.model.config.use_cache = True  # the Trainer turns it off for training
-    with complete_directory(options.model_dir) as folder:
-        for part in (run.model, run.tokenizer):
-            _save(part, folder, with_code=args.remote_code)
-        run.task.save_beside(folder)
-        draw_loss_curve(run.history, folder / CURVE_FILE, run.chosen_step)
-        results = summarise(run, run.earlier_seconds + time.monotonic() - started)
-        results["training"]["id"] = run_id(Path(args.output_dir))
-        write_model_card(results, run, folder)
+    run = finished.run
+    finished.model.config.use_cache = True  # the Trainer turns it off for training
+    with complete_directory(directory.output_dir) as folder:
+        for part in (finished.model, finished.tokenizer):
+            _save(part, folder, with_code=run.card.remote_code)
+        finished.task.save_beside(folder)
+        draw_loss_curve(finished.history, folder / CURVE_FILE, finished.chosen_step)
+        results = summarise(finished, finished.earlier_seconds + time.monotonic() - started)
+        results["training"]["id"] = directory.state()["id"]
+        run.save(folder)
+        write_model_card(results, finished, folder)
         write_results(results, folder)
-    if not args.keep_checkpoints:
-        clear_training_directory(Path(args.output_dir))
+    if not run.training.keep_checkpoints:
+        directory.clear()
     return results
-
-
-def publish(results: dict[str, Any], options: TrainOptions) -> None:
-    """Upload the model in `options.output_dir` if asked for, and print a summary."""
-    if options.push_to_hub:
-        upload(options)
-    print_summary(results, options.output_dir)
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
@@ -63,3 +60,59 @@ def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_co
     if with_code and isinstance(part, RemoteCode):  # a stock tokenizer needs no code
         part.remote_code = True
     part.save_pretrained(folder)
+
+
+def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None = None) -> None:
+    """Plot training and validation loss against the step.
+
+    Args:
+        history: `log_history` of a `TrainerState`.
+        path: The PNG file to write.
+        chosen_step: The step of the checkpoint that is kept, marked by a line.
+    """
+    from matplotlib.figure import Figure  # not pyplot: needs no display and keeps no global state
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for key, label in (("loss", "training"), ("eval_loss", "validation")):
+        points = [(entry["step"], entry[key]) for entry in history if key in entry]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None)
+    if chosen_step is not None:
+        axes.axvline(chosen_step, linestyle="--", color="gray", label="the model that is kept")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def create_repository(card: PublishingOptions, args: TrainingArguments, name: str) -> None:
+    """Make sure that there is a repository to upload to, and complete `card.hub_model_id` with its owner.
+
+    Call it before the training: a missing login then shows at once, and the card can name the repository.
+
+    Raises:
+        InputError: when the Hub refuses.
+    """
+    api, wanted = HfApi(), card.hub_model_id or name
+    try:
+        repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
+        if args.hub_revision:
+            api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        raise InputError(f"--push_to_hub: no repository {wanted}: {error}") from error
+    card.hub_model_id = repo.repo_id
+
+
+def publish(results: dict[str, Any], run: Run, args: TrainingArguments) -> None:
+    """Upload the finished model if asked for, and print a summary."""
+    if run.card.push_to_hub:
+        commit = HfApi().upload_folder(
+            repo_id=run.card.hub_model_id,
+            folder_path=run.output_dir,
+            commit_message="Upload the trained model",
+            revision=args.hub_revision,
+        )
+        print(f"Uploaded to {run.card.hub_model_id}: {commit.commit_url}")
+    print_summary(results, run.output_dir)

@@ -1,6 +1,6 @@
 """Fits the new head of a classifier or tagger while its encoder stands still.
 
-The gradients of a random head first bend a trained encoder towards that head; behind a fitted one they begin where
+The gradients of a random head first bend a trained encoder towards that head; after a fitted one they begin where
 only what the encoder lacks is left to learn (Kumar et al. 2022, ICLR, arXiv:2202.10054).
 """
 

@@ -96,8 +96,8 @@ def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     }
 
 
-def figures_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
-    """Precision, recall, F1 and support (how often it is true) of each label; figures of nothing are 0.
+def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
+    """Precision, recall, F1 and support (how often it is true) of each label; metrics of nothing are 0.
 
     Args:
         predicted, true: The numbers of the labels, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`.
@@ -105,24 +105,24 @@ def figures_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[s
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    figures = precision_recall_fscore_support(true, predicted, labels=range(len(labels)), zero_division=0)
+    metrics = precision_recall_fscore_support(true, predicted, labels=range(len(labels)), zero_division=0)
     return {
         label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for label, precision, recall, f1, support in zip(labels, *figures, strict=True)
+        for label, precision, recall, f1, support in zip(labels, *metrics, strict=True)
     }
 
 
-def figures_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
+def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
     """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags as in IOB2."""
     from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
     types = sorted({kind for tags in (predicted, true) for kind, _, _ in get_entities(tags)})
     if not types:
         return {}
-    figures = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
+    metrics = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
     return {
         kind: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
-        for kind, precision, recall, f1, support in zip(types, *figures, strict=True)
+        for kind, precision, recall, f1, support in zip(types, *metrics, strict=True)
     }
 
 
@@ -136,6 +136,14 @@ def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
         "spearman": 0.0 if constant else float(spearmanr(predicted, true).statistic),
         "mse": float(np.mean((predicted - true) ** 2)),
     }
+
+
+# By the problem type of a classifier.
+CLASSIFICATION_METRICS = {
+    "single_label_classification": classification_metrics,
+    "multi_label_classification": multi_label_metrics,
+    "regression": regression_metrics,
+}
 
 
 def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
@@ -11,15 +11,13 @@ from transformers import PreTrainedConfig
 from ..model_name import is_hub_name
 from .metrics import ByLabel
 from .model_and_tokenizer import begins_with_teachers_tokens
-from .results import Run, beside_table, seeds_sentence
-
-if TYPE_CHECKING:
-    from .options import TrainOptions
+from .results import FinishedTraining, beside_table, seeds_sentence
+from .run import Run
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-_MOST_LABELS = 30  # of which the card shows the figures of every one
+_MOST_LABELS = 30  # of which the card shows the metrics of every one
 _BEST_AND_WORST = 10
 
 # The Hub's names of our metrics, where it has one.
@@ -33,41 +31,41 @@ _HUB_METRICS = {
 }
 
 
-def write_model_card(results: dict[str, Any], run: Run, folder: Path) -> None:
+def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:
     """Write `README.md` into `folder`.
 
     The card is meant for everybody: it shows no row of the data unless `--card_example` asks for one, and no path of
     this machine.
 
     Args:
-        results: The contents of `results.json`, where every figure of the card comes from.
-        run: The finished training.
+        results: The contents of `results.json`, where every metric of the card comes from.
+        finished: The training.
         folder: Where the model is being saved.
     """
-    options, task = run.options, run.task
+    options, task, model = finished.run, finished.task, finished.model
     model_id = _model_id(options)
-    example = run.example if options.card.card_example else task.neutral_example()
+    example = finished.example if options.card.card_example else task.neutral_example()
     card = ModelCard.from_template(
-        _metadata(results, run),
+        _metadata(results, finished),
         template_path=str(TEMPLATE),
         title=_title(options),
-        summary=f"`{type(run.model).__name__}` with {results['parameters']:,} parameters: "
+        summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: "
         f"{task.summary.partition(':')[0]}.",
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
-        metric_notes=task.metric_notes(run.model),
+        metric_notes=task.metric_notes(model),
         beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
         package=task.package if task.has_own_class else task.library,
         snippet=task.snippet(model_id, example),
         command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
-        remote_code=getattr(run.model, "remote_code", False),
+        remote_code=getattr(model, "remote_code", False),
         base=" and ".join(map(_shown_base, options.model.pretrained)),
-        begins_with_tokens=begins_with_teachers_tokens(options),
+        begins_with_tokens=begins_with_teachers_tokens(options, task),
         teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
         dataset_title=_dataset_title(options),
-        one_of_several=options.siblings is not None,
+        one_of_several=finished.is_one_of_several,
         limitations=options.card.limitations or _LIMITATIONS,
     )
     card.save(folder / "README.md")
@@ -88,14 +86,14 @@ def _shown_base(name: str) -> str:
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
+def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
-    options, task = run.options, run.task
+    options, task = finished.run, finished.task
     hub_datasets = options.card.datasets or [
         name for name in [options.data.dataset_name] if name is not None and is_hub_name(name)
     ]
     bases = [name for name in options.model.pretrained if is_hub_name(name)]
-    figures = [
+    values = [
         (split, name, value)
         for split, metrics in results["metrics"].items()
         for name, value in metrics.items()
@@ -111,17 +109,17 @@ def _metadata(results: dict[str, Any], run: Run) -> ModelCardData:
             metric_name=name,
             metric_value=round(value, 4),
         )
-        for split, name, value in figures
+        for split, name, value in values
     ]
     return ModelCardData(
         language=options.card.language or None,
         license=options.card.license,
         library_name=task.library,
         pipeline_tag=task.pipeline_tag,
-        tags=[*(_own_tags(run.model.config) if task.has_own_class else []), task.name],
+        tags=[*(_own_tags(finished.model.config) if task.has_own_class else []), task.name],
         datasets=hub_datasets or None,
         base_model=bases[0] if len(bases) == 1 else bases or None,
-        metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in figures}) or None,
+        metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in values}) or None,
         model_name=_title(options),
         eval_results=evaluations or None,
     )
@@ -133,18 +131,18 @@ def _own_tags(config: PreTrainedConfig) -> list[str]:
     return ["roformer-lite", *(["rope"] if any(stack.position_embedding_type == "rope" for stack in stacks) else [])]
 
 
-def _model_id(options: "TrainOptions") -> str:
+def _model_id(options: Run) -> str:
     """What whoever reads the card loads the model by: the repository, or the directory as the command names it."""
-    if options.push_to_hub:
-        return options.training.hub_model_id
+    if options.card.push_to_hub:
+        return options.card.hub_model_id
     return options.output_dir.name if options.output_dir.is_absolute() else str(options.output_dir)
 
 
-def _title(options: "TrainOptions") -> str:
-    return options.card.title or (options.training.hub_model_id if options.push_to_hub else options.output_dir.name)
+def _title(options: Run) -> str:
+    return options.card.title or (options.card.hub_model_id if options.card.push_to_hub else options.output_dir.name)
 
 
-def _dataset_title(options: "TrainOptions") -> str:
+def _dataset_title(options: Run) -> str:
     name = options.data.dataset_name
     if name is not None and not is_hub_name(name):
         name = Path(name).name
@@ -154,17 +152,17 @@ def _dataset_title(options: "TrainOptions") -> str:
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The figures by label of the test data, or without them the validation data, or None; with many labels those of
+    """The metrics by label of the test data, or without them the validation data, or None; with many labels those of
     the best and the worst."""
     if not by_label:
         return None
     split = "test" if "test" in by_label else next(iter(by_label))
-    figures, parts = by_label[split], {}
-    if len(figures) <= _MOST_LABELS:
-        parts[""] = list(figures)
+    metrics, parts = by_label[split], {}
+    if len(metrics) <= _MOST_LABELS:
+        parts[""] = list(metrics)
     else:
-        occurring = [label for label in figures if figures[label]["support"]]
-        best_first = sorted(occurring, key=lambda label: -figures[label]["f1"])
-        parts[f"The {_BEST_AND_WORST} best of {len(figures)} by F1:"] = best_first[:_BEST_AND_WORST]
+        occurring = [label for label in metrics if metrics[label]["support"]]
+        best_first = sorted(occurring, key=lambda label: -metrics[label]["f1"])
+        parts[f"The {_BEST_AND_WORST} best of {len(metrics)} by F1:"] = best_first[:_BEST_AND_WORST]
         parts[f"The {_BEST_AND_WORST} worst:"] = best_first[-_BEST_AND_WORST:]
-    return {"split": split, "figures": figures, "parts": parts}
+    return {"split": split, "metrics": metrics, "parts": parts}

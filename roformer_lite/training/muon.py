@@ -86,19 +86,21 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
 
 
 def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
-    """Arguments of `torch.optim.Muon` from `--optim_args`, such as `lr=0.02,momentum=0.9`.
+    """Arguments of `torch.optim.Muon` from `optim_args`, such as `lr=0.02,momentum=0.9`.
 
     Raises:
         InputError: for another name or an impossible value.
     """
     arguments: dict[str, float | int] = {}
     for part in optim_args.replace(" ", "").split(",") if optim_args else ():
-        name, value = part.split("=")
+        name, _, value = part.partition("=")
         if name not in _LIMITS:
-            raise InputError(f"--optim_args {part}: with --optim muon the names are {', '.join(_LIMITS)}")
+            raise InputError(
+                f"--training_arguments optim_args={part}: with --optim muon the names are {', '.join(_LIMITS)}"
+            )
         try:
             arguments[name] = int(value) if name == "ns_steps" else float(value)
         except ValueError as error:
-            raise InputError(f"--optim_args {part}: {value!r} is no number") from error
+            raise InputError(f"--training_arguments optim_args={part}: {value!r} is no number") from error
         check_number(f"optim_args {name}", arguments[name], **_LIMITS[name])
     return arguments

@@ -1,130 +1,329 @@
-"""The options of one `train` command."""
+"""Options of `roformer-lite train` that every task has: data, tokenizer and model, training, publishing.
 
-from dataclasses import asdict, dataclass, field, fields
-from enum import Enum
-from pathlib import Path
-from typing import Any
+A parser makes an option of every field, and a section of `run.yaml` of every class. Fields hold what was given: None
+stands for a default that depends on other options, which a property or `run.py` fills in. Nothing here imports torch,
+so that `--help` and mistakes are answered at once.
+"""
 
-from .arguments import DataArguments, ModelArguments
-from .devices import DEVICES, devices_of
-from .fine_tuning import FineTuning
-from .publishing_arguments import CardArguments, HubArguments
-from .resume import training_directory
-from .seed_directory import SeedDirectory
-from .tasks.base import Task
-from .trainer_arguments import RoFormerLiteTrainingArguments
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-# What may be another when a training is continued. All other options must be the same, those of later versions of
-# transformers too.
-_MEASURING = frozenset(
-    "bleu_tokenizer test_file test_split eval_strategy eval_steps eval_delay eval_on_start eval_accumulation_steps "
-    "eval_do_concat_batches eval_use_gather_object per_device_eval_batch_size bf16_full_eval fp16_full_eval "
-    "prediction_loss_only batch_eval_metrics include_for_metrics predict_with_generate generation_max_length "
-    "generation_num_beams generation_config do_train do_eval do_predict".split()
-)
-_SAVING_AND_REPORTING = frozenset(
-    "output_dir overwrite_output_dir keep_checkpoints remote_code resume_from_checkpoint save_strategy save_steps "
-    "save_total_limit save_only_model save_on_each_node enable_jit_checkpoint logging_strategy logging_steps "
-    "logging_first_step logging_nan_inf_filter log_level log_level_replica log_on_each_node report_to run_name "
-    "project trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm skip_memory_metrics "
-    "include_num_input_tokens_seen restore_callback_states_from_checkpoint debug hub_strategy hub_always_push "
-    "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor torch_empty_cache_steps "
-    "ddp_timeout ddp_backend ddp_bucket_cap_mb local_rank logging_dir".split()
-) | {option.name for option in fields(HubArguments)}
-_WHEN_MEASURED = frozenset("eval_strategy eval_steps eval_delay eval_on_start save_strategy save_steps".split())
-_GENERATION = frozenset(
-    "bleu_tokenizer predict_with_generate generation_max_length generation_num_beams generation_config".split()
-)
-# Figures of several seeds are compared, those on the test data too.
-_FIGURES = _GENERATION | {"test_file", "test_split", "bf16_full_eval", "fp16_full_eval"}
+import yaml
+
+from ..errors import LARGEST_BATCH, InputError, check_file, check_number
+from ..output_place import check_place
+
+_LARGEST_SEED = 2**32 - 1
+_LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without
+
+
+def option(text: str, default: Any = None, **more: Any) -> Any:
+    """A field with its help."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": text, **more})
+    return field(default=default, metadata={"help": text, **more})
+
+
+def refuse_beside(options: dict[str, Any], given: str, why: str) -> None:
+    """Refuse `options` with a value, which would be ignored beside the option `given`."""
+    beside = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    if beside:
+        raise InputError(f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two")
 
 
 @dataclass
-class TrainOptions:
-    """All options of one `train` command.
+class DataArguments:
+    """Where the examples come from."""
 
-    `training.output_dir`, where the Trainer writes its checkpoints, is a directory beside `output_dir`, where the
-    finished model is saved. The Trainer never uploads; `push_to_hub` says whether the finished model is uploaded.
+    _argument_group_name: ClassVar[str] = "data"
 
-    One of the trainings of `--seeds` saves its model in `model_dir`, a directory of `siblings`, until all of them are
-    finished; otherwise `model_dir` is `output_dir`, and there are no `siblings`.
-    """
-
-    task: Task
-    data: DataArguments
-    model: ModelArguments
-    card: CardArguments
-    training: RoFormerLiteTrainingArguments
-    command: str
-    fine_tuning: FineTuning = field(default_factory=FineTuning)
-    output_dir: Path = field(init=False)
-    model_dir: Path = field(init=False)
-    siblings: SeedDirectory | None = field(init=False, default=None)
-    overwrites_siblings: bool = field(init=False, default=False)
-    push_to_hub: bool = field(init=False)
+    train_file: list[str] | None = option(
+        "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for "
+        "seq2seq, mlm, causal and embed; tag reads a token and its tag on each line."
+    )
+    validation_file: list[str] | None = option("Validation data, measured during training and at the end.")
+    test_file: list[str] | None = option("Test data, measured only at the end.")
+    validation_fraction: float | None = option(
+        "Without validation data: hold out this fraction of the training data (0.05 is one row in twenty). Default: "
+        "0.1, 2,000 rows at most, and none of fewer than 100 rows; 0 holds out nothing."
+    )
+    column_names: list[str] | None = option("Names of the columns of .tsv and .csv files that have no header line.")
+    dataset_name: str | None = option("A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = option("Configuration of that dataset, if it has several.")
+    train_split: str = option("Split of that dataset to train on.", "train")
+    validation_split: str = option("Split of that dataset for validation, used if it exists.", "validation")
+    test_split: str = option("Split of that dataset for testing, used if it exists.", "test")
 
     def __post_init__(self):
-        self.output_dir = self.model_dir = Path(self.training.output_dir)
-        self.training.output_dir = str(training_directory(self.output_dir))
-        self.push_to_hub, self.training.push_to_hub = self.training.push_to_hub, False
+        if sum(value is not None for value in self.sources.values()) != 1:
+            raise InputError(f"give either {' or '.join(self.sources)}")
+        if self.validation_fraction is not None:
+            check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if self.validation_fraction and self.validation_file:
+            raise InputError(
+                f"--validation_fraction {self.validation_fraction} has no effect beside --validation_file; leave out "
+                "one of the two"
+            )
+        if self.dataset_name is not None and (self.validation_file or self.test_file):
+            raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
+        for name in ("train_file", "validation_file", "test_file"):
+            for path in getattr(self, name) or ():
+                check_file(name, path)
 
     @property
-    def tokenizer_dir(self) -> Path:
-        """Where a tokenizer that is trained is kept: one for all siblings, as training another need not give the
-        same."""
-        return self.siblings.path if self.siblings else Path(self.training.output_dir)
+    def sources(self) -> dict[str, Any]:
+        """The options that name the training data, of which one must be given."""
+        return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
 
-    def take_seed(self, seed: int, siblings: SeedDirectory, is_first: bool) -> None:
-        """Make these the options of the training with `seed`, one of `siblings`.
 
-        The first training decides on bfloat16, where that is open: the others must differ from it in the seed alone.
+@dataclass
+class TokenizerArguments:
+    """Which tokenizer; `prepare` has these options too."""
 
-        Args:
-            is_first: Whether it is the first one of this command, which may delete what an earlier command has left.
-        """
-        args = self.training
-        args.seed, self.siblings, self.model_dir = seed, siblings, siblings.model_dir(seed)
-        args.output_dir = str(training_directory(self.model_dir))
-        self.overwrites_siblings = is_first and args.overwrite_output_dir
-        finished = siblings.finished()
-        if args.may_choose_type and finished:
-            first = next(iter(finished.values()))
-            args.take_type(first["training"]["arguments"].get("bf16", False))
-            args.may_choose_type = False
+    _argument_group_name: ClassVar[str] = "tokenizer"
+
+    tokenizer: str | None = option("Tokenizer to use. Default: train one on the training data.")
+    vocab_size: int | None = option("Largest vocabulary of a new tokenizer. Default: 8192.")
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = option(
+        "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."
+    )
+    tokenizer_min_frequency: int | None = option(
+        "How often a token must occur in the training data to enter the vocabulary of a new tokenizer. Default: 2."
+    )
+
+    def __post_init__(self):
+        if self.tokenizer is not None:
+            self.refuse_new_tokenizer("--tokenizer", "which is taken as it is")
+        check_number("vocab_size", self.vocab_size, at_least=1, at_most=_LARGEST_VOCABULARY)
+        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
 
     @property
-    def split_seed(self) -> int:
-        """What determines the rows that are held out: the first of several seeds, for all of them."""
-        return self.training.seeds[0] if self.training.seeds else self.training.seed
+    def new_tokenizer(self) -> dict[str, Any]:
+        """The options of a new tokenizer that were given."""
+        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
-    def identity(self) -> dict[str, Any]:
-        """The options that must be the same for a training to be continued: all that shape its result.
+    def refuse_new_tokenizer(self, given: str, why: str) -> None:
+        """Refuse options of a new tokenizer, which would be ignored beside the option `given`."""
+        refuse_beside(self.new_tokenizer, given, why)
 
-        What only measures may be another, unless the measurements decide something: which checkpoint is the best one,
-        or when the learning rate falls.
+
+@dataclass
+class ModelArguments(TokenizerArguments):
+    """Which model and tokenizer."""
+
+    _argument_group_name: ClassVar[str] = "model and tokenizer"
+
+    size: Literal["tiny", "mini", "small", "base"] | None = option(
+        "Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini."
+    )
+    config: list[str] = option(
+        "Fields of the configuration that differ from those of the size, as name=value, for example "
+        "hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value set one of the two.",
+        [],
+    )
+    model_name_or_path: str | None = option(
+        "Start from these weights and their tokenizer instead of from scratch: a directory or a name on the Hub, of a "
+        "model of this package or of one of transformers, such as BERT."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model_name_or_path is not None:
+            refuse_beside({"size": self.size}, "--model_name_or_path", "which brings its own size")
+            self.refuse_new_tokenizer("--model_name_or_path", "which brings its own tokenizer")
+        for assignment in self.config:
+            if "=" not in assignment:
+                raise InputError(f"--config {assignment}: name=value is needed")
+
+    @property
+    def pretrained(self) -> list[str]:
+        """The models whose weights the training starts from."""
+        return [] if self.model_name_or_path is None else [self.model_name_or_path]
+
+
+@dataclass
+class Seq2SeqModelArguments(ModelArguments):
+    """The same, and the stacks of a pair."""
+
+    encoder_name_or_path: str | None = option(
+        "Start from this encoder and its tokenizer; its head is left out. The decoder is new, of --size, and shares "
+        "the encoder's table of tokens, unless --decoder_name_or_path is given."
+    )
+    decoder_name_or_path: str | None = option(
+        "Beside --encoder_name_or_path, start from this causal model, with the same vocabulary. Its cross-attention "
+        "is new."
+    )
+
+    def __post_init__(self):
+        if self.encoder_name_or_path is not None:
+            if self.model_name_or_path is not None:
+                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+            new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
+            refuse_beside(new, "--encoder_name_or_path", "which brings its own tokenizer")
+        if self.decoder_name_or_path is not None:
+            if self.encoder_name_or_path is None:
+                raise InputError("--decoder_name_or_path needs --encoder_name_or_path beside it")
+            refuse_beside({"size": self.size}, "--decoder_name_or_path", "which brings its own size")
+        super().__post_init__()
+
+    @property
+    def pretrained(self) -> list[str]:
+        stacks = (self.encoder_name_or_path, self.decoder_name_or_path)
+        return [*super().pretrained, *(name for name in stacks if name is not None)]
+
+
+@dataclass
+class TrainingOptions:
+    """How the model is trained. All else of transformers' `TrainingArguments` is in `training_arguments`."""
+
+    _argument_group_name: ClassVar[str] = "training"
+
+    output_dir: str | None = option("Directory of the finished model. Required.")
+    overwrite_output_dir: bool = option(
+        "Replace a finished model, and discard an unfinished training with other options.", False
+    )
+    num_train_epochs: float | None = option(
+        "Passes over the training data. Default: 300,000 examples divided by the rows of the data, but at least 3 and "
+        "at most 20; fine-tuning: 4."
+    )
+    max_steps: int | None = option("Number of training steps, instead of epochs.")
+    time_limit_minutes: float | None = option(
+        "Stop training after this time, with the learning rate at the end of its schedule. Data preparation and the "
+        "final evaluation come on top."
+    )
+    per_device_train_batch_size: int | None = option(
+        "Rows in a training batch on each device. Default: 32; mlm and causal 8, embed 64, rerank 16."
+    )
+    max_tokens_per_batch: int | None = option(
+        "Limit on the real tokens in a training batch on each device, instead of a number of rows."
+    )
+    per_device_eval_batch_size: int = option("Rows in an evaluation batch on each device.", 64)
+    learning_rate: float | None = option(
+        "Highest learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, and 3e-4 for models that this command "
+        "has trained from scratch."
+    )
+    warmup_steps: float | None = option(
+        "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; fine-tuning: 0.1."
+    )
+    weight_decay: float = option("Weight decay.", 0.01)
+    optim: str = option(
+        "The optimizer: one of transformers, or muon, torch's Muon for the matrices of the layers and AdamW for the "
+        "rest; arguments of Muon, such as lr=0.02, go to --training_arguments optim_args=lr=0.02.",
+        "adamw_torch_fused",
+    )
+    bf16: bool | None = option(
+        "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a trial shows that it is "
+        "faster, for trainings of 200 steps or more; elsewhere no."
+    )
+    shard_weights: bool = option(
+        "Divide weights, gradients and optimizer states among the processes (FSDP2); for mlm, causal and seq2seq.",
+        False,
+    )
+    ema_decay: float | None = option(
+        "Evaluate and save an exponential moving average of the weights with this decay. Default: none; 0.999 for new "
+        "classifiers and taggers, for which 0 means none."
+    )
+    word_dropout: float | None = option(
+        "Fraction of the tokens that are replaced by [MASK] in a training batch; not for mlm. Default: 0; 0.2 for new "
+        "classifiers and taggers."
+    )
+    early_stopping_patience: int = option(
+        "Stop after so many evaluations in a row without an improvement, if the best checkpoint is kept; 0: never.", 4
+    )
+    baselines: bool = option("Measure baselines, such as a linear model, on the same data; takes seconds.", True)
+    seed: int = option("Seed of initialisation, shuffling and dropout.", 42)
+    seeds: list[int] | None = option(
+        "Train once with each of these seeds, keep the model that is best on the validation data, and report mean and "
+        "standard deviation of all metrics. Rows are held out by the first one, for all of them."
+    )
+    keep_checkpoints: bool = option("Keep the checkpoints after the model is finished.", False)
+    use_cpu: bool = option("Train on the CPU, even if there is a GPU.", False)
+    disable_tqdm: bool = option("Show no progress bars.", False)
+    training_arguments: list[str] = option(
+        "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments for seq2seq), as name=value, "
+        "for example lr_scheduler_type=cosine adam_beta2=0.98.",
+        [],
+    )
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("give --output_dir, the directory of the finished model")
+        self.output_dir = check_place("output_dir", self.output_dir)
+        check_number("num_train_epochs", self.num_train_epochs, above=0)
+        check_number("max_steps", self.max_steps, at_least=1)
+        check_number("time_limit_minutes", self.time_limit_minutes, above=0)
+        check_number(
+            "per_device_train_batch_size", self.per_device_train_batch_size, at_least=1, at_most=LARGEST_BATCH
+        )
+        check_number("max_tokens_per_batch", self.max_tokens_per_batch, above=0)
+        check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1, at_most=LARGEST_BATCH)
+        for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
+            check_number(name, getattr(self, name), at_least=0)
+        check_number("ema_decay", self.ema_decay, at_least=0, below=1)
+        check_number("word_dropout", self.word_dropout, at_least=0, below=1)
+        for seed in (self.seed, *(self.seeds or ())):
+            check_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
+        if self.seeds is not None and (len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)):
+            raise InputError(f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers")
+        _ = self.stock
+
+    @property
+    def stock(self) -> dict[str, Any]:
+        """`training_arguments` by name, with the values that YAML reads.
+
+        Raises:
+            InputError: for what is not name=value, and for an argument that has an option of its own.
         """
-        args = self.training
-        free = _MEASURING | _SAVING_AND_REPORTING
-        if (
-            args.load_best_model_at_end
-            or args.save_strategy == "best"
-            or args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
-        ):
-            by_loss = (args.metric_for_best_model or "loss").endswith("loss")
-            free = free - _WHEN_MEASURED - (frozenset() if by_loss else _GENERATION)
-        if args.seeds:
-            free -= _FIGURES
-        training = {option.name: getattr(args, option.name) for option in fields(args) if option.init}
-        if args.epochs_follow_data:
-            training["num_train_epochs"] = None
-        if args.may_choose_type:
-            training["bf16"] = None
-        if args.cpu_follows_launcher:
-            training["use_cpu"] = False  # as in a command without a launcher, which may begin or end the training
-        training[DEVICES] = devices_of(args)
-        options = {"task": self.task.name, **asdict(self.data), **asdict(self.model), **training}
-        return {name: _plain(value) for name, value in options.items() if name not in free}
+        found: dict[str, Any] = {}
+        for assignment in self.training_arguments:
+            name, equals, text = assignment.partition("=")
+            given = f"--training_arguments {assignment}"
+            if not equals:
+                raise InputError(f"{given}: name=value is needed")
+            if name in _REFUSED:
+                raise InputError(f"{given}: {_REFUSED[name]}")
+            if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
+                raise InputError(f"{given}: give the option --{name} {text}")
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise InputError(f"{given}: the value is not YAML: {' '.join(str(error).split())}") from error
+            is_no = value is False and name.endswith("_strategy")  # YAML reads eval_strategy=no so
+            found[name] = "no" if is_no else value
+        return found
 
 
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
+# Arguments of transformers that would be overridden, or would do harm.
+_REFUSED = {
+    "resume_from_checkpoint": "the same command continues an interrupted training by itself",
+    "hub_token": "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN",
+    "save_only_model": "an interrupted training would go on with a new optimizer",
+    "label_names": "the labels of these models are always called labels",
+}
+
+
+@dataclass
+class PublishingOptions:
+    """What the model card says besides the measured results, and how the finished model gets to the Hub."""
+
+    _argument_group_name: ClassVar[str] = "model card and Hub"
+
+    title: str | None = option("Title of the model card. Default: name of the directory.")
+    language: list[str] = option("Language codes, for example en de.", [])
+    license: str | None = option("Licence of the model, for example apache-2.0.")
+    dataset_title: str | None = option("What the card calls the data. Default: the file names.")
+    datasets: list[str] = option("Names of the data on the Hub, where the files are a copy of them.", [])
+    limitations: str | None = option("A sentence on what the model should not be used for.")
+    card_example: bool = option("Show a row of the validation data in the card's code, not a made-up one.", False)
+    push_to_hub: bool = option("Upload the finished model to the Hub.", False)
+    hub_model_id: str | None = option("Repository to upload to. Default: name of the directory, under your account.")
+    remote_code: bool = option(
+        "Save the package's code with the model, for people who have not installed the package.", False
+    )
+
+
+def assignment_of(name: str, value: Any) -> str:
+    """An argument of transformers as `--training_arguments` takes it."""
+    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

@@ -1,9 +1,9 @@
 """An encoder–decoder of stacks that were trained before: an encoder, and perhaps a causal model as decoder."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForCausalLM
@@ -12,14 +12,15 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import RoFormerLiteFo
 
 from ..errors import InputError
 from ..saved_model import load_with_new_head
+from .options import Seq2SeqModelArguments
 from .pretrained import check_vocabulary, merged, pretrained_config, pretrained_tokenizer
-
-if TYPE_CHECKING:
-    from .options import TrainOptions
 
 
 def pair_of_stacks(
-    options: "TrainOptions", tokenizer: PreTrainedTokenizerBase, overrides: dict[str, Any]
+    given: Seq2SeqModelArguments,
+    args: TrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    overrides: dict[str, Any],
 ) -> RoFormerLiteForConditionalGeneration:
     """The encoder given below the decoder given, or below a new one of the size asked for.
 
@@ -27,19 +28,20 @@ def pair_of_stacks(
     Cross-attention is new in any case.
 
     Args:
-        options: Of the command.
+        given: Names of the stacks, and the size of a new decoder.
+        args: Of the training.
         tokenizer: The encoder's.
         overrides: Fields of the configuration to change; those of a stack given may change no shape.
 
     Raises:
         InputError: when a model has another architecture, or the two have different vocabularies.
     """
-    encoder_name, decoder_name = options.model.encoder_name_or_path, options.model.decoder_name_or_path
+    encoder_name, decoder_name = given.encoder_name_or_path, given.decoder_name_or_path
     encoder, decoder = _encoder(encoder_name, len(tokenizer)), None
     of_the_pair, of_stacks = _fields_of_sides(overrides)
     if decoder_name is None:
         same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}
-        stack = RoFormerLiteConfig.from_preset(options.model.size, **{**same_table, **of_stacks["decoder"]})
+        stack = RoFormerLiteConfig.from_preset(given.size or "mini", **{**same_table, **of_stacks["decoder"]})
         of_the_pair = {"share_embeddings": True, **of_the_pair}
     else:
         _check_same_vocabulary(encoder_name, tokenizer, decoder_name)
@@ -53,8 +55,8 @@ def pair_of_stacks(
     )
     model = RoFormerLiteForConditionalGeneration(config)
     new = _copy_weights(model, encoder, decoder)
-    if options.training.should_save:
-        names = " and ".join(options.model.pretrained)
+    if args.should_save:
+        names = " and ".join(given.pretrained)
         print(f"{names}: the pair has {new} tensors that are new", file=sys.stderr)
     return model
 

@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.padding_free import padding_free
@@ -12,9 +12,8 @@ from hf_roformer_lite.padding_free import padding_free
 from ..errors import InputError
 from ..saved_files import find_file, read_object
 from ..saved_model import is_ours, load_config, load_tokenizer, load_with_new_head, try_tokenizer
-
-if TYPE_CHECKING:
-    from .options import TrainOptions
+from .run import Run
+from .tasks.base import Task
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
@@ -46,31 +45,33 @@ def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def pretrained_for_task(options: "TrainOptions", tokens: int, fields: Mapping[str, Any]) -> PreTrainedModel:
+def pretrained_for_task(
+    run: Run, task: Task, args: TrainingArguments, tokens: int, fields: Mapping[str, Any]
+) -> PreTrainedModel:
     """The model of `--model_name_or_path`, with its own head if that fits the task and the labels of the training
     data, with a new one otherwise.
 
     Args:
-        options: Of the command; the task knows the labels.
+        run, task, args: Of the training; the task knows the labels.
         tokens: Size of the tokenizer, which the vocabulary of the model must hold.
         fields: Fields of the configuration that shall not be the given model's.
 
     Raises:
         InputError: when a file is missing or wrong, or the model does not fit the options.
     """
-    name, task = options.model.model_name_or_path, options.task
+    name = run.model.model_name_or_path
     given = pretrained_config(name)
-    _check_fits(given, options)
-    keeps_head = task.take_over_labels(given)  # before `config_fields`, which gives the labels in their order
+    _check_fits(given, name, task)
+    why_new_head = task.why_new_head(given)  # before `config_fields`, which gives the labels in their order
     of_task = {field: value for field, value in task.config_fields().items() if hasattr(given, field)}
     check_vocabulary(name, given, tokens)
-    if keeps_head:
+    if not why_new_head:
         config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
         model, new = load_with_new_head(task.auto_model, name, config)
         message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     else:
         model, new = with_new_head(task.auto_model, name, {**of_task, **fields}), ["the head"]
-        message = f"{task.why_new_head(given)}; the training starts with a new head"
+        message = f"{why_new_head}; the training starts with a new head"
     task.has_new_head, task.has_own_class = bool(new), is_ours(model)
     try:
         padding_free(model)
@@ -78,14 +79,13 @@ def pretrained_for_task(options: "TrainOptions", tokens: int, fields: Mapping[st
         if getattr(task.args, "packing", False):
             raise InputError(f"--packing: documents of one row would see each other, as {error}") from error
         message = f"{message}; {error} Its padding is computed".removeprefix("; ")
-    if message and options.training.should_save:
+    if message and args.should_save:
         print(f"{name}: {message}", file=sys.stderr)
     return model
 
 
-def _check_fits(given: PreTrainedConfig, options: "TrainOptions") -> None:
+def _check_fits(given: PreTrainedConfig, name: str, task: Task) -> None:
     """Refuse what would only be noticed after the training, or never."""
-    name, task = options.model.model_name_or_path, options.task
     if given.is_encoder_decoder != (task.name == "seq2seq"):
         kind, fitting = ("a single stack", "--encoder_name_or_path")
         if given.is_encoder_decoder:

@@ -1,7 +1,9 @@
-"""What is known about a finished training: its figures, as `results.json` has them and as they are printed."""
+"""What is known about a finished training: its metrics, as `results.json` has them and as they are printed."""
 
+import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -10,22 +12,31 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hf_roformer_lite.version import __version__
 
 from .baselines import Baselines
-from .early_stopping import what_happened
 from .metrics import LOWER_IS_BETTER, ByLabel, Metrics
-from .options import TrainOptions
-from .seed_directory import chosen_by
+from .options import TrainingOptions
+from .run import Run
 from .tasks.base import Task
-from .trainer_arguments import RoFormerLiteTrainingArguments
+
+# Of the training arguments, those that shape the result.
+_SHOWN = (
+    "learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 max_grad_norm "
+    "label_smoothing_factor per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps seed "
+    "optim optim_args bf16 fp16 generation_num_beams per_device_eval_batch_size"
+).split()
+_SHOWN_OPTIONS = ("max_tokens_per_batch", "time_limit_minutes", "ema_decay", "word_dropout")
+# Metrics that are means over rows of values from 0 to 1, or close to that, and correlations.
+_FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
+_CORRELATIONS = ("pearson", "spearman")
 
 
 @dataclass
 class Evaluation:
-    """Final figures of one split."""
+    """Final metrics of one split."""
 
     split: str
     metrics: Metrics
@@ -35,11 +46,13 @@ class Evaluation:
 
 
 @dataclass
-class Run:
+class FinishedTraining:
     """A finished training and everything known about it."""
 
+    run: Run  # as it was given; of one of several seeds, that of all
     task: Task
-    options: TrainOptions
+    args: TrainingArguments
+    options: TrainingOptions  # with defaults filled in
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     history: list[dict[str, float]]
@@ -49,139 +62,175 @@ class Run:
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
-    baselines: Baselines = field(default_factory=dict)
+    baselines: Baselines
+    parts: Baselines  # metrics of the model's parts, each alone
     chosen_step: int | None = None  # of the checkpoint that is kept, where it is not the last
-    parts: Baselines = field(default_factory=dict)  # figures of the model's parts, each alone
     earlier_seconds: float = 0.0  # of commands that were interrupted, up to the checkpoint that was continued
+    is_one_of_several: bool = False
 
 
-def summarise(run: Run, seconds: float) -> dict[str, Any]:
+def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
     """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
     were interrupted."""
-    options, args = run.options, run.options.training
+    run, task, args, evaluations = finished.run, finished.task, finished.args, finished.evaluations
+    packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", task.library)
     return {
-        "task": run.task.name,
-        "command": options.command,
-        "settings": run.task.prediction_settings(),
-        "metrics": {evaluation.split: evaluation.metrics for evaluation in run.evaluations},
-        "by_label": {evaluation.split: evaluation.by_label for evaluation in run.evaluations if evaluation.by_label},
-        "main_metric": run.task.main_metric,
-        "parts": run.parts,
-        "baselines": run.baselines,
-        "verdict": verdict(run),
-        "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in run.evaluations},
-        "rows": run.rows,
-        "parameters": run.model.num_parameters(),
-        "vocabulary": len(run.tokenizer),
+        "task": task.name,
+        "command": run.command(),
+        "settings": task.prediction_settings(),
+        "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
+        "by_label": {evaluation.split: evaluation.by_label for evaluation in evaluations if evaluation.by_label},
+        "main_metric": task.main_metric,
+        "parts": finished.parts,
+        "baselines": finished.baselines,
+        "verdict": verdict(task.main_metric, evaluations, finished.baselines),
+        "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
+        "rows": finished.rows,
+        "parameters": finished.model.num_parameters(),
+        "vocabulary": len(finished.tokenizer),
         "training": {
-            "steps": run.steps,
-            "epochs": round(run.epochs, 2),
-            "minutes": round(run.train_seconds / 60, 2),
+            "steps": finished.steps,
+            "epochs": round(finished.epochs, 2),
+            "minutes": round(finished.train_seconds / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
-            "what_happened": _what_happened(run),
-            "chosen_step": run.chosen_step,
+            "what_happened": what_happened(finished),
+            "chosen_step": finished.chosen_step,
             "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
             "greater_is_better": args.greater_is_better,
-            "arguments": _chosen_arguments(args),
-            **options.fine_tuning.summary(),
+            "arguments": _shown_arguments(args, finished.options),
+            "own_weights": run.own_weights(),
+            "fine_tuning_defaults": list(run.default_values()) if run.model.pretrained else [],
         },
-        "machine": _machine(args.world_size),
-        "versions": {
-            "hf_roformer_lite": __version__,
-            **{
-                name: version(name)
-                for name in ("transformers", "torch", "tokenizers", "datasets", "accelerate", run.task.library)
-            },
+        "machine": {
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
+            "processes": args.world_size,
+            "threads": torch.get_num_threads(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         },
+        "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
     }
 
 
-def verdict(run: Run) -> str:
-    """A sentence on whether the model is worth its place, from the test data, or else the validation data."""
-    if not run.baselines or not run.evaluations:
-        return ""
-    metric, evaluation = run.task.main_metric, run.evaluations[-1]
-    ours = evaluation.metrics.get(metric)
-    theirs = {name: by_split[evaluation.split][metric] for name, by_split in run.baselines.items()}
-    lower_is_better = metric in LOWER_IS_BETTER
-    name = (min if lower_is_better else max)(theirs, key=theirs.get)
-    is_better = ours < theirs[name] if lower_is_better else ours > theirs[name]
-    figures = f"{metric} on the {evaluation.split} data is {ours:.4f}, that of {name} {theirs[name]:.4f}"
-    judgement = "The model is worth its place" if is_better else "Simple means do as well or better"
-    return f"{judgement}: its {figures}."
-
-
-def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The main figure by split, of the model, of its parts alone and of simple means, of which there must be some."""
-    others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
-    rows = {"this model": results["metrics"], **others} if others else {}
-    return {name: {split: figures[metric] for split, figures in by_split.items()} for name, by_split in rows.items()}
-
-
-def seeds_sentence(results: dict[str, Any]) -> str:
-    """Mean and standard deviation of the main figure over several seeds, and which seed was kept and why."""
-    seeds, metric = results["seeds"], results["main_metric"]
-    split = list(results["metrics"])[-1]
-    mean, deviation = (seeds[name][split][metric] for name in ("mean", "standard_deviation"))
-    by, figure = chosen_by(results)
-    others = [chosen_by({**results, "metrics": of})[1] for of in seeds["metrics"].values()]
-    return (
-        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is {mean:.4f} ± "
-        f"{deviation:.4f} (mean and standard deviation). The model of seed {seeds['kept']} is kept: its validation "
-        f"{by} is best, {figure:.4f} (from {min(others):.4f} to {max(others):.4f})."
-    )
-
-
-def _what_happened(run: Run) -> str:
-    args = run.options.training
-    if not args.load_best_model_at_end:
-        return ""
-    return what_happened(run.history, args.metric_for_best_model, args.greater_is_better, args.num_train_epochs)
-
-
-def _machine(world_size: int) -> dict[str, Any]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
-    return {
-        "device": device,
-        "processes": world_size,
-        "threads": torch.get_num_threads(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
-
-
-def _chosen_arguments(args: RoFormerLiteTrainingArguments) -> dict[str, Any]:
-    """The training arguments that shape the result, in a fixed order."""
-    names = (
-        "learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 max_grad_norm "
-        "label_smoothing_factor per_device_train_batch_size gradient_accumulation_steps max_tokens_per_batch "
-        "num_train_epochs max_steps time_limit_minutes ema_decay seed optim optim_args bf16 fp16 "
-        "generation_num_beams per_device_eval_batch_size"
-    )
-    values = {name: getattr(args, name, None) for name in names.split()}
-    if args.max_tokens_per_batch:
+def _shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[str, Any]:
+    values = {name: getattr(args, name, None) for name in _SHOWN}
+    values |= {"optim": options.optim, **{name: getattr(options, name) for name in _SHOWN_OPTIONS}}
+    if options.max_tokens_per_batch:
         values["per_device_train_batch_size"] = None
     return {name: getattr(value, "value", value) for name, value in values.items() if value not in (None, False, -1)}
 
 
+def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
+    """A sentence on the model and the best baseline, by the test data, or else the validation data."""
+    if not baselines or not evaluations:
+        return ""
+    last = evaluations[-1]
+    ours, sign = last.metrics[metric], -1 if metric in LOWER_IS_BETTER else 1
+    theirs = {name: by_split[last.split][metric] for name, by_split in baselines.items()}
+    name = max(theirs, key=lambda name: sign * theirs[name])
+    values = f"{metric} on the {last.split} data is {ours:.4f}, that of {name} {theirs[name]:.4f}"
+    if is_within_chance(metric, ours, theirs[name], last.rows):
+        equal = f"{last.rows:,} rows can't tell them apart"
+        return f"The model and the best baseline are about equal: the model's {values}; {equal}."
+    judgement = (
+        "The model is better than the baselines" if sign * ours > sign * theirs[name] else "A baseline is better"
+    )
+    return f"{judgement}: the model's {values}."
+
+
+def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
+    """Whether two values of a metric, measured on so many rows, differ by less than two standard errors of the
+    difference of two independent measurements. False, but for equal values, for metrics that are neither fractions nor
+    correlations: of these the rows would have to be known."""
+    if metric in _FRACTIONS:
+        return abs(ours - theirs) <= 2 * math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / rows)
+    if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
+        return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
+    return ours == theirs
+
+
+def what_happened(finished: FinishedTraining) -> str:
+    """A sentence on a training whose best checkpoint was kept, for the summary and the card."""
+    args, history = finished.args, finished.history
+    measured = _of_validation(history, args.metric_for_best_model)
+    if not args.load_best_model_at_end or not measured:
+        return ""
+    best, value = measured[_best(measured, args.greater_is_better)]
+    name = args.metric_for_best_model.removeprefix("eval_").replace("_", " ")
+    whose = "the validation {} of its encoder alone" if finished.parts else "its validation {}"
+    text = f"The model of epoch {best['epoch']:.4g}, step {best['step']:,}, is kept: {whose.format(name)} is best"
+    text += f", {value:.4g}."
+    last = measured[-1][0]
+    if last["epoch"] < args.num_train_epochs - 0.5:
+        text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
+    losses = _of_validation(history, "loss")
+    lowest = losses[_best(losses, False)][0] if losses else None
+    validation = finished.evaluations[0].metrics if finished.evaluations else {}
+    is_perfect = any(validation.get(fraction) == 1 for fraction in _FRACTIONS)
+    if losses and lowest is not losses[-1][0]:
+        text += f" The validation loss has risen since epoch {lowest['epoch']:.4g}: from there on it overfits."
+    elif best is last and not is_perfect:
+        text += " It was still getting better: a longer training may help."
+    return text
+
+
+def _of_validation(history: Sequence[dict[str, float]], metric: str) -> list[tuple[dict[str, float], float]]:
+    """The entries of a log that hold `metric`, with its value."""
+    name = f"eval_{metric.removeprefix('eval_')}"
+    return [(entry, entry[name]) for entry in history if name in entry]
+
+
+def _best(measured: Sequence[tuple[dict[str, float], float]], greater_is_better: bool) -> int:
+    """Where the best value is; the first of equal ones."""
+    values = [value for _, value in measured]
+    return values.index(max(values) if greater_is_better else min(values))
+
+
+def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The main metric by split, of the model, of its parts alone and of baselines, of which there must be some."""
+    others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
+    rows = {"this model": results["metrics"], **others} if others else {}
+    return {name: {split: values[metric] for split, values in by_split.items()} for name, by_split in rows.items()}
+
+
+def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
+    """The validation metric by which a model is compared with those of other seeds: its name and value."""
+    name = results["training"]["metric_for_best_model"]
+    return name, results["metrics"]["validation"][name]
+
+
+def seeds_sentence(results: dict[str, Any]) -> str:
+    """Mean and standard deviation of the main metric over several seeds, and which seed was kept and why."""
+    seeds, metric = results["seeds"], results["main_metric"]
+    split = list(results["metrics"])[-1]
+    mean, deviation = (seeds[name][split][metric] for name in ("mean", "standard_deviation"))
+    by, value = chosen_by(results)
+    others = [chosen_by({**results, "metrics": of})[1] for of in seeds["metrics"].values()]
+    return (
+        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is {mean:.4f} ± "
+        f"{deviation:.4f} (mean and standard deviation). The model of seed {seeds['kept']} is kept: its validation "
+        f"{by} is best, {value:.4f} (from {min(others):.4f} to {max(others):.4f})."
+    )
+
+
 def print_summary(results: dict[str, Any], folder: Path) -> None:
-    """Print a table of the final figures, and where the files are."""
-    console = Console()
-    if results["metrics"]:
+    """Print a table of the final metrics, and where the files are."""
+    console, splits = Console(), list(results["metrics"])
+    if splits:
         table = Table(title=f"{results['task']}: {results['parameters']:,} parameters")
         table.add_column("metric")
-        for split in results["metrics"]:
+        for split in splits:
             table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
-        for name in next(iter(results["metrics"].values())):
+        for name in results["metrics"][splits[0]]:
             table.add_row(name, *(f"{metrics[name]:.4f}" for metrics in results["metrics"].values()))
         console.print(table)
     beside = beside_table(results)
     if beside:
-        table = Table(title=f"{results['main_metric']} of the model, of its parts and of simple means")
+        table = Table(title=f"{results['main_metric']} of the model, of its parts and of baselines")
         table.add_column("")
-        for split in results["metrics"]:
+        for split in splits:
             table.add_column(split, justify="right")
-        for name, figures in beside.items():
-            table.add_row(name, *(f"{figures[split]:.4f}" for split in results["metrics"]))
+        for name, values in beside.items():
+            table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
         console.print(table)
     training = results["training"]
     of_seeds = seeds_sentence(results) if "seeds" in results else ""
@@ -191,5 +240,5 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         f"{training['steps']:,} steps, {training['epochs']:g} epochs in {training['minutes']:g} minutes "
         f"({training['whole_command_minutes']:g} for the whole command)"
     )
-    console.print(f"Model, tokenizer, card, loss curve and results: {folder}", soft_wrap=True)
+    console.print(f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}", soft_wrap=True)
     console.print(f"Use it: echo … | roformer-lite predict {folder}", soft_wrap=True)

@@ -1,12 +1,15 @@
 """What a model of sentence-transformers learns from: the kinds of rows, told apart by their columns."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-from datasets import Dataset
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .data_files import Row, columns_of, number_of, text_of, value_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # In the order in which they are looked for: a triplet has the columns of a pair too.
 KINDS: dict[str, tuple[str, ...]] = {

@@ -35,7 +35,7 @@ def make_sentence_model(
         model: With the head that `kind` reads.
         tokenizer: That of the model.
         max_length: Longer texts are truncated to this many tokens.
-        modules_of: Where the modules behind the model come from, if it is a saved model of `kind`. Default: the
+        modules_of: Where the modules after the model come from, if it is a saved model of `kind`. Default: the
             library's own choice.
 
     Raises:

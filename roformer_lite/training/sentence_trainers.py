@@ -1,26 +1,27 @@
-"""The trainers of sentence-transformers with this package's options, clock, averaged weights and guard.
+"""The trainers and evaluators of sentence-transformers, with our options, clock, averaged weights and guard,
+and with its names of metrics.
 
 The training loop, the batches and the losses are those of sentence-transformers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    CrossEncoderTrainer,
-    MultiVectorEncoderTrainer,
-    SentenceTransformerTrainer,
-    SparseEncoderTrainer,
-)
+from sentence_transformers import CrossEncoderTrainer, SentenceTransformerTrainer
+from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.training_args import BaseTrainingArguments
 from torch.utils.data import RandomSampler
 
+from .metrics import Metrics
 from .trainer import RoFormerLiteTrainerMixin
-from .trainer_arguments import RoFormerLiteTrainingArguments
+
+CORRELATIONS = ("spearman", "pearson")
+RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
+RERANKING = ("mrr@10", "ndcg@10", "map")
 
 
 class ShuffledBatches(DefaultBatchSampler):
@@ -38,9 +39,8 @@ class ShuffledBatches(DefaultBatchSampler):
 
 
 @dataclass
-class SentenceTrainingArguments(RoFormerLiteTrainingArguments, BaseTrainingArguments):
-    """The package's training arguments for the trainers of sentence-transformers, whose own fields are no options: the
-    task determines them."""
+class SentenceTrainingArguments(BaseTrainingArguments):
+    """Those of sentence-transformers, whose own fields are no options: the task determines them."""
 
     prompts: None = field(default=None, init=False)
     batch_sampler: Any = field(default=ShuffledBatches, init=False)
@@ -72,9 +72,42 @@ class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
     """`CrossEncoderTrainer` with the options of `SentenceTrainingArguments`."""
 
 
-class SparseTrainer(SentenceTrainerMixin, SparseEncoderTrainer):
-    """`SparseEncoderTrainer` with the options of `SentenceTrainingArguments`."""
+class NamedMetrics(BaseEvaluator):
+    """Several evaluators as one.
+
+    Args:
+        evaluators: By what follows the names of their metrics: nothing, or `_64`.
+        names: The metrics to keep. The library has the similarity before or after its names for them, as in
+            `cosine_mrr@10` and `spearman_cosine`.
+    """
+
+    def __init__(self, evaluators: Mapping[str, BaseEvaluator], names: Sequence[str]):
+        super().__init__()
+        self.evaluators, self.names = evaluators, names
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics."""
+        return [name + suffix for suffix in self.evaluators for name in self.names]
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Metrics:
+        metrics: Metrics = {}
+        for suffix, evaluator in self.evaluators.items():
+            found = evaluator(model)
+            metrics |= {name + suffix: _figure(found, name) for name in self.names}
+        return metrics
 
 
-class MultiVectorTrainer(SentenceTrainerMixin, MultiVectorEncoderTrainer):
-    """`MultiVectorEncoderTrainer` with the options of `SentenceTrainingArguments`."""
+def _figure(found: Mapping[str, float], name: str) -> float:
+    return next(float(found[key]) for key in found if key.endswith(name) or key.startswith(f"{name}_"))
+
+
+def search(queries: Sequence[str], documents: Sequence[str], right: Sequence[set[int]]) -> dict[str, Any]:
+    """The arguments of the library's evaluators of retrieval."""
+    return {
+        "queries": {str(number): text for number, text in enumerate(queries)},
+        "corpus": {str(number): text for number, text in enumerate(documents)},
+        "relevant_docs": {str(number): set(map(str, numbers)) for number, numbers in enumerate(right)},
+        "accuracy_at_k": [1, 10],
+        "write_csv": False,
+    }

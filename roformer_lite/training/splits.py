@@ -1,33 +1,43 @@
-"""The splits train, validation and test as `datasets.Dataset`, from files or from the Hub, with every row checked."""
+"""The splits train, validation and test as data sets, from files or from the Hub, with every row checked."""
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets, load_dataset
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    IterableDataset,
+    concatenate_datasets,
+    interleave_datasets,
+    load_dataset,
+    load_from_disk,
+)
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
-from .arguments import DataArguments
-from .corpus.corpus import Corpus
-from .corpus.manifest import Manifest, held_out_file, read_manifest
-from .corpus.stream import TextStream
 from .data_files import Row, row_of
-from .source import Source
-from .task_arguments import LanguageModelDataArguments
+from .task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
 from .tasks.base import Task
 
 _SPLITS = ("train", "validation", "test")
-NO_TEXT = "there is no row with text"
-_HELD_OUT, MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
+_NO_TEXT = "there is no row with text"
+_HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
 _FEWEST_ROWS = 100  # too few to spare any
 
 logger = logging.getLogger(__name__)
+
+
+class Source(NamedTuple):
+    """The rows of a split, which can be read more than once, and what messages call them."""
+
+    name: str
+    rows: Callable[[], Iterator[Row]]
 
 
 def load_splits(
@@ -46,50 +56,60 @@ def load_splits(
         InputError: about a file, a line or a column that cannot be used.
     """
     if getattr(args, "prepared", None):
-        return _prepared_splits(task, args, cache_dir)
-    if getattr(args, "streaming", False):
-        return _streamed_splits(task, args, cache_dir)
-    splits = DatasetDict()
-    for split, source in open_splits(task, args, wanted).items():
-        splits[split] = collect_rows(source.rows(), task, cache_dir / split, source.name)
-    if "train" in splits and "validation" not in splits:
-        _hold_out(splits, task, args.validation_fraction, seed)
-    return splits
+        return _prepared_splits(task, args, cache_dir, seed)
+    sources, splits = _open_splits(task, args, wanted), DatasetDict()
+    streamed = sources.pop("train") if getattr(args, "streaming", False) else None
+    if streamed is not None:
+        skipped = 0
+        if "validation" not in sources and args.validation_fraction is None:
+            skipped = _rows_to_hold_out(
+                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones"
+            )
+        if skipped:
+            sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
+        splits["train"] = IterableDataset.from_generator(
+            _stream, gen_kwargs={"task": task, "source": streamed, "skipped": skipped}
+        )
+    for split, source in sources.items():
+        splits[split] = _collect_rows(source, task, cache_dir / split)
+    if streamed is None and "train" in splits and "validation" not in splits:
+        which = "at random" if task.rows_are_independent else "the last ones"
+        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which)
+        if amount:
+            parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
+            splits["train"], splits["validation"] = parts["train"], parts["test"]
+    return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
 
-def open_splits(task: Task, args: DataArguments, wanted: Sequence[str] = _SPLITS) -> dict[str, Source]:
-    """Where the rows of each split come from.
-
-    Raises:
-        InputError: about a dataset of the Hub that cannot be used.
-    """
+def _open_splits(task: Task, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
+    """Where the rows of each split come from."""
     if args.dataset_name:
         return {
             split: Source(f"{args.dataset_name} [{split}]", partial(_hub_rows, task, args, dataset))
             for split, dataset in _hub_splits(args, wanted).items()
         }
-    files = _file_splits(args, wanted)
-    return {split: Source(", ".join(paths), partial(task.read_rows, paths)) for split, paths in files.items()}
+    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    return {
+        split: Source(", ".join(paths), partial(task.read_rows, paths))
+        for split, paths in files.items()
+        if paths and split in wanted
+    }
 
 
-def _hold_out(splits: DatasetDict, task: Task, fraction: float | None, seed: int) -> None:
-    """Take the validation data from the training data, unless there is too little of them or nothing is wanted."""
-    amount = rows_to_hold_out(
-        len(splits["train"]), fraction, "at random" if task.rows_are_independent else "the last ones"
-    )
-    if amount:
-        parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
-        splits["train"], splits["validation"] = parts["train"], parts["test"]
+def _stream(task: Task, source: Source, skipped: int) -> Iterator[Row]:
+    for row in islice(source.rows(), skipped, None):
+        if not task.is_empty(row):
+            yield row
 
 
-def rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
+def _rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
     """How many of the training rows are held out, where no validation data are given.
 
     Raises:
         InputError: when nothing would be left.
     """
     if fraction is None:
-        amount = min(round(rows * _HELD_OUT), MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
+        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
         if amount:
             logger.warning(
                 "no validation data are given: %d of the %d training rows, %s, are held out to choose the best "
@@ -108,69 +128,31 @@ def rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
     return amount
 
 
-def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path) -> DatasetDict:
+def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int) -> DatasetDict:
     """The blocks of prepared data, and the rows that were held out there, unless files are given."""
-    splits = DatasetDict()
-    splits["train"] = Corpus.prepared(args.prepared, args.mixture, args.packing)
-    manifests = {folder: read_manifest(folder) for folder in args.prepared}
+    parts = [_from_disk(folder, "train") for folder in args.prepared]
+    if args.mixture:
+        shares = [weight / sum(args.mixture) for weight in args.mixture]
+        train = interleave_datasets(parts, shares, seed=seed, stopping_strategy="all_exhausted")
+    else:
+        train = concatenate_datasets(parts)
+    splits = DatasetDict(train=train)
     for split, files in (("validation", args.validation_file), ("test", args.test_file)):
-        kept = {folder: manifest for folder, manifest in manifests.items() if split in manifest.held_out}
+        kept = [folder for folder in args.prepared if split in read_prepared(folder)["held_out"]]
         if files:
-            splits[split] = collect_rows(task.read_rows(files), task, cache_dir / split, ", ".join(files))
+            splits[split] = _collect_rows(
+                Source(", ".join(files), partial(task.read_rows, files)), task, cache_dir / split
+            )
         elif kept:
-            parts = {folder: _held_out_rows(folder, own, split, cache_dir / split) for folder, own in kept.items()}
-            if len(parts) > 1:  # documents of the same name are different ones
-                parts = {folder: rows.map(partial(_in_folder, folder)) for folder, rows in parts.items()}
-            splits[split] = concatenate_datasets(list(parts.values()))
+            splits[split] = concatenate_datasets([_from_disk(folder, split) for folder in kept])
     return splits
 
 
-def _held_out_rows(folder: str, manifest: Manifest, split: str, cache_dir: Path) -> Dataset:
-    """The rows of a split that a preparation held out.
-
-    Raises:
-        InputError: when they are not all there.
-    """
-    path = Path(folder) / held_out_file(split)
-    again = "copy it again or prepare the data again"
+def _from_disk(folder: str, split: str) -> Dataset:
     try:
-        rows = Dataset.from_parquet(str(path), cache_dir=str(cache_dir))
-    except FileNotFoundError as error:
-        raise InputError(f"--prepared {folder}: {path} is missing; {again}") from error
-    except (OSError, pa.ArrowException, DatasetGenerationError) as error:
-        raise InputError(f"--prepared {folder}: {path} is damaged ({error.__cause__ or error}); {again}") from error
-    if len(rows) != manifest.held_out[split] or not {"text", "document"}.issubset(rows.column_names):
-        raise InputError(
-            f"--prepared {folder}: {path} is not the file of {manifest.held_out[split]:,} rows of text that was "
-            f"prepared; {again}"
-        )
-    return rows
-
-
-def _in_folder(folder: str, row: Row) -> Row:
-    return {"document": f"{folder}: {row['document']}"}
-
-
-def _streamed_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path) -> DatasetDict:
-    """The training data as a stream. Without validation data the first rows are held out: a tenth of the first
-    10,000."""
-    sources = open_splits(task, args)
-    train, held = sources.pop("train"), 0
-    splits = DatasetDict()
-    if "validation" not in sources and args.validation_fraction is None:
-        rows = sum(1 for _ in islice(train.rows(), MOST_HELD_OUT * 5))
-        held = rows_to_hold_out(rows, None, "the first ones")
-        if held:
-            sources["validation"] = Source(train.name, lambda: islice(train.rows(), held))
-    splits["train"] = TextStream(task, train, held, args)
-    for split, source in sources.items():
-        splits[split] = collect_rows(source.rows(), task, cache_dir / split, source.name)
-    return splits
-
-
-def _file_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, list[str]]:
-    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-    return {split: paths for split, paths in files.items() if paths and split in wanted}
+        return load_from_disk(str(Path(folder) / split))
+    except Exception as error:  # whatever a damaged file makes of pyarrow and datasets
+        raise InputError(f"--prepared {folder}: {split} cannot be read ({error}); prepare the data again") from error
 
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:
@@ -199,8 +181,8 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
         yield task.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
 
 
-def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) -> Dataset:
-    """Store rows in `cache_dir`, those without text left out; `name` is what messages call them.
+def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
+    """Store rows in `cache_dir`, those without text left out.
 
     Raises:
         InputError: when none has text.
@@ -210,7 +192,7 @@ def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) ->
 
     def with_text() -> Iterator[Row]:
         nonlocal has_text
-        for row in rows:
+        for row in source.rows():
             if task.is_empty(row):
                 left_out.append(row["origin"])
             else:
@@ -220,7 +202,7 @@ def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) ->
     kept = with_text()
     first = next(kept, None)
     if first is None:
-        raise InputError(f"{name}: {NO_TEXT}")
+        raise InputError(f"{source.name}: {_NO_TEXT}")
     try:
         # The library would hash the generator for a fingerprint, and this one cannot be pickled.
         dataset = Dataset.from_generator(
@@ -231,7 +213,7 @@ def collect_rows(rows: Iterator[Row], task: Task, cache_dir: Path, name: str) ->
             raise error.__cause__ from None
         raise
     if not has_text:  # of a document the blank lines are rows too
-        raise InputError(f"{name}: {NO_TEXT}")
+        raise InputError(f"{source.name}: {_NO_TEXT}")
     if left_out:
         logger.warning("%d rows without text are left out, the first at %s", len(left_out), left_out[0])
     return dataset

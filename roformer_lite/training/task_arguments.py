@@ -1,21 +1,58 @@
-"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels.
+"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels, and its defaults.
 
 `TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
-from .arguments import Seq2SeqModelArguments, TaskArguments
-from .language_model_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from .options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
+_SHORTEST_BLOCK = 8
+PREPARED_FILE = "prepared.json"  # a directory without it is not prepared data
 # The tokenizers of sacrebleu, which is imported only to measure.
 BleuTokenizer = Literal[
     "13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
 ]
+
+
+@dataclass
+class TaskArguments(DataArguments):
+    """Data options of a task, and what the command line must know of the task itself."""
+
+    task: ClassVar[str]
+    summary: ClassVar[str]
+    model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
+    training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
+    packages: ClassVar[dict[str, str]] = {}  # what it needs besides the extra `train`, with the extra that has it
+    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
+
+    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+        """Refuse options of model and training that can't be combined with those of the data.
+
+        Raises:
+            InputError: naming both.
+        """
+        if training.seeds and self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
+            raise InputError(
+                "--validation_fraction 0 leaves no validation data, by which --seeds choose the best model; leave it "
+                "out, or give --validation_file"
+            )
+        if training.word_dropout and self.task == "mlm":
+            raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability")
+        if training.shard_weights and self.task not in ("mlm", "causal", "seq2seq"):
+            raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.task}")
+        if isinstance(self, SentenceDataArguments) and (training.max_tokens_per_batch or training.word_dropout):
+            raise InputError(
+                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, for which the trainer of "
+                "sentence-transformers makes its own batches; leave them out"
+            )
+
 
 # A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
@@ -25,20 +62,15 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 class LabelArguments(TaskArguments):
     """What classify and tag share."""
 
-    text_scores: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Fit a linear model on n-grams (classify) or a conditional random field on words (tag) beside the "
-            "encoder and join the two, if that is better on the validation data. Default: for new models, not beside "
-            "--model_name_or_path."
-        },
+    text_scores: bool | None = option(
+        "Fit a linear model on n-grams (classify) or a conditional random field on words (tag) beside the "
+        "encoder and join the two, if that is better on the validation data. Default: for new models, not beside "
+        "--model_name_or_path."
     )
-    fit_head: bool = field(
-        default=True,
-        metadata={
-            "help": "Fit a new head on the weights of --model_name_or_path as a linear model on the frozen encoder, "
-            "before all of the model is trained."
-        },
+    fit_head: bool = option(
+        "Fit a new head on the weights of --model_name_or_path as a linear model on the frozen encoder, "
+        "before all of the model is trained.",
+        True,
     )
 
 
@@ -49,27 +81,146 @@ class Seq2SeqDataArguments(TaskArguments):
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
     model_arguments = Seq2SeqModelArguments
-    stock_training_arguments = "Seq2SeqTrainingArguments"
     measuring_options = ("source_column", "target_column", "max_source_length", "max_target_length", "bleu_tokenizer")
 
-    source_column: str = field(default="source", metadata={"help": "Column of the input text."})
-    target_column: str = field(default="target", metadata={"help": "Column of the output text."})
-    max_source_length: int = field(default=128, metadata={"help": "Truncate inputs to this many tokens."})
-    max_target_length: int = field(
-        default=128, metadata={"help": "Truncate outputs to this many tokens, in training only."}
-    )
-    bleu_tokenizer: BleuTokenizer = field(
-        default="13a",
-        metadata={
-            "help": "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean and of "
-            "sentencepiece (spm, flores, spBLEU) need further packages."
-        },
+    source_column: str = option("Column of the input text.", "source")
+    target_column: str = option("Column of the output text.", "target")
+    max_source_length: int = option("Truncate inputs to this many tokens.", 128)
+    max_target_length: int = option("Truncate outputs to this many tokens, in training only.", 128)
+    bleu_tokenizer: BleuTokenizer = option(
+        "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean and of "
+        "sentencepiece (spm, flores, spBLEU) need further packages.",
+        "13a",
     )
 
     def __post_init__(self):
         super().__post_init__()
         check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
         check_number("max_target_length", self.max_target_length, at_least=2)  # a token of text and [SEP]
+
+
+@dataclass
+class LanguageModelDataArguments(TaskArguments):
+    """Text of language models. A .txt file is one document, or with --line_by_line each of its lines is; other files
+    have one document in each row."""
+
+    task = "causal"
+    training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
+    summary = "causal language model: a decoder learns to continue text"
+    measuring_options = ("text_column", "block_size", "line_by_line")
+
+    text_column: str = option("Column of the text in tables and datasets.", "text")
+    block_size: int | None = option("Split documents into blocks of at most this many tokens. Default: 256.")
+    line_by_line: bool = option("Every line of a .txt file is a document.", False)
+    packing: int | None = option(
+        "Fill the rows of a batch up to this many tokens with blocks that do not see each other. Blocks of files are "
+        "then split at this length, unless --block_size is given."
+    )
+    prepared: list[str] | None = option(
+        "Directories of `roformer-lite prepare`, instead of files; they bring their tokenizer."
+    )
+    mixture: list[float] | None = option(
+        "How often a block comes from each directory of --prepared, such as 0.7 0.3. Default: every block is read "
+        "equally often."
+    )
+    streaming: bool = option(
+        "Read the training data while the model learns, without a copy on the disk; needs --max_steps.", False
+    )
+
+    def __post_init__(self):
+        check_number("packing", self.packing, at_least=_SHORTEST_BLOCK)
+        if self.prepared is not None:
+            self._take_over_prepared()
+        if self.mixture is not None and len(self.mixture) != len(self.prepared or ()):
+            raise InputError(f"--mixture {self.mixture} needs a number for each directory of --prepared")
+        for weight in self.mixture or ():
+            check_number("mixture", weight, above=0)
+        check_number("block_size", self.block_size, at_least=_SHORTEST_BLOCK)
+        if self.packing is not None and self.packing < self.longest_block:
+            raise InputError(
+                f"--packing {self.packing} is below the length of the blocks, {self.longest_block}; give at least as "
+                "many"
+            )
+        if self.streaming and self.validation_fraction:
+            raise InputError(
+                f"--validation_fraction {self.validation_fraction} can't be taken of a stream; give --validation_file "
+                "or nothing: the first rows are held out then (--validation_fraction 0: none)"
+            )
+        super().__post_init__()
+
+    @property
+    def longest_block(self) -> int:
+        """`block_size`, or its default."""
+        return self.block_size or self.packing or 256
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        return {**super().sources, "--prepared": self.prepared}
+
+    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_beside(model, training)
+        if self.prepared is not None:
+            model.refuse_new_tokenizer("--prepared", "which brings its own tokenizer")
+        for name in ("packing", "streaming"):
+            if getattr(self, name) and training.max_tokens_per_batch:
+                raise InputError(f"--{name} can't be combined with --max_tokens_per_batch; leave out one of the two")
+        if self.streaming and training.max_steps is None:
+            raise InputError("--streaming needs --max_steps, as nobody knows how long a stream is")
+
+    def _take_over_prepared(self) -> None:
+        """Take from prepared data how they were read, which must be for this task and alike."""
+        made = {folder: read_prepared(folder) for folder in self.prepared}
+        for folder, content in made.items():
+            if content["task"] != self.task:
+                raise InputError(f"--prepared {folder} was prepared for {content['task']}; this is {self.task}")
+        if len({content["tokenizer"] for content in made.values()}) > 1:
+            raise InputError(
+                f"--prepared {' '.join(self.prepared)} were prepared with different tokenizers; give `prepare` one by "
+                "--tokenizer"
+            )
+        first = next(iter(made.values()))["options"]
+        longest = max(content["options"]["block_size"] for content in made.values())
+        if self.block_size not in (None, longest) or self.validation_fraction is not None:
+            raise InputError("--block_size and --validation_fraction are options of `prepare`, not beside --prepared")
+        self.block_size = longest
+        if not (self.validation_file or self.test_file):  # for which these options could be
+            for name in ("text_column", "line_by_line", "column_names"):
+                setattr(self, name, first[name])
+
+
+def read_prepared(folder: str) -> dict[str, Any]:
+    """The file by which `roformer-lite prepare` says that a directory is complete, and how it was made.
+
+    Raises:
+        InputError: when it is not there, or damaged.
+    """
+    path = Path(folder) / PREPARED_FILE
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        if not {"task", "tokenizer", "options"} <= content.keys():
+            raise ValueError("it was written by another version")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"--prepared {folder}: {path} cannot be read ({error}); give a directory that `roformer-lite prepare` has "
+            "finished"
+        ) from error
+    return content
+
+
+@dataclass
+class MaskedLMDataArguments(LanguageModelDataArguments):
+    """The same, with the masking."""
+
+    task = "mlm"
+    training_defaults = {"per_device_train_batch_size": 8}
+    summary = "masked language model: an encoder learns a language from plain text"
+    measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
+
+    mlm_probability: float = option("Fraction of the tokens to mask and predict.", 0.15)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_number("mlm_probability", self.mlm_probability, above=0, at_most=1)
 
 
 @dataclass
@@ -81,29 +232,24 @@ class ClassifyDataArguments(LabelArguments):
     summary = "text classification: one label, several, or a number"
     measuring_options = ("text_column", "text_pair_column", "label_column", "label_separator", "max_length")
 
-    text_column: str = field(default="text", metadata={"help": "Column of the text."})
-    text_pair_column: str | None = field(default=None, metadata={"help": "Column of a second text, for pairs."})
-    label_column: str = field(default="label", metadata={"help": "Column of the label, any text or number."})
-    max_length: int = field(default=256, metadata={"help": "Truncate texts (a pair together) to this many tokens."})
-    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = field(
-        default=None,
-        metadata={
-            "help": "single_label_classification, multi_label_classification or regression. Default: multi_label "
-            "with lists of labels or --label_separator, otherwise single_label."
-        },
+    text_column: str = option("Column of the text.", "text")
+    text_pair_column: str | None = option("Column of a second text, for pairs.")
+    label_column: str = option("Column of the label, any text or number.", "label")
+    max_length: int = option("Truncate texts (a pair together) to this many tokens.", 256)
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = option(
+        "single_label_classification, multi_label_classification or regression. Default: multi_label "
+        "with lists of labels or --label_separator, otherwise single_label."
     )
-    label_separator: str | None = field(
-        default=None, metadata={"help": "Text between several labels of one row. Default: a row has one label."}
-    )
+    label_separator: str | None = option("Text between several labels of one row. Default: a row has one label.")
 
     def __post_init__(self):
         super().__post_init__()
         shortest = _SHORTEST_TEXT if self.text_pair_column is None else _SHORTEST_PAIR
         check_number("max_length", self.max_length, at_least=shortest)
-        for option in ("text_column", "text_pair_column"):
-            if getattr(self, option) == self.label_column:
+        for name in ("text_column", "text_pair_column"):
+            if getattr(self, name) == self.label_column:
                 raise InputError(
-                    f"--{option} {self.label_column} is also the column of the label; give --label_column another"
+                    f"--{name} {self.label_column} is also the column of the label; give --label_column another"
                 )
 
 
@@ -117,28 +263,18 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    token_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 in others "
-            "(default: 1)."
-        },
+    token_column: str | None = option(
+        "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 in others (default: 1)."
     )
-    tag_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column of the tags: a name in .jsonl files (default: tags), a number in others (default: -1, the "
-            "last)."
-        },
+    tag_column: str | None = option(
+        "Column of the tags: a name in .jsonl files (default: tags), a number in others (default: -1, the last)."
     )
-    unit: Literal["auto", "words", "characters"] = field(
-        default="auto",
-        metadata={
-            "help": "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
-            "does so if most of the training text is Chinese characters and the tags are IOB."
-        },
+    unit: Literal["auto", "words", "characters"] = option(
+        "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
+        "does so if most of the training text is Chinese characters and the tags are IOB.",
+        "auto",
     )
-    max_length: int = field(default=512, metadata={"help": "Truncate training sentences to this many tokens."})
+    max_length: int = option("Truncate training sentences to this many tokens.", 512)
 
     def __post_init__(self):
         super().__post_init__()
@@ -151,14 +287,14 @@ class TagDataArguments(LabelArguments):
 
 @dataclass
 class SentenceDataArguments(TaskArguments):
-    """What embed, rerank, sparse and colbert share. The columns say what is learnt: anchor and positive, with or
+    """What embed and rerank share. The columns say what is learnt: anchor and positive, with or
     without negative; or sentence1, sentence2 and score."""
 
     training_defaults = {"per_device_train_batch_size": 64}
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
 
-    max_length: int = field(default=128, metadata={"help": "Truncate texts to this many tokens."})
+    max_length: int = option("Truncate texts to this many tokens.", 128)
 
     def __post_init__(self):
         super().__post_init__()
@@ -172,17 +308,13 @@ class EmbedDataArguments(SentenceDataArguments):
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
 
-    teacher: str | None = field(
-        default=None,
-        metadata={
-            "help": "A model of sentence-transformers, a directory or a name on the Hub: learn its vectors of the "
-            "texts in the column text. A new model takes over its tokenizer and begins with its vectors of single "
-            "tokens, unless options such as --vocab_size ask for a new tokenizer."
-        },
+    teacher: str | None = option(
+        "A model of sentence-transformers, a directory or a name on the Hub: learn its vectors of the "
+        "texts in the column text. A new model takes over its tokenizer and begins with its vectors of single "
+        "tokens, unless options such as --vocab_size ask for a new tokenizer."
     )
-    matryoshka: list[int] = field(
-        default_factory=list,
-        metadata={"help": "Train the first so many numbers of a vector to serve alone, for example 128 64."},
+    matryoshka: list[int] = option(
+        "Train the first so many numbers of a vector to serve alone, for example 128 64.", []
     )
 
     def __post_init__(self):
@@ -201,27 +333,11 @@ class RerankDataArguments(SentenceDataArguments):
     summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
     training_defaults = {"per_device_train_batch_size": 16}  # each row is read with several others
 
-    max_length: int = field(default=256, metadata={"help": "Truncate pairs of texts to this many tokens together."})
+    max_length: int = option("Truncate pairs of texts to this many tokens together.", 256)
 
     def __post_init__(self):
         super().__post_init__()
         check_number("max_length", self.max_length, at_least=_SHORTEST_PAIR)
-
-
-@dataclass
-class SparseDataArguments(SentenceDataArguments):
-    """The same."""
-
-    task = "sparse"
-    summary = "sparse embeddings (SPLADE): weights of tokens for a text, from pairs, triplets or scores"
-
-
-@dataclass
-class ColbertDataArguments(SentenceDataArguments):
-    """The same, without scores."""
-
-    task = "colbert"
-    summary = "late interaction (ColBERT): a vector for each token of a text, from pairs or triplets"
 
 
 TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
@@ -234,7 +350,5 @@ TASK_ARGUMENTS: dict[str, type[TaskArguments]] = {
         TagDataArguments,
         EmbedDataArguments,
         RerankDataArguments,
-        SparseDataArguments,
-        ColbertDataArguments,
     )
 }

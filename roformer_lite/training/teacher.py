@@ -37,7 +37,7 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
         teacher: Gives the vectors.
     """
     tokenizer, tokens = teacher.eval().tokenizer, embedding.num_embeddings
-    word = tokenizer("a", return_special_tokens_mask=True)  # which tells what stands before and behind a text
+    word = tokenizer("a", return_special_tokens_mask=True)  # which tells what stands before and after a text
     inside = [at for at, is_special in enumerate(word["special_tokens_mask"]) if not is_special]
     if not inside:
         raise InputError(

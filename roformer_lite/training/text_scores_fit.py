@@ -19,7 +19,7 @@ from hf_roformer_lite.model.text_features import (
     Words,
 )
 
-from .baselines.tagging import train_field
+from .baselines import train_field
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
@@ -137,7 +137,7 @@ def _matrix(hashes: np.ndarray, owners: np.ndarray, keys: np.ndarray, rows: int)
 def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: dict[int, str]) -> list[np.ndarray]:
     """The tag of each word of each sentence.
 
-    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those behind the first of
+    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those after the first of
     B-X have I-X if there is this tag. Words before the first label have the commonest tag.
     """
     numbers = {name: number for number, name in names.items()}
@@ -161,7 +161,7 @@ def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: d
 def _conditional_random_field(
     features: csr_matrix, tags: Sequence[np.ndarray], labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the one behind it."""
+    """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the next one."""
     names = [str(number) for number in range(max(features.shape[1], labels))]
 
     def sentences() -> Iterator[tuple[list[list[str]], list[str]]]:

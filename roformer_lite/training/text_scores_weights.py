@@ -26,7 +26,7 @@ class Split:
         logits: Of documents or tokens, `(N, labels)`.
         text_scores: The same shape.
         answers: Of each document, or the class of each token, -100 where there is none.
-        measure: Figures of joint logits `(N, labels)`.
+        measure: Metrics of joint logits `(N, labels)`.
         chain: For tokens, the numbers of those that words begin with, their documents, and the transitions.
     """
 
@@ -63,7 +63,7 @@ class Split:
             chain=chain,
         )
 
-    def figures(self, weights: Sequence[float]) -> Metrics:
+    def metrics(self, weights: Sequence[float]) -> Metrics:
         return self.measure(self.join(weights).numpy())
 
 
@@ -121,15 +121,15 @@ def add_fitted_scores(
     """Add fitted scores of the text to a trained model, unless they lower `main_metric` on the validation data.
 
     Returns:
-        The figures of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
+        The metrics of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
     """
     name = "linear model" if splits["validation"].chain is None else "conditional random field"
     parts: Baselines = {
-        "its encoder alone": {split: part.figures((1, 0, 0)) for split, part in splits.items()},
-        f"its {name} alone": {split: part.figures((0, 1, 1)) for split, part in splits.items()},
+        "its encoder alone": {split: part.metrics((1, 0, 0)) for split, part in splits.items()},
+        f"its {name} alone": {split: part.metrics((0, 1, 1)) for split, part in splits.items()},
     }
     weights = best_weights(splits["validation"], model.config.problem_type)
-    mixed = splits["validation"].figures(weights)
+    mixed = splits["validation"].metrics(weights)
     if weights[1] == 0 or mixed[main_metric] < parts["its encoder alone"]["validation"][main_metric]:
         return {}
     with torch.no_grad():

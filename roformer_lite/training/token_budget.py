@@ -1,6 +1,5 @@
 """Batches with a limit on their tokens, not on their rows."""
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -84,13 +83,6 @@ def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
     while largest_batch(longest_first, batches) > max_tokens:
         batches += 1
     return batches
-
-
-def most_examples(lengths: np.ndarray, num_batches: int, max_tokens: int) -> int:
-    """How many of the first examples `deal` can give to `num_batches` without one of more than `max_tokens` tokens."""
-    return bisect_right(
-        range(1, len(lengths) + 1), max_tokens, key=lambda n: largest_batch(np.sort(lengths[:n])[::-1], num_batches)
-    )
 
 
 def largest_batch(longest_first: np.ndarray, num_batches: int) -> int:

@@ -3,91 +3,97 @@
 Everything else, the training loop above all, is transformers' own.
 """
 
+import copy
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Trainer
+from transformers import (
+    EarlyStoppingCallback,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from ..errors import InputError
 from .clock import TrainingClock, follow_the_clock
-from .corpus.corpus import BatchCollator, Corpus
-from .corpus.stream import TextStream
-from .devices import ProcessCount
 from .divergence import DivergenceGuard
-from .early_stopping import EarlyStopping
 from .muon import MUON, make_muon
-from .seeded_collator import SeededCollator
+from .options import TrainingOptions
 from .shards import ShardedCheckpoints
 from .token_budget import TokenBudgetBatchSampler
 from .weight_average import WeightAveraging
 
 
 class RoFormerLiteTrainerMixin(ShardedCheckpoints):
-    """What the package adds to `Trainer` and `Seq2SeqTrainer`; `args` must be `RoFormerLiteTrainingArguments`.
+    """What the package adds to `Trainer` and `Seq2SeqTrainer`.
 
     Args:
+        options: Of the run. Default: none, as where a saved model is evaluated.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        averaging_from: Checkpoint to load the averaged weights from, when training is resumed.
+        resume_from: Checkpoint to load the averaged weights from, when training is resumed.
         command_started: When the command began, for the clock. Default: now.
     """
 
     def __init__(
         self,
         *args: Any,
+        options: TrainingOptions | None = None,
         lengths: Sequence[int] = (),
-        averaging_from: str | None = None,
+        resume_from: str | None = None,
         command_started: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.options, self.lengths = options or TrainingOptions, lengths  # a class of options has the defaults
         self.model.register_load_state_dict_post_hook(_without_tied)
-        self.lengths = lengths
-        self.averaging = WeightAveraging(self.args.ema_decay, averaging_from) if self.args.ema_decay else None
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.shard_weights:
-            for option, is_given in (("ema_decay", self.averaging), ("optim muon", self.args.optim == MUON)):
+        ema_decay, limit = self.options.ema_decay, self.options.time_limit_minutes
+        if self.is_fsdp_enabled or self.options.shard_weights:
+            for name, is_given in (("ema_decay", ema_decay), ("optim muon", self.options.optim == MUON)):
                 if is_given:
                     raise InputError(
-                        f"--{option} needs whole weights in every process: not with --shard_weights, FSDP or DeepSpeed"
+                        f"--{name} needs whole weights in every process: not with --shard_weights or FSDP"
                     )
-        if self.averaging is not None:
-            self.add_callback(self.averaging)
         # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
         self.label_smoothing = 0.0
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
-        limit = self.args.time_limit_minutes
+        self.averaging = WeightAveraging(ema_decay, resume_from) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        self.add_callback(self.clock)
-        if self.args.load_best_model_at_end and self.args.early_stopping_patience:
-            self.add_callback(EarlyStopping(self.args.early_stopping_patience))
-        self.add_callback(ProcessCount())
-        self.guard = DivergenceGuard()
-        self.add_callback(self.guard)  # after the clock, which may ask for a checkpoint
+        self.guard = DivergenceGuard(self.averaging is not None)
+        patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
+        stopping = EarlyStopping(patience) if patience else None
+        for callback in (self.averaging, self.clock, stopping, self.guard):  # the clock may ask for a checkpoint
+            if callback is not None:
+                self.add_callback(callback)
 
     def get_train_dataloader(self) -> DataLoader:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        place, max_tokens = (self.args.process_index, self.args.world_size), self.args.max_tokens_per_batch
-        if isinstance(self.train_dataset, Corpus | TextStream):
-            collator = BatchCollator(self.data_collator, seed, self.args.process_index)
-            data = self.train_dataset.loading(self._batch_size(), max_tokens, seed, *place)
-        elif max_tokens:
-            try:
-                sampler = TokenBudgetBatchSampler(self.lengths, max_tokens, seed, *place)
-            except ValueError as error:
-                raise InputError(f"--max_tokens_per_batch: {error}") from error
-            collator = self._seeded_collator(seed)
-            data = {"dataset": self.train_dataset, "batch_sampler": sampler}
-        else:
-            with self._collating_by(self._seeded_collator(seed)):
+        collator = self.data_collator
+        if hasattr(collator, "generator"):
+            collator = SeededCollator(collator, seed)
+            self.add_callback(collator)
+        if not self.options.max_tokens_per_batch:
+            with self._collating_by(collator):
                 return super().get_train_dataloader()
+        place = (self.args.process_index, self.args.world_size)
+        try:
+            sampler = TokenBudgetBatchSampler(self.lengths, self.options.max_tokens_per_batch, seed, *place)
+        except ValueError as error:
+            raise InputError(f"--max_tokens_per_batch: {error}") from error
         loader = DataLoader(
-            **data,
+            self.train_dataset,
+            batch_sampler=sampler,
             collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -103,18 +109,6 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
             put_on_device=True,
             dispatch_batches=False,
         )
-
-    def _batch_size(self) -> int:
-        """Of each process, which `auto_find_batch_size` may have made smaller than `args` says."""
-        total = self.get_total_train_batch_size(self.args)
-        return total // self.args.gradient_accumulation_steps // self.args.world_size
-
-    def _seeded_collator(self, seed: int) -> Any:
-        if not hasattr(self.data_collator, "generator"):
-            return self.data_collator
-        collator = SeededCollator(self.data_collator, seed)
-        self.add_callback(collator)
-        return collator
 
     @contextmanager
     def _collating_by(self, collator: Any) -> Iterator[None]:
@@ -143,7 +137,7 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
             self.args.train_sampling_strategy = strategy
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        if self.args.optim == MUON and self.optimizer is None:
+        if self.options.optim == MUON and self.optimizer is None:
             model = self.model if model is None else model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
         return super().create_optimizer(model)
@@ -160,14 +154,14 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if self.label_smoothing and model.training:
             inputs = {**inputs, "smoothing": self.label_smoothing}
-        if self.args.word_dropout and model.training:
+        if self.options.word_dropout and model.training:
             inputs = {**inputs, "input_ids": self._drop_words(inputs["input_ids"])}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones stay."""
         special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
-        dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.args.word_dropout
+        dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.options.word_dropout
         return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -189,9 +183,50 @@ def _without_tied(model: nn.Module, found: Any) -> None:
     found.missing_keys[:] = [key for key in found.missing_keys if key not in tied]
 
 
+class EarlyStopping(EarlyStoppingCallback):
+    """transformers' callback, whose count a continued training takes up. (That of all callbacks which
+    `restore_callback_states_from_checkpoint` restores would make ours anew, without their arguments.)"""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        if state.global_step and type(self).__name__ in state.stateful_callbacks:
+            noted = state.stateful_callbacks[type(self).__name__]["attributes"]
+            self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
+
+
+class SeededCollator(TrainerCallback):
+    """Makes batches by a collator that has a generator, such as that of masked language models.
+
+    The generator is seeded for each batch by the training's seed, the epoch and the examples of the batch. What is
+    drawn is therefore the same when a training continues in the middle of an epoch. The Trainer makes the first
+    batches of a continued training before it restores the random state, and others were made ahead of the checkpoint.
+
+    Args:
+        collator: Of transformers; a copy of it draws, since evaluation has the same one.
+        seed: Of the training.
+    """
+
+    def __init__(self, collator: Any, seed: int):
+        self.collator, self.seed = copy.copy(collator), seed
+        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers that persist must see it change
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.epoch.fill_(int(state.epoch or 0))
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        ids = [zlib.crc32(np.asarray(example["input_ids"], dtype=np.int64).tobytes()) for example in examples]
+        state = np.random.SeedSequence([self.seed, int(self.epoch), *ids]).generate_state(1, np.uint64)
+        self.collator.generator = torch.Generator().manual_seed(int(state[0]) >> 1)
+        return self.collator(examples)
+
+
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
-    """`Trainer` with the options of `RoFormerLiteTrainingArguments`."""
+    """`Trainer` with `TrainingOptions`."""
 
 
 class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with the options of `RoFormerLiteTrainingArguments`."""
+    """`Seq2SeqTrainer` with `TrainingOptions`."""

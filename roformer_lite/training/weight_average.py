@@ -10,8 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..errors import InputError
-
-AVERAGED_WEIGHTS = "averaged_weights.safetensors"
+from .training_directory import AVERAGED_WEIGHTS
 
 
 class WeightAveraging(TrainerCallback):

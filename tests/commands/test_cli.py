@@ -75,8 +75,9 @@ def seq2seq_model(tmp_path_factory):
         *("--validation_file", folder / "test.en.txt", folder / "test.iso.txt"),
         *("--test_file", folder / "test.en.txt", folder / "test.iso.txt"),
     ]
-    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --label_smoothing_factor 0.1 --max_target_length 16"
-    more = "--num_train_epochs 3 --generation_num_beams 2 --language en --license mit --time_limit_minutes 5"
+    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16"
+    more = "--training_arguments label_smoothing_factor=0.1 generation_num_beams=2 --num_train_epochs 3 "
+    more += "--language en --license mit --time_limit_minutes 5"
     run("train", "seq2seq", *files, *TINY, *options.split(), *more.split(), "--output_dir", folder / "model")
     return folder / "model"
 
@@ -117,7 +118,9 @@ def documents(tmp_path_factory):
 @pytest.mark.parametrize("task", ["mlm", "causal"])
 def test_language_models(task, documents, tmp_path):
     files = ["--train_file", documents / "book.txt", "--validation_file", documents / "other.txt"]
-    options = "--block_size 16 --per_device_train_batch_size 4 --num_train_epochs 5 --eval_strategy no"
+    options = (
+        "--block_size 16 --per_device_train_batch_size 4 --num_train_epochs 5 --training_arguments eval_strategy=no"
+    )
     run("train", task, *files, *TINY, *options.split(), "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", task)
     assert 1 < results["metrics"]["validation"]["perplexity"] < 25  # of 60 different words
@@ -246,7 +249,7 @@ def test_tuning_on_from_a_saved_model(documents, tmp_path, seq2seq_model):
         ("source\ttarget\na\tb\n", ["--config", "vocab_size=3"], "use --vocab_size"),
         ("source\ttarget\na\tb\n", ["--vocab_size", "30"], "the tokenizer cannot be trained"),
         ("source\ttarget\na\tb\n", ["--max_tokens_per_batch", "2"], "--max_tokens_per_batch: max_tokens=2 is below"),
-        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be above 0 and below 1"),
+        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be at least 0 and below 1"),
         ("source\ttarget\na\tb\n", ["--dataset_name", "x"], "either --train_file or --dataset_name"),
         ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "--tokenizer ./nowhere: there is no such directory"),
     ],
@@ -279,7 +282,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
     """The whole way of the demo, on a small part of its data and a few steps; its figure is not of interest here."""
     for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
         monkeypatch.setattr(demo, name, size)
-    short = ["--max_steps", "12", "--eval_steps", "6", "--save_steps", "6"]  # the last of an option's values counts
+    short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()  # the last value of each counts
     monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
     run("demo", "--output_dir", tmp_path / "demo")
     printed = capsys.readouterr().out

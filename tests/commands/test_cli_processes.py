@@ -19,7 +19,8 @@ from roformer_lite.commands.demo_data import unique_examples
 OPTIONS = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
     "--vocab_size 400 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --ema_decay 0.9 "
-    "--label_smoothing_factor 0.1 --eval_strategy steps --eval_steps 15 --logging_steps 5 --max_target_length 16"
+    "--training_arguments label_smoothing_factor=0.1 eval_strategy=steps eval_steps=15 logging_steps=5 "
+    "--max_target_length 16"
 ).split()
 ENVIRONMENT = {
     **os.environ,
@@ -55,7 +56,9 @@ def losses(model: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_killed_training_ends_as_if_nothing_had_happened(data, tmp_path, one_thread, capsys):
-    schedule = "--max_steps 60 --max_tokens_per_batch 400 --save_strategy steps --save_steps 20".split()
+    schedule = (
+        "--max_steps 60 --max_tokens_per_batch 400 --training_arguments save_strategy=steps save_steps=20".split()
+    )
     command = ["train", "seq2seq", *data, *OPTIONS, *schedule]
     assert main([*command, "--output_dir", str(tmp_path / "whole")]) == 0
 
@@ -86,12 +89,12 @@ def test_two_processes_train_as_one_that_accumulates(optim, tolerance, data, tmp
     """The batches of a step are the same, shared by two processes or one after the other in one (but at the end of an
     epoch whose number of batches is odd: two processes then repeat one). Muon computes with bfloat16, and magnifies
     rounding, though less than Adam."""
-    schedule = "--max_tokens_per_batch 300 --keep_checkpoints true --save_strategy steps".split()
+    schedule = "--max_tokens_per_batch 300 --keep_checkpoints --max_steps 10 --time_limit_minutes 60".split()
     end_of_config = OPTIONS.index("--vocab_size")
     options = [*OPTIONS[:end_of_config], "hidden_dropout=0.0", *OPTIONS[end_of_config:]]  # each process drops its own
-    command = [*data, *options, *schedule, "--max_steps", "10", "--save_steps", "10", "--time_limit_minutes", "60"]
+    command = [*data, *options, *schedule, "--training_arguments", "save_strategy=steps", "save_steps=10"]
     command += ["--optim", optim, "--learning_rate", "0.05" if optim == "sgd" else "0.002"]
-    accumulating = ["--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path / "one")]
+    accumulating = ["--training_arguments", "gradient_accumulation_steps=2", "--output_dir", str(tmp_path / "one")]
     assert main(["train", "seq2seq", *command, *accumulating]) == 0
 
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]

@@ -15,7 +15,8 @@ from roformer_lite.training.confusion_picture import confusion_matrix, draw_conf
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
-    "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_steps 6 --save_strategy no "
+    "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_steps 6 "
+    "--training_arguments save_strategy=no "
     "--per_device_train_batch_size 4 --per_device_eval_batch_size 3 --seed 7"
 ).split()
 WORDS = "the cat sees a red house a dog likes the old tree one bird has two small wings my house is green".split()
@@ -24,7 +25,7 @@ TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 2 + i % 5]) for i in range(14)]
 # Columns, lengths and measures that are not the defaults, so that each has to be noted with the model.
 TASKS = {
     "seq2seq": "--source_column en --target_column de --max_target_length 4 --bleu_tokenizer char "
-    "--generation_num_beams 2 --generation_max_length 8",
+    "--training_arguments generation_num_beams=2 generation_max_length=8",
     "mlm": "--line_by_line true --block_size 12 --mlm_probability 0.4",
     "causal": "--text_column story --block_size 12",
     "classify": "--text_column review --label_column stars --max_length 6",

@@ -71,10 +71,10 @@ def test_while_the_run_is_noted(tmp_path, capsys):
     command += ["--output_dir", str(tmp_path / "m")]
     with files_limited_to(500):
         assert main(command) == 2
-    assert "run.json: no space left on the disk" in capsys.readouterr().err
+    assert "run.yaml: no space left on the disk" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"a.tsv"}
     (tmp_path / "m.training").mkdir()
-    (tmp_path / "m.training" / "run.json.unfinished").write_text('{"form')  # a kill instead
+    (tmp_path / "m.training" / "run.yaml.unfinished").write_text('{"form')  # a kill instead
     (tmp_path / "m.training" / "lock").write_text("")
     assert main(command) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"a.tsv", "m"}

@@ -1,236 +1,177 @@
-"""Options: `--help` and mistakes are answered at once, and every stock training argument is an option."""
+"""Options of `train`: help and mistakes are answered at once, by name, and before any data are read."""
 
-import dataclasses
-import re
-from typing import get_type_hints
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
-from transformers.debug_utils import DebugOption
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
-from roformer_lite.cli import COMMANDS, main
-from roformer_lite.commands.train import check_options, parse_options
+from roformer_lite.cli import main
+from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.training import stock_arguments as stock_module
-from roformer_lite.training.stock_arguments import COMPUTED_DEFAULT, stock_arguments
-from roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite.training.task_arguments import TASK_ARGUMENTS, BleuTokenizer
 from roformer_lite.training.tasks import TASKS
+from roformer_lite.training.training_arguments import epochs_for, make_training_arguments
 
-STOCK = {"mlm": TrainingArguments, "seq2seq": Seq2SeqTrainingArguments}
-NEEDED = ["--dataset_name", "x", "--output_dir", "m", "--use_cpu", "true"]
-
-# Refused by the parser of transformers itself, whatever the value: their types take no text.
-NOT_FROM_TEXT = {"liger_kernel_config", "parallelism_config"}
-# Their choices or types are computed when transformers is imported, so that only the class itself can refuse a value.
-REFUSED_LATE = {"log_level", "log_level_replica", "parallelism_config"}
-
-HELP = [[], *([command] for command in COMMANDS if command != "serve"), *(["train", task] for task in TASK_ARGUMENTS)]
-HELP = [*([*command, "--help"] for command in HELP), ["train", "tag", "--help-all"]]
-MISTAKES = [
-    (["trian"], "invalid choice: 'trian'"),
-    (["train", "mlm", *NEEDED, "--learning_rat", "1"], "--learning_rat 1; did you mean --learning_rate"),
-    (["train", "seq2seq", *NEEDED, "--generation-num-beam", "1"], "did you mean --generation_num_beams"),
-    (["train", "mlm", *NEEDED, "--max_steps", "many"], "invalid int value: 'many'"),
-    (["train", "mlm", *NEEDED, "--lr_scheduler_type", "linaer"], "invalid choice: 'linaer'"),
-    (["train", "mlm", *NEEDED, "--bf16", "perhaps"], "perhaps"),
-    (["train", "mlm", "--dataset_name", "x"], "give --output_dir"),
-    (["train", "tag", "--output_dir", "m"], "give either --train_file or --dataset_name"),
-    (["train", "tag", "--output_dir", "m", "--train_file", "nowhere.tsv"], "--train_file nowhere.tsv: No such file"),
-    (["train", "causal", *NEEDED, "--block_size", "4"], "--block_size=4 must be at least 8"),
-    (["train", "mlm", *NEEDED, "--mlm_probability", "1.5"], "--mlm_probability=1.5 must be above 0 and at most 1"),
-    (["train", "mlm", *NEEDED, "--config", "hidden_size"], "--config hidden_size: name=value is needed"),
-    (["predict", "m", "--batch_size", "0"], "--batch_size=0 must be at least 1"),
-    (["predict", "m", "--text_column", "a"], "--text_column a needs --input_file"),
-    (["evaluate", "m"], "give either --test_file or --dataset_name"),
-    (["evaluate", "m", "--dataset_name", "x", "--lable_column", "y"], "did you mean --label_column"),
-    (["predict"], "the following arguments are required: DIR"),
-    (["bundle", "m", "out", "--code"], "unrecognized arguments: --code"),
-    (["demo", "--sed", "1"], "did you mean --seed"),
-    (["export", "m", "out", "--format", "tflite"], "choose one of onnx, torch"),
-    (["convert", "m", "out", "--from", "bert", "--to", "bert"], "--from can't be combined with --to"),
-    (["verify", "m", "--from", "brt"], "--from brt: there is no such system; choose auto"),
-    (["predict", "./modle"], "./modle: there is no such directory"),
-    (["export", "models/none/here", "out"], "models/none/here: there is no such directory"),
-    (["convert", "nowhere", "out", "--from", "bert"], "nowhere: there is no such directory"),
-    (["bundle", __file__, "out"], "is a file; the directory of a model is needed"),
-    (
-        ["train", "mlm", *NEEDED, "--model_name_or_path", "a//b"],
-        "--model_name_or_path a//b: there is no such directory",
-    ),
-    (["train", "mlm", *NEEDED, "--tokenizer", "tok/"], "--tokenizer tok/: there is no such directory"),
+NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
+REFUSED = [  # by our own parser: task, options, message
+    ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect beside --tokenizer"),
+    ("mlm", "--model_name_or_path m --size tiny", "--size tiny has no effect beside --model_name_or_path"),
+    ("mlm", "--word_dropout 0.1", "mlm masks tokens anyway"),
+    ("mlm", "--packing 64 --max_tokens_per_batch 99", "--packing can't be combined with --max_tokens_per_batch"),
+    ("mlm", "--packing 64 --block_size 128", "--packing 64 is below the length of the blocks, 128"),
+    ("causal", "--streaming", "--streaming needs --max_steps"),
+    ("causal", "--mixture 0.5 0.5", "needs a number for each directory of --prepared"),
+    ("classify", "--max_length 2", "--max_length=2 must be at least 3"),
+    ("classify", "--label_column text", "--text_column text is also the column of the label"),
+    ("classify", "--shard_weights", "--shard_weights is for mlm, causal and seq2seq, not for classify"),
+    ("classify", "--seeds 1", "must be at least two different numbers"),
+    ("classify", "--learning_rate nan", "--learning_rate=nan must be finite"),
+    ("classify", "--ema_decay 1", "--ema_decay=1.0 must be at least 0 and below 1"),
+    ("seq2seq", "--decoder_name_or_path d", "--decoder_name_or_path needs --encoder_name_or_path"),
+    ("embed", "--max_tokens_per_batch 99", "makes its own batches"),
+    ("tag", "--training_arguments seed=3", "give the option --seed 3"),
+    ("tag", "--training_arguments eval_strategy", "name=value is needed"),
+    ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
+    ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
+    ("tag", "--training_arguments resume_from_checkpoint=c", "continues an interrupted training by itself"),
+]
+REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training arguments, message
+    ("classify", "adam_beta=0.5", "did you mean adam_beta"),
+    ("classify", "no_such_thing=1", "TrainingArguments has no field no_such_thing"),
+    ("classify", "adam_beta1=high", "adam_beta1"),
+    ("mlm", "lr_scheduler_type=linaer", "linaer"),
+    ("mlm", "load_best_model_at_end=true save_strategy=no", "save and eval strategy"),
+    ("seq2seq", "generation_num_beams=many", "generation_num_beams"),
+    ("mlm", "metric_for_best_model=blue", "is not measured by mlm; choose loss, perplexity or accuracy"),
 ]
 
 
-@pytest.mark.parametrize("command", HELP, ids=" ".join)
-def test_help(command, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    assert ended.value.code == 0
-    printed = capsys.readouterr()
-    assert printed.out.startswith("usage:") and printed.err == ""
+@pytest.mark.parametrize(
+    ("command", "shown"), [("train classify --help", "--label_column"), ("train mlm --nonsense", "nonsense")]
+)
+def test_answered_at_once_without_torch(command, shown):
+    code = (
+        f"import sys; from roformer_lite.cli import main\ntry: main({command.split()!r})\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert shown in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("command", "message"), MISTAKES)
-def test_mistakes(command, message, capsys):
-    """One sentence, and what to do; nothing is done."""
-    try:
-        status = main(command)
-    except SystemExit as ended:
-        status = ended.code
-    printed = capsys.readouterr()
-    assert (status, printed.out) == (2, "")
-    assert message in printed.err and len(printed.err.splitlines()) <= 3
-
-
-def test_a_mistake_is_told_with_what_to_do(capsys):
+@pytest.mark.parametrize("task", TASK_ARGUMENTS)
+def test_help(task, capsys):
     with pytest.raises(SystemExit):
-        main(["train", "seq2seq", "--train_file"])
-    assert capsys.readouterr().err == (
-        "roformer-lite train seq2seq: error: argument --train_file: expected at least one argument\n"
-        "`roformer-lite train seq2seq --help` lists the options.\n"
+        main(["train", task, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(name in text for name in ("--train_file", "--output_dir", "--training_arguments", "model card and Hub"))
+    assert "--adam_beta1" not in text
+
+
+@pytest.mark.parametrize(("task", "options", "message"), REFUSED)
+def test_refused_by_the_quick_check(task, options, message, monkeypatch):
+    monkeypatch.setattr("roformer_lite.commands.train.check_model_name", lambda *_: None)
+    with pytest.raises(InputError, match=message):
+        parse_run(task, [*NEEDED, *options.split()])
+
+
+def test_an_option_that_is_none_is_told_where_those_of_transformers_go(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "classify", *NEEDED, "--eval_strategy", "no"])
+    assert "are given by --training_arguments name=value" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "classify", *NEEDED, "--lerning_rate", "1"])
+    assert "did you mean --learning_rate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("task", "arguments", "message"), REFUSED_BY_TRANSFORMERS)
+def test_transformers_refuses_its_own_arguments_before_the_data_are_read(task, arguments, message, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")  # which would be refused next
+    files = ["--train_file", str(tmp_path / "empty.jsonl"), "--output_dir", str(tmp_path / "m")]
+    assert main(["train", task, *files, "--training_arguments", *arguments.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error and "empty.jsonl" not in error
+
+
+def arguments_of(task: str, *options: str):
+    run = parse_run(task, [*NEEDED, "--use_cpu", *options])
+    return make_training_arguments(run.with_defaults(), TASKS[task].training_classes()[0], "m.training")
+
+
+def test_values_reach_transformers():
+    words = "--training_arguments lr_scheduler_type=cosine_with_restarts --learning_rate 2e-4 --training_arguments"
+    args = arguments_of(
+        "seq2seq", *words.split(), 'lr_scheduler_kwargs={"num_cycles": 2}', "eval_steps=0.25", "adam_beta2=1e-3"
     )
+    assert args.lr_scheduler_type == "cosine_with_restarts" and args.lr_scheduler_kwargs == {"num_cycles": 2}
+    assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
+    assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
+    assert not arguments_of("mlm", "--training_arguments", "eval_strategy=no").load_best_model_at_end
 
 
-def test_help_has_own_options_in_groups_and_on_request_all(capsys):
-    printed = []
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit):
-            main(["train", "classify", option])
-        printed.append(capsys.readouterr().out.strip())
-    groups = [re.findall(r"^(\S.*):$", text, re.MULTILINE) for text in printed]
-    assert groups[0] == ["options", "data", "model and tokenizer", "training", "model card", "Hub"]
-    assert groups[1] == [*groups[0], "transformers' TrainingArguments"]
-    assert printed[0].count("\n") < 220 and printed[0].splitlines()[-1].startswith("--help-all lists every option")
-    own, stock = printed[1].split("transformers' TrainingArguments:")
-    assert printed[0].startswith(own.strip())
-    for option in ("--label_column", "--size", "--learning_rate", "--ema_decay", "--license", "--push_to_hub"):
-        assert option in own and not re.search(f"{option}\\b", stock)
-    assert "--adam_beta1" in stock and "(default: 0.0005)" in own and "(default: 0.9)" in stock
-
-
-def test_help_lists_everything(capsys):
-    for command, words in {
-        ("--help",): ["demo", "train", "predict"],
-        ("train", "--help"): ["seq2seq", "mlm", "causal", "classify", "tag"],
-        ("train", "tag", "--help"): ["--tag_column", "--learning_rate", "--ema_decay", "--size", "--license"],
-        ("predict", "--help"): ["DIR", "--beams", "--text_column", "--temperature"],
-        ("evaluate", "--help"): ["DIR", "--test_file", "--label_column", "--bleu_tokenizer"],
-    }.items():
-        with pytest.raises(SystemExit) as ended:
-            main(list(command))
-        assert ended.value.code == 0
-        printed = capsys.readouterr().out
-        assert all(word in printed for word in words)
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "seq2seq", "--train_file", "a.tsv", "--output_dir", "x", "--no_such_option", "1"])
-    assert ended.value.code == 2 and "unrecognized arguments: --no_such_option" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("task", STOCK)
-def test_fields_read_from_the_source_are_those_of_the_class(task):
-    read = {field.name: field for field in dataclasses.fields(stock_arguments(STOCK[task].__name__, leave_out=()))}
-    real = {field.name: field for field in dataclasses.fields(STOCK[task])}
-    assert list(read) == list(real)
-    for name, field in real.items():
-        assert read[name].default in (field.default, COMPUTED_DEFAULT), name
-        assert read[name].default_factory == field.default_factory
-        assert read[name].metadata.get("help") == field.metadata["help"]
-    computed = {name for name, field in read.items() if field.default == COMPUTED_DEFAULT}
-    assert computed == {"optim"}
-
-
-def test_a_source_that_cannot_be_read_gives_the_fields_of_the_class(monkeypatch):
-    monkeypatch.setattr(stock_module, "_class_fields", lambda module, name: 1 / 0)
-    read = {field.name: field.type for field in dataclasses.fields(stock_arguments("TrainingArguments", {"seed"}))}
-    assert read == {name: hint for name, hint in get_type_hints(TrainingArguments).items() if name in read}
-    assert set(read) | {"seed"} == {field.name for field in dataclasses.fields(TrainingArguments)}
-
-
-def accepts(parser: HfArgumentParser, arguments: list[str]) -> bool:
-    try:
-        parser.parse_args(arguments)
-    except SystemExit:
-        return False
-    return True
-
-
-def text_for(field: dataclasses.Field, hint: object) -> list[str]:
-    """A value of a field as it is typed, mostly different from its default."""
-    kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
-    enums = [kind for kind in kinds if hasattr(kind, "__members__")]
-    if "choices" in field.metadata or enums:
-        return [list(field.metadata["choices"])[-1] if "choices" in field.metadata else list(enums[0])[-1].value]
-    if field.name in TrainingArguments._VALID_DICT_FIELDS:
-        return ['{"a": 1}']
-    if field.name == "debug":
-        return ["underflow_overflow"]
-    if hint in (list[str], list[str] | None):
-        return ["a", "b"]
-    return ["false" if bool in kinds else {int: "3", float: "0.5"}.get(kinds[0], "text")]
-
-
-@pytest.mark.parametrize("task", STOCK)
-def test_every_stock_training_argument_is_an_option(task, monkeypatch, capsys):
-    """Accepted at once and by the class, which gets the very value that the stock parser makes of the same text."""
-    for kind in (STOCK[task], TASKS[task].training_classes()[0]):
-        monkeypatch.setattr(kind, "__post_init__", lambda self: None)
-    fields = [field for field in dataclasses.fields(STOCK[task]) if field.name not in NOT_FROM_TEXT]
-    hints = get_type_hints(STOCK[task])
-    given = [text for field in fields for text in (f"--{field.name}", *text_for(field, hints[field.name]))]
-    stock, ours = (
-        HfArgumentParser([kind]).parse_args_into_dataclasses(given, look_for_args_file=False)[0]
-        for kind in (STOCK[task], TASKS[task].training_classes()[0])
-    )
-    for field in fields:
-        value, expected = getattr(ours, field.name), getattr(stock, field.name)
-        assert (type(value), value) == (type(expected), expected), field.name
-    check_options(task, ["--dataset_name", "x", *given])
-
-
-@pytest.mark.parametrize("task", STOCK)
-def test_what_the_class_refuses_is_refused_at_once(task, capsys):
-    quick = HfArgumentParser([stock_arguments(STOCK[task].__name__, leave_out=())])
-    stock = HfArgumentParser([STOCK[task]])
-    for field in dataclasses.fields(STOCK[task]):
-        given = [f"--{field.name}", "nonsense"]
-        assert accepts(quick, given) == (accepts(stock, given) or field.name in REFUSED_LATE), field.name
-        assert not accepts(stock, given) or field.name not in NOT_FROM_TEXT
-
-
-def test_values_reach_the_training_arguments():
-    given = ["--lr_scheduler_type", "cosine_with_restarts", "--lr_scheduler_kwargs", '{"num_cycles": 2}']
-    given += [
-        "--debug",
-        "underflow_overflow",
-        "--include_for_metrics",
-        "inputs",
-        "loss",
-        "--greater_is_better",
-        "false",
+def test_defaults_depend_on_the_task():
+    values = {task: parse_run(task, NEEDED).with_defaults().training for task in TASK_ARGUMENTS}
+    assert [values[task].per_device_train_batch_size for task in ("classify", "mlm", "embed", "rerank")] == [
+        32,
+        8,
+        64,
+        16,
     ]
-    given += ["--eval_strategy", "steps", "--eval_steps", "0.25", "--no_dataloader_pin_memory", "--bf16"]
-    given += ["--hub-private-repo", "true", "--data_seed", "7", "--report_to", "all", "--save_total_limit", "3"]
-    args = parse_options("seq2seq", [*NEEDED, *given, "--generation_num_beams", "4"]).training
-    assert isinstance(args, Seq2SeqTrainingArguments)
-    assert args.lr_scheduler_type is SchedulerType.COSINE_WITH_RESTARTS and args.lr_scheduler_kwargs == {
-        "num_cycles": 2
-    }
-    assert args.debug == [DebugOption.UNDERFLOW_OVERFLOW] and args.include_for_metrics == ["inputs", "loss"]
-    assert args.greater_is_better is False and args.bf16 is True and args.dataloader_pin_memory is False
-    assert args.eval_strategy is IntervalStrategy.STEPS and args.eval_steps == 0.25 and args.data_seed == 7
-    assert args.hub_private_repo is True and isinstance(args.report_to, list) and args.generation_num_beams == 4
-    assert (args.learning_rate, args.save_total_limit, args.seed) == (5e-4, 3, 42)
+    assert [values[task].learning_rate for task in ("seq2seq", "causal")] == [5e-4, 1e-3]
+    assert [values[task].ema_decay for task in ("tag", "mlm")] == [0.999, 0.0]
+    given = parse_run("tag", [*NEEDED, "--ema_decay", "0", "--word_dropout", "0.5"]).with_defaults().training
+    assert (given.ema_decay, given.word_dropout) == (0.0, 0.5)
 
 
-def test_what_transformers_refuses_is_an_input_error():
-    with pytest.raises(InputError, match="requires the save and eval strategy to match"):
-        parse_options("mlm", [*NEEDED, "--load_best_model_at_end", "--save_strategy", "no"])
-    with pytest.raises(InputError, match="did you mean hidden_size"):
-        parse_options("mlm", [*NEEDED, "--config", "hiden_size=3"])
+@pytest.mark.parametrize(("metric", "is_greater_better"), [("loss", False), ("perplexity", False), ("accuracy", True)])
+def test_which_value_of_a_metric_is_the_best(metric, is_greater_better):
+    assert (
+        arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}").greater_is_better
+        is is_greater_better
+    )
 
 
-def test_names_that_the_parser_repeats():
-    """Names that the command line must know where what defines them needs packages that may not be installed."""
-    assert list(TASK_ARGUMENTS) == list(TASKS)
-    assert all(TASKS[name].arguments is arguments for name, arguments in TASK_ARGUMENTS.items())
+@pytest.mark.parametrize(("examples", "epochs"), [(0, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])
+def test_epochs_follow_the_data(examples, epochs):
+    assert epochs_for(examples) == epochs
+
+
+def test_a_launcher_on_a_cpu_is_followed(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    run = parse_run("mlm", NEEDED).with_defaults()
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr("transformers.TrainingArguments.__post_init__", lambda self: None)
+    assert make_training_arguments(run, TASKS["mlm"].training_classes()[0], "m.training").use_cpu
+
+
+def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
+    """Each of these would otherwise be found when the trained model is to be saved."""
+
+    def refused(place: str) -> str:
+        assert main(["train", "mlm", "--dataset_name", "x", "--output_dir", place]) == 2
+        return capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path)
+    Path("dangling").symlink_to("nowhere/model")
+    Path("file").write_text("")
+    assert "--output_dir dangling is a link to nowhere/model, which does not exist" in refused("dangling")
+    assert "names no new directory; give it a name" in refused(".")
+    assert "is a mount point" in refused("/proc")
+    assert "file is not a directory" in refused("file/model")
+    assert "File name too long" in refused("m" * 242)  # with what is added while the model is written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
+    Path("disk").mkdir()
+    Path("link").symlink_to("disk")
+    assert parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir == tmp_path / "disk"
+
+
+def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
+    monkeypatch.setattr("roformer_lite.commands.train.TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
+    assert main(["train", "mlm", *NEEDED]) == 2
+    assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
+
+
+def test_bleu_tokenizers_are_those_of_sacrebleu():
+    from sacrebleu.metrics.bleu import BLEU
+
+    assert set(BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)

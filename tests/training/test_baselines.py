@@ -1,4 +1,4 @@
-"""Simple means beside a model: each is held against figures found in another way."""
+"""Baselines beside a model: each is held against metrics found in another way."""
 
 import math
 import random
@@ -6,41 +6,46 @@ import random
 import numpy as np
 import pytest
 
-from roformer_lite.training.baselines.classification import classification_baselines
-from roformer_lite.training.baselines.language_model import byte_baselines, neighbour_baselines
-from roformer_lite.training.baselines.tagging import tagging_baselines, word_features, word_shape
-from roformer_lite.training.baselines.text_to_text import text_to_text_baselines
+from roformer_lite.training.baselines import (
+    byte_baselines,
+    classification_baselines,
+    neighbour_baselines,
+    tagging_baselines,
+    text_to_text_baselines,
+    word_features,
+    word_shape,
+)
 
 ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
 
 
 def test_classes():
     texts, classes = [ANIMALS, STARS, ANIMALS + " again"] * 5, np.array([0, 1, 0] * 5)
-    figures = classification_baselines(
+    metrics = classification_baselines(
         "single_label_classification",
         (texts, classes),
         {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
     )
-    assert figures["the commonest answer"]["test"]["accuracy"] == pytest.approx(2 / 3)
-    assert figures["a linear model on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)  # the third is mislabelled
+    assert metrics["the commonest answer"]["test"]["accuracy"] == pytest.approx(2 / 3)
+    assert metrics["a linear model on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)  # the third is mislabelled
 
 
 def test_chinese_is_read_by_the_character():
     texts, classes = ["这部电影很好看", "这部电影很难看"] * 8, np.array([1, 0] * 8)
     measured = {"test": (["音乐很好听", "音乐很难听"], np.array([1, 0]))}
-    figures = classification_baselines("single_label_classification", (texts, classes), measured)
-    assert figures["a linear model on n-grams"]["test"]["accuracy"] == 1
+    metrics = classification_baselines("single_label_classification", (texts, classes), measured)
+    assert metrics["a linear model on n-grams"]["test"]["accuracy"] == 1
 
 
 def test_sets_and_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
-    figures = classification_baselines("multi_label_classification", (texts, sets), {"test": (texts, sets)})
-    assert figures["a linear model on n-grams"]["test"]["accuracy"] == 1
+    metrics = classification_baselines("multi_label_classification", (texts, sets), {"test": (texts, sets)})
+    assert metrics["a linear model on n-grams"]["test"]["accuracy"] == 1
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
-    figures = classification_baselines("regression", (texts, numbers), {"test": (texts, numbers)})
-    assert figures["the mean"]["test"] == {"pearson": 0.0, "spearman": 0.0, "mse": pytest.approx(numbers.var())}
-    assert figures["a linear model on n-grams"]["test"]["pearson"] > 0.95
+    metrics = classification_baselines("regression", (texts, numbers), {"test": (texts, numbers)})
+    assert metrics["the mean"]["test"] == {"pearson": 0.0, "spearman": 0.0, "mse": pytest.approx(numbers.var())}
+    assert metrics["a linear model on n-grams"]["test"]["pearson"] > 0.95
 
 
 def test_tags():
@@ -48,9 +53,9 @@ def test_tags():
         [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6,
     )
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
-    figures = tagging_baselines(True, train, measured)
-    assert figures["the commonest tag of a word"]["test"]["recall"] == 0.5  # Carl is unknown
-    assert figures["a conditional random field"]["test"]["f1"] == 1  # but has the place and the shape of a name
+    metrics = tagging_baselines(True, train, measured)
+    assert metrics["the commonest tag of a word"]["test"]["recall"] == 0.5  # Carl is unknown
+    assert metrics["a conditional random field"]["test"]["f1"] == 1  # but has the place and the shape of a name
 
 
 def test_features_of_words():
@@ -63,9 +68,9 @@ def test_features_of_words():
 def test_text_to_text():
     train = (["a red house", "a green tree"], ["ein rotes Haus", "ein grüner Baum"])
     measured = {"test": (["the red house", "ein grüner Baum"], ["ein rotes Haus", "ein grüner Baum"])}
-    figures = text_to_text_baselines("13a", train, measured)
-    assert figures["copying the source"]["test"]["exact_match"] == 0.5
-    assert figures["the most similar example"]["test"]["exact_match"] == 1
+    metrics = text_to_text_baselines("13a", train, measured)
+    assert metrics["copying the source"]["test"]["exact_match"] == 0.5
+    assert metrics["the most similar example"]["test"]["exact_match"] == 1
 
 
 def test_bytes_of_known_cost():
@@ -81,10 +86,10 @@ def test_neighbours():
     """A token that its neighbours determine is known; one that nothing determines has the entropy of a draw."""
     draw = random.Random(0)
     determined = [[2, a, a + 10, a, 3] for a in (draw.randrange(4, 8) for _ in range(2000))]
-    figures = neighbour_baselines(determined, {"test": determined[:100]})["counts of the tokens beside it"]["test"]
+    metrics = neighbour_baselines(determined, {"test": determined[:100]})["counts of the tokens beside it"]["test"]
     middle_is_known = math.exp((2 * 0 + math.log(1)) / 3)
-    assert figures["accuracy"] == 1 and figures["perplexity"] == pytest.approx(middle_is_known, abs=0.05)
+    assert metrics["accuracy"] == 1 and metrics["perplexity"] == pytest.approx(middle_is_known, abs=0.05)
     drawn = [[2, draw.randrange(4, 8), 3] for _ in range(2000)]
-    figures = neighbour_baselines(drawn, {"test": drawn[:400]})["counts of the tokens beside it"]["test"]
-    assert figures["perplexity"] == pytest.approx(4, abs=0.1)
-    assert figures["accuracy"] == pytest.approx(0.25, abs=0.08)
+    metrics = neighbour_baselines(drawn, {"test": drawn[:400]})["counts of the tokens beside it"]["test"]
+    assert metrics["perplexity"] == pytest.approx(4, abs=0.1)
+    assert metrics["accuracy"] == pytest.approx(0.25, abs=0.08)

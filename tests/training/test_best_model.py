@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
-from roformer_lite.training.early_stopping import what_happened
+from roformer_lite.training.results import Evaluation, FinishedTraining, is_within_chance, verdict, what_happened
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = "--size tiny --vocab_size 300 --text_scores false --word_dropout 0 --seed 3 --use_cpu --disable_tqdm true"
@@ -32,7 +33,7 @@ def _train(data, out, *options: str) -> dict:
 
 
 def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
-    metric = ["--metric_for_best_model", "loss", "--early_stopping_patience", "3", "--save_total_limit", "50"]
+    metric = "--early_stopping_patience 3 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
     results = _train(data, tmp_path / "model", *metric, "--keep_checkpoints", "--num_train_epochs", "30")
     training = results["training"]
     losses = {}
@@ -55,9 +56,9 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
     """The patience counts what was measured before the interruption."""
-    options = ["--metric_for_best_model", "loss", "--early_stopping_patience", "4", "--num_train_epochs", "30"]
-    kept = ["--keep_checkpoints", "--save_total_limit", "50"]
-    whole = _train(data, tmp_path / "whole", *options, *kept)
+    options = "--early_stopping_patience 4 --num_train_epochs 30".split()
+    options += ["--training_arguments", "metric_for_best_model=loss", "save_total_limit=50"]
+    whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
     last = max(int(folder.name.split("-")[1]) for folder in (tmp_path / "again.training").glob("checkpoint-*"))
     for folder in (tmp_path / "again.training").glob("checkpoint-*"):
@@ -84,21 +85,49 @@ def test_validation_data_are_held_out_by_default(data, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "losses, epochs, expected",
+    ("losses", "epochs", "more", "expected"),
     [
-        ([3, 2, 1], 3, "epoch 3, step 30, is kept: its validation loss is best, 1. It was still getting better"),
+        ([3, 2, 1], 3, {}, "epoch 3, step 30, is kept: its validation loss is best, 1. It was still getting better"),
+        ([3, 2, 1], 3, {"metrics": {"exact_match": 1.0}}, "its validation loss is best, 1."),
         (
-            [3, 1, 2, 2],
-            4,
-            "epoch 2, step 20, is kept: its validation loss is best, 1. The validation loss has risen since epoch 2",
+            [3, 2, 1],
+            3,
+            {"parts": {"its encoder alone": {}}},
+            "kept: the validation loss of its encoder alone is best, 1.",
         ),
+        ([3, 1, 2, 2], 4, {}, "is best, 1. The validation loss has risen since epoch 2"),
         (
             [3, 1, 2],
             9,
-            "is best, 1. Training stopped after epoch 3, as it no longer helped. The validation loss has risen",
+            {},
+            "is best, 1. Training stopped after epoch 3, as it no longer helped. The validation loss has",
         ),
     ],
 )
-def test_what_is_said(losses, epochs, expected):
+def test_what_is_said(losses, epochs, more, expected):
+    args = SimpleNamespace(
+        metric_for_best_model="loss", greater_is_better=False, load_best_model_at_end=True, num_train_epochs=epochs
+    )
     history = [{"epoch": n, "step": 10 * n, "eval_loss": loss} for n, loss in enumerate(losses, 1)]
-    assert expected in what_happened(history, "loss", greater_is_better=False, epochs=epochs)
+    evaluations = [Evaluation("validation", more.get("metrics", {}), 100, 1.0)]
+    parts = more.get("parts", {})
+    finished = FinishedTraining(None, None, args, *[None] * 3, history, 1, 1.0, 1.0, {}, {}, evaluations, {}, parts)
+    said = what_happened(finished)
+    assert expected in said and ("longer training" in said) == ("metrics" not in more and losses[-1] == 1)
+
+
+def test_a_difference_within_chance_is_called_so():
+    """Six rows of 2,000 are; a hundred are not."""
+    assert is_within_chance("accuracy", 0.903, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
+    assert is_within_chance("spearman", 0.80, 0.79, 200) and not is_within_chance("spearman", 0.80, 0.5, 200)
+    assert not is_within_chance("perplexity", 9.0, 10.0, 200)
+    said = {
+        accuracy: verdict(
+            "accuracy",
+            [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)],
+            {"n-grams": {"test": {"accuracy": 0.9}}},
+        )
+        for accuracy in (0.903, 0.95, 0.85)
+    }
+    assert "about equal" in said[0.903] and "2,000 rows" in said[0.903]
+    assert said[0.95].startswith("The model is better") and said[0.85].startswith("A baseline is better")

@@ -92,5 +92,5 @@ def test_time_spent_survives_a_checkpoint(fake_time):
 
 
 def test_schedules_without_a_curve_are_refused(fake_time):
-    with pytest.raises(InputError, match="--time_limit_minutes cannot be used with --lr_scheduler_type reduce_lr"):
+    with pytest.raises(InputError, match="--time_limit_minutes can't be combined with lr_scheduler_type=reduce_lr"):
         rates(TrainingClock(limit=1.0), fake_time, 1, 1.0, 0, kind="reduce_lr_on_plateau")

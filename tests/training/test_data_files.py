@@ -110,6 +110,8 @@ def test_jsonl(write):
     assert text_of(first, "t.en") == "x"
     with pytest.raises(InputError, match=r"a\.jsonl\.gz:1: no column 't\.de'; the columns are: t, n"):
         text_of(first, "t.de")
+    with pytest.raises(InputError, match="name the right one with --label_column, or, if the file has no header"):
+        text_of(first, "label", "label_column")
     with pytest.raises(InputError, match=r"a\.jsonl\.gz:1: column 'n' must be text, not 1"):
         text_of(first, "n")
     with pytest.raises(InputError, match=r"a\.jsonl\.gz:3: a JSON object is needed"):

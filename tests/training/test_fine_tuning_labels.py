@@ -14,7 +14,7 @@ TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
     "hidden_dropout=0.0 --vocab_size 300 --learning_rate 3e-3"
 ).split()
-COMMON = "--disable_tqdm true --use_cpu true --eval_strategy no".split()
+COMMON = "--disable_tqdm true --use_cpu true --training_arguments eval_strategy=no".split()
 UNCHANGED = "--learning_rate 0 --weight_decay 0 --max_steps 1".split()
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 

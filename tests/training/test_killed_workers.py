@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
-    "hidden_dropout=0.1 --vocab_size 300 --block_size 16 --line_by_line true --max_steps 30 --save_strategy steps "
-    "--save_steps 5 --save_total_limit 9 --eval_strategy no --baselines false --disable_tqdm true"
+    "hidden_dropout=0.1 --vocab_size 300 --block_size 16 --line_by_line true --max_steps 30 "
+    "--training_arguments save_strategy=steps save_steps=5 save_total_limit=9 eval_strategy=no "
+    "--baselines false --disable_tqdm true"
 ).split()
 ENVIRONMENT = {
     **os.environ,

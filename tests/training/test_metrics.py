@@ -13,8 +13,8 @@ from transformers import EvalPrediction
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.training.metrics import (
     classification_metrics,
-    figures_by_entity,
-    figures_by_label,
+    metrics_by_entity,
+    metrics_by_label,
     multi_label_metrics,
     perplexity_metrics,
     regression_metrics,
@@ -68,27 +68,27 @@ def test_classification():
     assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
 
 
-def test_figures_by_label_are_those_of_the_reports():
+def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
     true, predicted = generator.integers(0, 2, 50), generator.integers(0, 3, 50)
     report = classification_report(true, predicted, target_names=labels, output_dict=True, zero_division=0)
     expected = {label: {**report[label], "f1": report[label]["f1-score"]} for label in labels}
-    measured = figures_by_label(predicted, true, labels)
+    measured = metrics_by_label(predicted, true, labels)
     assert measured == {label: {name: expected[label][name] for name in measured[label]} for label in labels}
     assert list(measured) == labels and measured["never"]["support"] == 0
     several = generator.integers(0, 2, (2, 40, 3))
-    assert [f["support"] for f in figures_by_label(*several, labels).values()] == several[1].sum(0).tolist()
+    assert [f["support"] for f in metrics_by_label(*several, labels).values()] == several[1].sum(0).tolist()
 
     tags = ["B-PER", "I-PER", "O", "B-LOC"]
     true, predicted = (generator.choice(tags, (30, 5)).tolist() for _ in range(2))
     report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0)
-    for kind, figures in figures_by_entity(predicted, true).items():
-        assert figures == {
+    for kind, metrics in metrics_by_entity(predicted, true).items():
+        assert metrics == {
             **{n: report[kind][n] for n in ("precision", "recall", "support")},
             "f1": report[kind]["f1-score"],
         }
-    assert figures_by_entity([["O"]], [["O"]]) == {}
+    assert metrics_by_entity([["O"]], [["O"]]) == {}
 
 
 @pytest.mark.parametrize("block_size", [8, 64])
@@ -102,10 +102,10 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     rows.save_to_disk(tmp_path / "rows")
     rows = Dataset.load_from_disk(tmp_path / "rows")
     tokenizer = RoFormerLiteTokenizer.train(task.texts(rows), vocab_size=300)
-    vocabulary = len(tokenizer)
-    ids = [torch.tensor([block["input_ids"]]) for block in task.encode(rows, tokenizer, training=False)]
+    task.tokenizer, vocabulary = tokenizer, len(tokenizer)
+    ids = [torch.tensor([block["input_ids"]]) for block in task.encode(rows, training=False)]
     scores = [task.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids]
-    measured = task.metrics(EvalPrediction(torch.cat(scores).numpy(), None), rows, tokenizer)
+    measured = task.metrics(EvalPrediction(torch.cat(scores).numpy(), None), rows)
     tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]) + len(files)
     size = sum((tmp_path / name).stat().st_size for name in ("a.txt", "b.txt"))
     assert measured["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / size)

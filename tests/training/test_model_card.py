@@ -10,10 +10,9 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
-from roformer_lite.commands.train import parse_options
+from roformer_lite.commands.train import parse_run
 from roformer_lite.training.model_card import write_model_card
-from roformer_lite.training.results import Run
-from roformer_lite.training.shown_command import shown_command
+from roformer_lite.training.results import FinishedTraining
 from roformer_lite.training.tasks import TASKS
 
 CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
@@ -21,7 +20,7 @@ CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
 def test_measured_card(path):
-    """Metadata that huggingface_hub's own classes read and write again unchanged, with the figures of results.json."""
+    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics of results.json."""
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
     task = TASKS[results["task"]]
@@ -71,18 +70,20 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     path = folder / "private" / "data.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows[task]) + "\n")
-    parsed = parse_options(task, ["--train_file", str(path), "--use_cpu", "true", *options])
+    run = parse_run(task, ["--train_file", str(path), *options])
+    of_task = TASKS[task](run.data)
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
     model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
-    example = parsed.task.select_columns({**rows[task], "origin": "data.jsonl:1"})
-    run = Run(parsed.task, parsed, model, None, [], 1, 1.0, 1.0, {"train": 1}, example, [])
+    example = of_task.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    unused = [None, run.training, model, None, [], 1, 1.0, 1.0, {"train": 1}]
+    finished = FinishedTraining(run, of_task, *unused, example, [], {}, {})
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}
-    figures = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
-    results = {**figures, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
-    results |= {"command": parsed.command, "training": training, "machine": machine, "versions": {}}
-    write_model_card(results, run, folder)
+    metrics = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
+    results = {**metrics, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
+    results |= {"command": run.command(), "training": training, "machine": machine, "versions": {}}
+    write_model_card(results, finished, folder)
     return ModelCard.load(folder / "README.md")
 
 
@@ -90,12 +91,12 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
 def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stack_config().save_pretrained(tmp_path / "base")
-    given = ["--model_name_or_path", str(tmp_path / "base"), "--hub_token", "hf_x"]
+    given = ["--model_name_or_path", str(tmp_path / "base")]
     card = card_of(tmp_path, {}, task, *given, "--output_dir", str(tmp_path / "models" / "m"))
-    assert "secret" not in card.content and str(tmp_path) not in card.content and "hf_x" not in card.content
+    assert "secret" not in card.content and str(tmp_path) not in card.content
     assert card.data.base_model is None and "Trained from the weights of base on data.jsonl" in card.text
     assert 'from_pretrained("m")' in card.text and "1 process of 1 thread, 1 core |" in card.text
-    assert f"roformer-lite train {task} --train_file data.jsonl --use_cpu true --model_name_or_path base" in card.text
+    assert f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
 
     card = card_of(tmp_path, {}, task, "--output_dir", "models/m", "--card_example", "--dataset_title", "Letters")
     assert (
@@ -118,8 +119,6 @@ def test_the_tag_of_rotary_positions(task, stack, tags, tmp_path):
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roformer_lite.model_name._refusal_of_hub", lambda name: None)
-    config_of_hub = "roformer_lite.training.model_and_tokenizer.config_class_of"
-    monkeypatch.setattr(config_of_hub, lambda model, otherwise: otherwise)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text
@@ -132,12 +131,12 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("labels", [3, 30, 31])
-def test_figures_by_label(tmp_path, monkeypatch, labels):
+def test_metrics_by_label(tmp_path, monkeypatch, labels):
     monkeypatch.chdir(tmp_path)
-    figures = {
+    metrics = {
         f"l|{i}": {"precision": 0.5, "recall": 0.25, "f1": i / 100, "support": 1000 * (i != 7)} for i in range(labels)
     }
-    results = {"by_label": {"validation": {}, "test": figures}}
+    results = {"by_label": {"validation": {}, "test": metrics}}
     card = card_of(tmp_path, results, "classify", "--output_dir", "m", "--text_pair_column", "text_pair")
     shown = [int(number) for number in re.findall(r"^\| l\\\|(\d+) \| 0.500 \| 0.250 \|", card.text, re.MULTILINE)]
     if labels <= 30:
@@ -147,12 +146,3 @@ def test_figures_by_label(tmp_path, monkeypatch, labels):
         assert "The 10 best of 31 by F1:\n\n| label |" in card.text and "The 10 worst:\n\n| label |" in card.text
     assert "### By label, on the test data" in card.text and "| l\\|1 | 0.500 | 0.250 | 0.010 | 1,000 |\n" in card.text
     assert '"a text to classify", "the second text of a pair"' in card.text
-
-
-def test_the_command_as_it_is_shown():
-    argv = ["--train_file", "/home/me/a b.csv", "data/b.csv", "--test_file=/x/t.csv", "--hub_token", "hf_1"]
-    argv += ["--hub-token=hf_2", "--tokenizer", "~/tok", "--label_separator", "/", "--config", "rope=1"]
-    assert shown_command("train classify", argv) == (
-        "roformer-lite train classify --train_file 'a b.csv' data/b.csv --test_file=t.csv --hub_token --hub-token "
-        "--tokenizer tok --label_separator / --config rope=1"
-    )

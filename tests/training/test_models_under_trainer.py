@@ -1,8 +1,4 @@
-"""Models under the stock Trainer: accumulation, two processes, checkpointing, sparse heads, compilation, export."""
-
-import json
-import subprocess
-import sys
+"""Models under the stock Trainer: accumulation, checkpointing, heads at labelled positions, compilation, export."""
 
 import pytest
 import torch
@@ -43,48 +39,6 @@ def test_trainer_finds_the_labels(kind, tmp_path):
     trainer = Trainer(make_model(kind), arguments, eval_dataset=make_rows(kind))
     assert trainer.label_names == (["start_positions", "end_positions"] if kind == "question" else ["labels"])
     assert trainer.evaluate()["eval_loss"] > 0
-
-
-TWO_PROCESSES = """
-import sys
-from toy_training import HEADS, make_model, make_rows
-from transformers import Trainer, TrainingArguments
-for kind in ("seq2seq", "mlm", "single"):
-    arguments = TrainingArguments(
-        sys.argv[1], per_device_train_batch_size=int(sys.argv[2]), max_steps=3, learning_rate=0.02, optim="sgd",
-        report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no", logging_steps=1,
-    )
-    trainer = Trainer(make_model(kind), arguments, train_dataset=make_rows(kind))
-    trainer.train()
-    trainer.save_model(f"{sys.argv[1]}/{kind}")
-    if trainer.is_world_process_zero():
-        trainer.state.save_to_json(f"{sys.argv[1]}/{kind}/state.json")
-# Left to the interpreter's end, gloo's threads are sometimes still running when they are destroyed.
-trainer.model_wrapped = trainer.model
-trainer.accelerator.free_memory()
-trainer.accelerator.end_training()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(TWO_PROCESSES)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    subprocess.run([sys.executable, script, tmp_path / "one", "4"], check=True)
-    subprocess.run([*launch, script, tmp_path / "two", "2"], check=True)
-    for kind in ("seq2seq", "mlm", "single"):
-        model_class = HEADS[kind][0]
-        one, two = (model_class.from_pretrained(tmp_path / run / kind).state_dict() for run in ("one", "two"))
-        start = make_model(kind).state_dict()
-        assert any(not torch.equal(start[name], one[name]) for name in one)
-        for name in one:
-            torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-        losses = [
-            [log["loss"] for log in json.loads((tmp_path / run / kind / "state.json").read_text())["log_history"][:3]]
-            for run in ("one", "two")
-        ]
-        torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "seq2seq"])

@@ -95,11 +95,11 @@ def test_arguments():
     assert muon_arguments("lr=2e-2, ns_steps=6,momentum=0.9") == {"lr": 0.02, "ns_steps": 6, "momentum": 0.9}
     assert muon_arguments(None) == {}
     for wrong, told in {
-        "beta=1": "--optim_args beta=1: with --optim muon the names are lr, momentum, weight_decay, ns_steps",
-        "lr=much": "--optim_args lr=much: 'much' is no number",
-        "ns_steps=2.5": "--optim_args ns_steps=2.5: '2.5' is no number",
+        "beta=1": "optim_args=beta=1: with --optim muon the names are lr, momentum, weight_decay, ns_steps",
+        "lr=much": "--training_arguments optim_args=lr=much: 'much' is no number",
+        "ns_steps=2.5": "--training_arguments optim_args=ns_steps=2.5: '2.5' is no number",
         "momentum=1": "momentum=1.0 must be at least 0 and below 1",
-        "lr=nan": "--optim_args lr=nan must be finite",
+        "lr=nan": "optim_args lr=nan must be finite",
     }.items():
         with pytest.raises(InputError, match=told):
             muon_arguments(wrong)
@@ -115,8 +115,9 @@ def test_the_command_continues_bit_for_bit(tmp_path, monkeypatch, capsys):
     (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(40)), "utf-8")
     options = (
         f"train mlm --train_file {tmp_path / 'text.txt'} --size tiny --config num_hidden_layers=1 --vocab_size 300 "
-        "--use_cpu true --disable_tqdm true --max_steps 6 --save_strategy steps --save_steps 2 --eval_strategy no "
-        "--per_device_train_batch_size 8 --baselines false --optim muon --optim_args momentum=0.9 --ema_decay 0.9"
+        "--use_cpu true --disable_tqdm true --max_steps 6 --per_device_train_batch_size 8 "
+        "--baselines false --optim muon --ema_decay 0.9 "
+        "--training_arguments save_strategy=steps save_steps=2 eval_strategy=no optim_args=momentum=0.9"
     ).split()
     assert main([*options, "--output_dir", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:
@@ -134,8 +135,8 @@ def test_the_command_continues_bit_for_bit(tmp_path, monkeypatch, capsys):
 def test_a_name_that_torch_does_not_know(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a line\n" * 40, "utf-8")
     options = f"train mlm --train_file {tmp_path / 'text.txt'} --output_dir {tmp_path / 'm'} --optim muon".split()
-    assert main([*options, "--optim_args", "rank=3"]) == 2
-    assert "--optim_args rank=3: with --optim muon the names are" in capsys.readouterr().err
+    assert main([*options, "--training_arguments", "optim_args=rank=3"]) == 2
+    assert "--training_arguments optim_args=rank=3: with --optim muon the names are" in capsys.readouterr().err
     assert not (tmp_path / "m.training").exists()
 
 

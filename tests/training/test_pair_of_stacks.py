@@ -13,7 +13,7 @@ from roformer_lite.cli import main
 
 TEXT = ["a house stands", "two dogs run home", "the red house is small", "one bird sings"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()
-COMMON = "--disable_tqdm true --use_cpu true --save_strategy no".split()
+COMMON = "--disable_tqdm true --use_cpu true --training_arguments save_strategy=no".split()
 UNCHANGED = "--learning_rate 0 --weight_decay 0 --max_steps 1".split()
 TABLE = "embeddings.word_embeddings.weight"
 

@@ -1,4 +1,4 @@
-"""train embed, rerank, sparse and colbert: what they save opens in sentence-transformers, with the same answers."""
+"""train embed and rerank: what they save opens in sentence-transformers, with the same answers; the example too."""
 
 import csv
 import json
@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
+from conftest import ROOT
 from datasets import Dataset
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
 from roformer_lite.commands.embedding_server import TextEmbedder
 from roformer_lite.commands.predictor import Predictor
-from roformer_lite.errors import InputError
 from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.training.baselines.similarity import TfidfCosine, ranking_metrics
+from roformer_lite.training.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.training.clock import TrainingClock
 from roformer_lite.training.sentence_data import candidates, queries_and_documents
 from roformer_lite.training.teacher import principal_axes
@@ -30,7 +31,8 @@ WORDS = [topic.split() for topic in TOPICS]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
     "--vocab_size 300 --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_length 24 "
-    "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 --logging_steps 1"
+    "--per_device_train_batch_size 8 --validation_fraction 0.25 --num_train_epochs 2 "
+    "--training_arguments logging_steps=1"
 ).split()
 TEXTS = ["boat and sail", "moon"]
 PAIR = "boat\tsail wave"
@@ -43,21 +45,15 @@ import sentence_transformers as st
 from datasets import Dataset
 
 folder, texts = sys.argv[1], json.loads(sys.argv[2])
-data = {"anchor": texts, "positive": texts[::-1]}
 scored = {"sentence1": texts, "sentence2": texts[::-1], "score": [0.0, 1.0]}
-kinds = {"embed": ("SentenceTransformer", scored), "rerank": ("CrossEncoder", scored),
-         "sparse": ("SparseEncoder", data), "colbert": ("MultiVectorEncoder", data)}
+kinds = {"embed": ("SentenceTransformer", scored), "rerank": ("CrossEncoder", scored)}
 found = {}
 for task, (name, rows) in kinds.items():
     model = getattr(st, name)(f"{folder}/{task}", device="cpu")
     if task == "embed":
         found[task] = model.encode(texts).tolist()
-    elif task == "rerank":
-        found[task] = model.predict([("boat", "sail wave")]).tolist()
-    elif task == "sparse":
-        found[task] = [dict(row) for row in model.decode(model.encode(texts))]
     else:
-        found[task] = model.similarity(model.encode_query(["boat"]), model.encode_document(["sail wave"]))[0].tolist()
+        found[task] = model.predict([("boat", "sail wave")]).tolist()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     arguments = getattr(st, f"{name}TrainingArguments")(
         f"{folder}/state-{task}", report_to="none", save_strategy="no", max_steps=1, disable_tqdm=True, use_cpu=True
@@ -103,7 +99,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict]]:
     """A folder with data and a model of each task, and the results of each."""
     folder = tmp_path_factory.mktemp("sentences")
     write_data(folder)
-    data = {"embed": "scores.csv", "rerank": "triplets.csv", "sparse": "pairs.csv", "colbert": "triplets.csv"}
+    data = {"embed": "scores.csv", "rerank": "triplets.csv"}
     more = {"embed": ["--matryoshka", "8"]}
     return folder, {task: train(folder, task, data[task], task, more.get(task, [])) for task in data}
 
@@ -118,30 +114,42 @@ def test_a_fresh_process_opens_them_and_goes_on(trained):
     ours = {task: Predictor.load(str(folder / task), "cpu") for task in theirs}
     embedded = [answer.columns["embedding"] for answer in ours["embed"].answer(TEXTS, 2)]
     np.testing.assert_allclose(embedded, theirs["embed"], atol=1e-6)
-    for task in ("rerank", "colbert"):
-        assert ours[task].answer([PAIR], 1)[0].columns["score"] == pytest.approx(theirs[task][0], abs=1e-4)
-    for answer, weights in zip(ours["sparse"].answer(TEXTS, 2), theirs["sparse"], strict=True):
-        assert answer.columns["weights"] == pytest.approx(weights, abs=1e-4) and weights
+    assert ours["rerank"].answer([PAIR], 1)[0].columns["score"] == pytest.approx(theirs["rerank"][0], abs=1e-4)
 
 
-def test_the_server_gives_the_same_vectors_and_refuses_the_others(trained):
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sparse", "colbert"])
+def test_the_example_trains_the_other_two_kinds(kind, trained):
+    """A positive text is nearer to its anchor than the texts about other things are, in a fresh process."""
+    folder, _ = trained
+    if not (folder / "language").exists():
+        options = "--size tiny --vocab_size 300 --block_size 16 --use_cpu true --disable_tqdm true --max_steps 20"
+        files = ["--train_file", str(folder / "texts.txt"), "--output_dir", str(folder / "language")]
+        assert main(["train", "mlm", *options.split(), *files]) == 0
+    script = [sys.executable, str(ROOT / "examples" / "sparse_and_colbert.py"), kind]
+    options = ["--use_cpu", "--num_train_epochs", "4", "--learning_rate", "1e-3", "--per_device_train_batch_size", "8"]
+    subprocess.run([*script, *(str(folder / name) for name in ("language", "pairs.csv", kind)), *options], check=True)
+    opener = sentence_transformers.SparseEncoder if kind == "sparse" else sentence_transformers.MultiVectorEncoder
+    model = opener(str(folder / kind), device="cpu")
+    documents = ["wave tide boat", "dough oven crust", "comet star sky"]
+    scores = model.similarity(model.encode_query(["sail harbour"]), model.encode_document(documents))[0]
+    assert scores.argmax() == 0 and torch.isfinite(torch.as_tensor(scores)).all()
+
+
+def test_the_server_gives_the_same_vectors(trained):
     folder, _ = trained
     saved = Predictor.load(str(folder / "embed"), "cpu").saved
     check_sentence_modules(folder / "embed")
     embedder = TextEmbedder(saved.model[0].model, saved.tokenizer)
     expected = saved.model.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(embedder.embed(embedder.encode(TEXTS)), expected, atol=1e-6)
-    for task, kind in (("sparse", "SpladePooling"), ("colbert", "Dense")):
-        with pytest.raises(InputError, match=kind):
-            check_sentence_modules(folder / task)
 
 
 def test_results_and_card(trained):
     folder, results = trained
-    figures = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
-    assert figures["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
-    assert figures["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
-    assert figures["sparse"] == {"loss", "mrr@10", "accuracy@1", "accuracy@10", "active_dims"}
+    metrics = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
+    assert metrics["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
+    assert metrics["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
     for task, found in results.items():
         assert found["main_metric"] in found["baselines"]["cosine of TF-IDF"]["validation"]
         card = (folder / task / "README.md").read_text("utf-8")
@@ -221,7 +229,7 @@ def test_the_modules_of_a_given_model_are_kept(trained):
 @pytest.mark.parametrize("task", ["embed", "rerank"])
 def test_an_interrupted_training_ends_with_the_same_weights(trained, task, monkeypatch):
     folder, _ = trained
-    more = ["--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "steps", "--eval_steps", "3"]
+    more = "--training_arguments save_strategy=steps save_steps=3 eval_strategy=steps eval_steps=3".split()
     data = "scores.csv" if task == "embed" else "pairs.csv"
     train(folder, task, data, f"{task}-whole", more)
 
@@ -244,14 +252,13 @@ MISTAKES = {
     "a teacher beside pairs": ("embed", "anchor,positive\na,b\n", ["--teacher", "."], "--teacher . is for training"),
     "no number": ("embed", "sentence1,sentence2,score\na,b,high\n", [], "a.csv:2: .*must be a number, not 'high'"),
     "a score above one": ("rerank", "sentence1,sentence2,score\na,b,5\n", [], "5 must lie between 0 and 1"),
-    "scores for colbert": ("colbert", "sentence1,sentence2,score\na,b,1\n", [], "what is learnt from has the columns"),
-    "a token budget": ("sparse", "anchor,positive\na,b\n", ["--max_tokens_per_batch", "99"], "makes its own batches"),
+    "a token budget": ("embed", "anchor,positive\na,b\n", ["--max_tokens_per_batch", "99"], "makes its own batches"),
     "a width twice": ("embed", "anchor,positive\na,b\n", ["--matryoshka", "8", "8"], "names a width twice"),
-    "a figure of other data": (
+    "a metric of other data": (
         "embed",
         "anchor,positive\n" + "a b,c d\n" * 9,
-        ["--validation_fraction", "0.25", "--metric_for_best_model", "spearman"],
-        "--metric_for_best_model spearman is not measured on these validation data; choose mrr@10",
+        ["--validation_fraction", "0.25", "--training_arguments", "metric_for_best_model=spearman"],
+        "--training_arguments metric_for_best_model=spearman is not measured on these validation data; choose mrr@10",
     ),
     "too wide": ("embed", "anchor,positive\n" + "a b,c d\n" * 9, ["--matryoshka", "99"], "vectors have 16 numbers"),
 }

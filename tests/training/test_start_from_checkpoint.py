@@ -1,4 +1,4 @@
-"""Training from a checkpoint of transformers, in its own class: the figures of the stock Trainer, and stock files."""
+"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer, and stock files."""
 
 import csv
 import json
@@ -33,7 +33,7 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer
 from hf_roformer_lite.conversion import find_converter
 from roformer_lite.cli import main
-from roformer_lite.commands.train import parse_options
+from roformer_lite.commands.train import parse_run
 from roformer_lite.training.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
@@ -73,7 +73,7 @@ def bert_config(**fields) -> BertConfig:
 
 
 QUICK = "--max_steps 2".split()
-COMMON = "--disable_tqdm true --use_cpu true --save_strategy no".split()
+COMMON = "--disable_tqdm true --use_cpu true --training_arguments save_strategy=no".split()
 
 
 def train(task: str, out: Path, *options: str | Path | int) -> dict:
@@ -104,9 +104,10 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     options = {"learning_rate": 1e-3, "max_steps": STEPS, "per_device_train_batch_size": 8, "warmup_steps": 0.1}
     options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
-    typed = [f"--{name}={value}" for name, value in options.items()]
+    typed = [f"--{name}={value}" for name, value in options.items() if name != "logging_steps"]
+    typed += ["--training_arguments", "logging_steps=1"]
     start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory, "--output_dir", tmp_path / "ours"]
-    run = train_command(parse_options("classify", [str(text) for text in [*start, *typed, *COMMON]]))
+    run = train_command(parse_run("classify", [str(text) for text in [*start, *typed, *COMMON]]))
     ours = [entry["loss"] for entry in run.history if "loss" in entry]
     assert "new head" not in capsys.readouterr().err and type(run.model) is BertForSequenceClassification
     assert len(ours) == len(expected) == STEPS

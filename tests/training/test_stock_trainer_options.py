@@ -166,24 +166,6 @@ def note_forwards(model) -> list[bool]:
     return calls
 
 
-@pytest.mark.slow
-def test_batch_size_is_found(tmp_path):
-    sizes = []
-
-    def refuse(model, args, kwargs):
-        sizes.append(len(kwargs["input_ids"]))
-        if sizes[-1] > 5:
-            raise RuntimeError("CUDA out of memory.")
-
-    model = make_model("mlm")
-    model.register_forward_pre_hook(refuse, with_kwargs=True)
-    options = {"auto_find_batch_size": True, "per_device_train_batch_size": 8}
-    trainer = Trainer(model, arguments(tmp_path, **options), train_dataset=make_rows("mlm") * 2)
-    trainer.train()
-    assert sizes[0] == 8 and sizes == sorted(sizes[:-3], reverse=True) + [5, 5, 5]
-    assert trainer.state.train_batch_size == 5 and len(logged(trainer)) == 3
-
-
 @pytest.mark.parametrize("kind", LM_KINDS)
 def test_neftune(kind, tmp_path):
     """Noise of alpha / sqrt(length * width) on the embeddings of a padded batch, in training alone."""
@@ -218,23 +200,6 @@ def test_neftune(kind, tmp_path):
     assert logged(trainer)[0] != pytest.approx(plain, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", LM_KINDS)
-def test_best_model_is_loaded_at_the_end(kind, tmp_path):
-    saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 8}
-    options = {"learning_rate": 0.05, "load_best_model_at_end": True, "lr_scheduler_type": "constant"}
-    rows = make_rows(kind)
-    model = make_model(kind)
-    trainer = Trainer(model, arguments(tmp_path, **saving, **options), train_dataset=rows[:2], eval_dataset=rows[4:])
-    trainer.train()
-    losses = logged(trainer, "eval_loss")
-    best = 2 * (1 + losses.index(min(losses)))
-    assert best < 8, "training on two rows until the other rows get worse"
-    assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best}")
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses), abs=1e-6)
-    saved = type(model).from_pretrained(trainer.state.best_model_checkpoint).state_dict()
-    assert all(torch.equal(weight, saved[name]) for name, weight in model.state_dict().items())
-
-
 @pytest.mark.slow
 def test_hyperparameter_search(tmp_path):
     widths = []
@@ -266,23 +231,6 @@ def test_hyperparameter_search(tmp_path):
     repeated = Trainer(again, trainer.args, train_dataset=make_rows("mlm"), eval_dataset=make_rows("mlm"))
     repeated.train()
     assert repeated.evaluate()["eval_loss"] == pytest.approx(best.objective, abs=1e-5)
-
-
-def test_tensorboard(tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
-    trainer = Trainer(
-        make_model("seq2seq"), arguments(tmp_path, report_to="tensorboard"), train_dataset=make_rows("seq2seq")
-    )
-    trainer.train()
-    events = EventAccumulator(str(tmp_path / "logs")).Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3]
-    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(logged(trainer))
-    config = next(
-        tensor for name in events.Tags()["tensors"] if "model_config" in name for tensor in events.Tensors(name)
-    )
-    assert b"roformer_lite_seq2seq" in config.tensor_proto.string_val[0]
 
 
 @pytest.mark.parametrize("kind", ["mlm", "causal"])

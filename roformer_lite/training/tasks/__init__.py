@@ -2,12 +2,10 @@
 
 from .base import Task
 from .classify import ClassifyTask
-from .colbert import ColbertTask
 from .embed import EmbedTask
 from .language_model import CausalLMTask, MaskedLMTask
 from .rerank import RerankTask
 from .seq2seq import Seq2SeqTask
-from .sparse import SparseTask
 from .tag import TagTask
 
 TASKS: dict[str, type[Task]] = {
@@ -20,7 +18,5 @@ TASKS: dict[str, type[Task]] = {
         TagTask,
         EmbedTask,
         RerankTask,
-        SparseTask,
-        ColbertTask,
     )
 }

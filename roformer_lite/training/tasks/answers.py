@@ -34,7 +34,7 @@ class Answer:
 
     Args:
         line: As `predict` writes it for a line of text.
-        columns: As it writes it behind the columns of a table.
+        columns: As it writes it after the columns of a table.
     """
 
     line: str

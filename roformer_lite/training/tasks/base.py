@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
+    from transformers import EvalPrediction, Trainer, TrainingArguments
 
     from ..baselines import Baselines
-    from ..options import TrainOptions
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
+    from ..run import Run
 
 
 class Task(ABC):
@@ -56,34 +55,28 @@ class Task(ABC):
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
-    makes_modules: ClassVar[bool] = False  # whether `trainer_parts` makes some, which it must do only once
+    tries_bfloat16: ClassVar[bool] = True  # whether a trial decides on the type of numbers
     prediction_options: ClassVar[tuple[str, ...]] = ()  # those of `predict` that it uses
     engines: ClassVar[tuple[str, ...]] = tuple(ENGINES)  # of `predict`
     metric_names: ClassVar[tuple[str, ...]]  # every one that `metrics` may have, besides the loss
 
+    def __init_subclass__(cls) -> None:
+        if "arguments" in vars(cls):
+            cls.name, cls.summary = getattr(cls.arguments, "task", ""), getattr(cls.arguments, "summary", "")
+
     def __init__(self, args: TaskArguments):
         self.args = args
+        self.tokenizer: PreTrainedTokenizerBase | None = None  # from when it is known
         self.has_new_head = False  # on weights that were trained before
         self.has_own_class = True  # whether the model is of this package, and not of transformers
 
-    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
+    def check_options(self, args: TrainingArguments) -> None:
         """Refuse options that would stop the command only after it has trained for some time.
 
         Raises:
             InputError: naming the option, its value and what would be right.
         """
-        if training.label_names not in (None, ["labels"]):
-            raise InputError(
-                f"--label_names {' '.join(training.label_names)}: the only labels of these models are called labels, "
-                "which is the default; with another name no loss would be measured"
-            )
-        if training.word_dropout and self.name == "mlm":
-            raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; use --mlm_probability")
-        if training.shard_weights and self.name not in ("mlm", "causal", "seq2seq"):
-            raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.name}")
-        best, known = training.metric_for_best_model, ("loss", *self.metric_names)
-        if best is not None and best.removeprefix("eval_") not in known:
-            raise InputError(f"--metric_for_best_model {best} is not measured by {self.name}; choose {one_of(known)}")
+        return None
 
     # reading
 
@@ -120,22 +113,19 @@ class Task(ABC):
         """Fields of the configuration that the task determines."""
         return {}
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        """Whether the head of a given model fits the labels of the training data. The order that it has them in is
-        then that of this training."""
-        return True
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        """Why a given model gets a new head, for a message."""
-        return f"{architecture_of(config)} has no head for {self.name}"
+        """Why the head of a given model does not fit the training data; empty if it does. The order that it has the
+        labels in is then that of this training."""
+        return ""
 
-    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Set the defaults by which the tokenizer encodes; they are saved beside the model."""
-        return None
+    def has_no_head(self, config: PreTrainedConfig) -> str:
+        """That as a sentence, where the class of a model is of another kind; else empty."""
+        has_head = architecture_of(config).endswith(self.architecture)
+        return "" if has_head else f"{architecture_of(config)} has no head for {self.name}"
 
-    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteTrainingArguments) -> None:
-        """Set the defaults of `generate`, for evaluation and for users."""
-        return None
+    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
+        """Set the task's defaults of `generate`; returns a copy to save, because the Trainer fills in others."""
+        return GenerationConfig.from_dict(model.generation_config.to_dict()) if model.can_generate() else None
 
     def prediction_settings(self) -> dict[str, Any]:
         """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
@@ -144,15 +134,16 @@ class Task(ABC):
     # training
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         """The classes of the training arguments and of the trainer."""
-        from ..trainer import RoFormerLiteTrainer
-        from ..trainer_arguments import RoFormerLiteTrainingArguments
+        from transformers import TrainingArguments
 
-        return RoFormerLiteTrainingArguments, RoFormerLiteTrainer
+        from ..trainer import RoFormerLiteTrainer
+
+        return TrainingArguments, RoFormerLiteTrainer
 
     @abstractmethod
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the
         metrics compare row by row."""
 
@@ -161,27 +152,20 @@ class Task(ABC):
         return [len(ids) for ids in encoded["input_ids"]]
 
     @abstractmethod
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+    def collator(self, model: PreTrainedModel) -> Any:
         """One of transformers' data collators."""
 
     def trainer_parts(
-        self,
-        options: TrainOptions,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
         """Arguments of the trainer's class: the model, the data, how to collate them and how to measure."""
-        measures = "validation" in encoded and not self.measures_loss_only(options.training)
+        measures = "validation" in encoded and not self.measures_loss_only(args)
         return {
             "model": model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation"),
-            "data_collator": self.collator(tokenizer, model),
-            "compute_metrics": partial(self.metrics, rows=rows["validation"], tokenizer=tokenizer)
-            if measures
-            else None,
+            "data_collator": self.collator(model),
+            "compute_metrics": partial(self.metrics, rows=rows["validation"]) if measures else None,
             "preprocess_logits_for_metrics": self.reduce_logits,
         }
 
@@ -196,47 +180,43 @@ class Task(ABC):
 
     # measuring
 
-    def measure(
-        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Metrics, EvalPrediction]:
-        """The final figures of a split, and the predictions that they are of."""
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+        """The final metrics of a split, and the predictions that they are of."""
         from transformers import EvalPrediction
 
         output = trainer.predict(encoded, metric_key_prefix=split)
         prediction = EvalPrediction(output.predictions, output.label_ids)
-        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows, tokenizer)}, prediction
+        return {"loss": output.metrics[f"{split}_loss"], **self.metrics(prediction, rows)}, prediction
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
         return logits
 
-    def measures_loss_only(self, args: RoFormerLiteTrainingArguments) -> bool:
+    def measures_loss_only(self, args: TrainingArguments) -> bool:
         """Whether evaluations during the training compute the loss only."""
         return False
 
     @abstractmethod
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        """Figures for predictions on the encoded `rows`. With several processes there may be more predictions than
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        """Metrics for predictions on the encoded `rows`. With several processes there may be more predictions than
         rows, because each process gets equally many: those beyond the last row must be ignored."""
 
     @property
     @abstractmethod
     def main_metric(self) -> str:
-        """The figure by which the model is held against simple means."""
+        """The metric by which the model is compared with baselines."""
 
     @property
     def metric_for_best_model(self) -> str:
-        """The figure on the validation data by which the best checkpoint is chosen, where none is asked for."""
+        """The metric on the validation data by which the best checkpoint is chosen, where none is asked for."""
         return "loss"
 
     @abstractmethod
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        """What simple means that learn from the training rows give on the other splits."""
+        """Metrics of baselines that learn from the training rows, on the other splits."""
 
-    def complete_model(
-        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
-        """Add to the trained model what is not learnt by gradients; returns the figures of its parts alone."""
+    def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
+        """Add to the trained model what is not learnt by gradients; returns the metrics of its parts alone."""
         return {}
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
@@ -248,12 +228,10 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         """What the model answered to each of the encoded `rows`, or to each block of their text."""
 
-    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+    def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         """Precision, recall, F1 and support of each label, where a task has labels. `prediction` is as for
         `metrics`."""
         return {}
@@ -279,7 +257,7 @@ class Task(ABC):
         """Python code that uses the saved model on a row."""
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        """What a reader of the figures must know about how they were measured."""
+        """What a reader of the metrics must know about how they were measured."""
         return []
 
     # predicting
@@ -305,7 +283,7 @@ class Task(ABC):
         Raises:
             InputError: when the row lacks the column, or it holds something else.
         """
-        return text_of(row, text_column)
+        return text_of(row, text_column, "text_column")
 
     @classmethod
     def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> Any:

@@ -13,19 +13,16 @@ from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, number_of, text_of, value_of
 from ..metrics import (
+    CLASSIFICATION_METRICS,
     ByLabel,
     Metrics,
-    classification_metrics,
-    figures_by_label,
-    multi_label_metrics,
-    regression_metrics,
+    metrics_by_label,
 )
 from ..task_arguments import ClassifyDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, encode_lines
@@ -49,7 +46,6 @@ _NONE = "-"  # stands for a label below the threshold
 class ClassifyTask(LabelTask):
     """A text, or a pair, gets a label, several, or a number."""
 
-    name, summary = ClassifyDataArguments.task, ClassifyDataArguments.summary
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-classification"
@@ -63,10 +59,10 @@ class ClassifyTask(LabelTask):
         self.problem_type = args.problem_type or (MULTI if args.label_separator else None)
 
     def select_columns(self, row: Row) -> Row:
-        raw = {"text": text_of(row, self.args.text_column), "origin": row["origin"]}
+        raw = {"text": text_of(row, self.args.text_column, "text_column"), "origin": row["origin"]}
         if self.args.text_pair_column:
-            raw["text_pair"] = text_of(row, self.args.text_pair_column)
-        label = value_of(row, self.args.label_column)
+            raw["text_pair"] = text_of(row, self.args.text_pair_column, "text_pair_column")
+        label = value_of(row, self.args.label_column, "label_column")
         if self.problem_type is None:
             self.problem_type = MULTI if isinstance(label, list) else SINGLE
         if self.problem_type == REGRESSION:
@@ -116,7 +112,7 @@ class ClassifyTask(LabelTask):
             "label_separator": self.args.label_separator or ",",
         }
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         def target(names: list[str], origin: str) -> int | list[float]:
             numbers = [self.label_number(name, origin) for name in names]
             if self.problem_type == SINGLE:
@@ -124,35 +120,32 @@ class ClassifyTask(LabelTask):
             return [float(number in numbers) for number in range(len(self.labels))]
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
-            inputs = tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=self.args.max_length)
+            inputs = self.tokenizer(
+                batch["text"], batch.get("text_pair"), truncation=True, max_length=self.args.max_length
+            )
             if self.problem_type == REGRESSION:
                 return {**inputs, "labels": batch["number"]}
             return {**inputs, "labels": [target(*pair) for pair in zip(batch["labels"], batch["origin"], strict=True)]}
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorWithPadding:
-        return DataCollatorWithPadding(tokenizer)
+    def collator(self, model: PreTrainedModel) -> DataCollatorWithPadding:
+        return DataCollatorWithPadding(self.tokenizer)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return self._measure(*self._logits_and_labels(prediction, rows))
 
     def _logits_and_labels(self, prediction: EvalPrediction, rows: Dataset) -> tuple[np.ndarray, np.ndarray]:
         return prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)]
 
     def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
-        measure = {
-            SINGLE: classification_metrics,
-            MULTI: multi_label_metrics,
-            REGRESSION: regression_metrics,
-        }[self.problem_type]
-        return measure(*self._predicted_and_true(logits, labels))
+        return CLASSIFICATION_METRICS[self.problem_type](*self._predicted_and_true(logits, labels))
 
-    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+    def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         if self.problem_type == REGRESSION:
             return {}
         pair = self._predicted_and_true(*self._logits_and_labels(prediction, rows))
-        return figures_by_label(*pair, list(self.labels))
+        return metrics_by_label(*pair, list(self.labels))
 
     def _predicted_and_true(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.problem_type == REGRESSION:
@@ -178,7 +171,7 @@ class ClassifyTask(LabelTask):
         return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.problem_type]
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.classification import classification_baselines
+        from ..baselines import classification_baselines
 
         examples = {
             split: ([self.example_line(row) for row in rows[split]], np.array(encoded[split]["labels"]))
@@ -211,9 +204,7 @@ class ClassifyTask(LabelTask):
                 else f"--text_pair_column {self.args.text_pair_column}: this model takes one text, and no pairs"
             )
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
         return [self._outcome(row, scores) for row, scores in zip(rows, logits, strict=True)]
 
@@ -264,8 +255,8 @@ class ClassifyTask(LabelTask):
 
     @classmethod
     def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
-        text = text_of(row, text_column)
-        return text if text_pair_column is None else [text, text_of(row, text_pair_column)]
+        text = text_of(row, text_column, "text_column")
+        return text if text_pair_column is None else [text, text_of(row, text_pair_column, "text_pair_column")]
 
     @classmethod
     def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel
 
 from ...errors import InputError
 from ...output_directory import RESULTS_FILE
 from ..data_files import Row
+from ..sentence_data import queries_and_documents
 from ..sentence_models import naming_sentence_model
 from ..task_arguments import EmbedDataArguments
 from .answers import Answer, Input, SavedModel
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
-    from ..baselines.similarity import ScoredPairs
-    from ..options import TrainOptions
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
+    from ..baselines import ScoredPairs
+    from ..run import Run
 
 _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # the library's names, our classifier_pooling
 
@@ -37,7 +37,6 @@ _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # the library's
 class EmbedTask(SentenceTask):
     """Vectors of texts, the means of their tokens' states."""
 
-    name, summary = EmbedDataArguments.task, EmbedDataArguments.summary
     architecture = "Model"
     auto_model = AutoModel
     pipeline_tag = "sentence-similarity"
@@ -46,7 +45,7 @@ class EmbedTask(SentenceTask):
     kinds = (*SentenceTask.kinds, "texts")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from ..sentence_trainers import EmbeddingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, EmbeddingTrainer
@@ -92,9 +91,9 @@ class EmbedTask(SentenceTask):
         with naming_sentence_model(name, "--teacher "):
             return self.model_class()(name, local_files_only=os.path.isdir(name))
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         """With a teacher, its vectors `(rows, width)` of length 1 are the column `label`."""
-        encoded = super().encode(rows, tokenizer, training)
+        encoded = super().encode(rows, training)
         if "text" not in encoded.column_names:
             return encoded
 
@@ -133,14 +132,14 @@ class EmbedTask(SentenceTask):
 
     # training
 
-    def trainer_parts(self, options: TrainOptions, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
+    def trainer_parts(self, run: Run, args: TrainingArguments, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
         from ..model_and_tokenizer import begins_with_teachers_tokens
 
-        if begins_with_teachers_tokens(options):
+        if begins_with_teachers_tokens(run, self):
             from ..teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.teacher)
-        parts = super().trainer_parts(options, model, *data)
+        parts = super().trainer_parts(run, args, model, *data)
         for module in self.sentence_model:
             pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
             if pooling is not None and self.has_own_class:
@@ -170,8 +169,7 @@ class EmbedTask(SentenceTask):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.sentence_transformer import evaluation
 
-        from ..sentence_data import queries_and_documents
-        from ..sentence_evaluators import CORRELATIONS, RETRIEVAL, Figures, search
+        from ..sentence_trainers import CORRELATIONS, RETRIEVAL, NamedMetrics, search
 
         widths = {"": None, **{f"_{width}": width for width in self.widths}}
         if self.main_metric == "spearman":
@@ -182,14 +180,14 @@ class EmbedTask(SentenceTask):
                 )
                 for suffix, width in widths.items()
             }
-            return Figures(made, CORRELATIONS)
+            return NamedMetrics(made, CORRELATIONS)
         arguments = {"batch_size": batch_size, "main_score_function": "cosine"}
         arguments |= search(*queries_and_documents(encoded))
         made = {
             suffix: evaluation.InformationRetrievalEvaluator(truncate_dim=width, **arguments)
             for suffix, width in widths.items()
         }
-        return Figures(made, RETRIEVAL)
+        return NamedMetrics(made, RETRIEVAL)
 
     def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
         """Of texts with a teacher: each and the next one, with the cosine that the teacher gives them."""
@@ -209,7 +207,7 @@ class EmbedTask(SentenceTask):
             ]
         if self.widths:
             parts = ", ".join(map(str, self.widths))
-            notes.append(f"Figures that end in a number are those of the first so many numbers of a vector: {parts}.")
+            notes.append(f"Metrics that end in a number are those of the first so many numbers of a vector: {parts}.")
         return notes
 
     def prediction_settings(self) -> dict[str, Any]:

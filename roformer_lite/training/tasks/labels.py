@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from transformers import PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..task_arguments import TaskArguments
-from .base import Task, architecture_of
+from .base import Task
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..baselines import Baselines
-    from ..options import TrainOptions
+    from ..run import Run
     from ..text_scores_weights import Split
 
 _SHOWN = 20  # labels in a message
@@ -79,41 +78,32 @@ class LabelTask(Task):
     def config_fields(self) -> dict[str, Any]:
         return label_names(self.config_labels())
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        theirs = _labels_of(config)
-        if not architecture_of(config).endswith(self.architecture) or set(theirs) != set(self.config_labels()):
-            return False
-        if self.labels:
-            self.set_labels(theirs)
-        return True
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        if not architecture_of(config).endswith(self.architecture):
-            return super().why_new_head(config)
-        return (
-            f"its {self.label_word}s are {_shown(_labels_of(config))}, those of the training data "
-            f"{_shown(self.config_labels())}"
-        )
+        theirs, ours = _labels_of(config), self.config_labels()
+        why = self.has_no_head(config)
+        if not why and set(theirs) != set(ours):
+            why = f"its {self.label_word}s are {_shown(theirs)}, those of the training data {_shown(ours)}"
+        if not why and self.labels:
+            self.set_labels(theirs)
+        return why
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
         if not (self.has_new_head and self.args.fit_head):
             return
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        if trainer.is_fsdp_enabled:
             if trainer.is_world_process_zero():
-                print("with FSDP or DeepSpeed the new head begins with random numbers", file=sys.stderr)
+                print("with FSDP the new head begins with random numbers", file=sys.stderr)
             return
         from ..linear_probe import fit_head
 
         fit_head(trainer, train)
 
-    def complete_model(
-        self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict, tokenizer: PreTrainedTokenizerBase
-    ) -> Baselines:
+    def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
         from ..text_scores_weights import add_fitted_scores
         from ..token_bytes import token_bytes
 
-        tokens = token_bytes(tokenizer)
-        if tokens is None or not self._wants_text_scores(options, trainer, encoded):
+        tokens = token_bytes(self.tokenizer)
+        if tokens is None or not self._wants_text_scores(run, trainer, encoded):
             return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         splits = {
@@ -133,12 +123,12 @@ class LabelTask(Task):
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
         """What the trained encoder and the scores of the text say about a split."""
 
-    def _wants_text_scores(self, options: TrainOptions, trainer: Trainer, encoded: DatasetDict) -> bool:
+    def _wants_text_scores(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> bool:
         """Whether scores of the text are fitted beside the encoder: see `--text_scores`."""
         wanted = self.args.text_scores
         if wanted is None:
-            wanted = options.model.model_name_or_path is None
-        return wanted and "validation" in encoded and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+            wanted = run.model.model_name_or_path is None
+        return wanted and "validation" in encoded and not trainer.is_fsdp_enabled
 
 
 def _labels_of(config: PreTrainedConfig) -> list[str]:

@@ -12,29 +12,24 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    DataCollatorForLanguageModeling,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
-from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
-
 from ...errors import InputError
+from ..blocks import BlockCollator, blocks, document_tokens, packed
 from ..data_files import Row, file_format, read_lines, text_of
 from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
 from .base import Task, quoted
-from .blocks import BlockCutter, document_tokens, token_ids
-from .masking import MaskingCollator
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetDict, IterableDataset
     from transformers import EvalPrediction
 
     from ..baselines import Baselines
-    from ..corpus.corpus import Corpus
 
+_SHUFFLED = 10_000  # blocks of a stream
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 
 
@@ -57,7 +52,8 @@ class LanguageModelTask(Task):
                     yield {**row, "text": row["text"] + "\n", "document": str(path)}
 
     def select_columns(self, row: Row) -> Row:
-        return {"text": text_of(row, self.args.text_column), "document": row["origin"], "origin": row["origin"]}
+        text = text_of(row, self.args.text_column, "text_column")
+        return {"text": text, "document": row["origin"], "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
         return not row["text"].strip() and row["document"] == row["origin"]  # a blank line within a document is text
@@ -67,94 +63,86 @@ class LanguageModelTask(Task):
 
     @property
     def max_length(self) -> int:
-        return self.args.block_size
+        return self.args.longest_block
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset | Corpus:
-        from datasets import Dataset
+    def prediction_settings(self) -> dict[str, Any]:
+        return {**super().prediction_settings(), "block_size": self.args.longest_block}
 
-        from ..corpus.corpus import Corpus
-        from ..corpus.shards import StoredBlocks
+    def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
+        """The blocks of the rows, packed for training if that is asked for. Prepared data are blocks already."""
+        from datasets import Dataset, IterableDataset
+        from datasets.fingerprint import generate_fingerprint
 
-        options = {"tokenizer": tokenizer, "block_size": self.args.block_size, "is_causal": self.is_causal}
-        special = set(tokenizer.all_special_ids)
-        if all(
-            special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
-        ):  # reads on to the first word
-            raise InputError(
-                f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
+        options = {"tokenizer": self.tokenizer, "block_size": self.args.longest_block, "is_causal": self.is_causal}
+        if isinstance(rows, IterableDataset):
+            encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
+            encoded = encoded.shuffle(seed=0, buffer_size=_SHUFFLED)
+        elif "input_ids" in rows.column_names:
+            encoded = rows
+        else:
+            special = set(self.tokenizer.all_special_ids)
+            if all(
+                special.issuperset(block["input_ids"]) for block in blocks(rows, **options)
+            ):  # reads to the first word
+                raise InputError(
+                    f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
+                )
+            encoded = Dataset.from_generator(
+                blocks,
+                gen_kwargs={"rows": rows, **options},
+                cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+                fingerprint=generate_fingerprint(rows),  # of its own it would hash the tokenizer
             )
-        encoded = Dataset.from_generator(
-            blocks,
-            gen_kwargs={"rows": rows, **options},
-            cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
-            fingerprint=f"{rows._fingerprint}-blocks",
-        )
-        if not (training and self.args.packing):
-            return encoded
-        return Corpus([StoredBlocks(encoded)], rows._fingerprint, self.args.block_size, packing=self.args.packing)
+        return packed(encoded, self.args.packing) if training and self.args.packing else encoded
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForLanguageModeling:
-        return DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm=False)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return perplexity_metrics(prediction.predictions)
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
         found = []
-        blocks = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
-        for number, (ids, (loss, tokens, right), labels) in enumerate(blocks, 1):
-            text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        measured = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
+        for number, (ids, (loss, tokens, right), labels) in enumerate(measured, 1):
+            text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
             mean = float(loss) / max(int(tokens), 1)
-            figures = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
-            columns = {"text": text, **self.measured_tokens(labels, tokenizer), **figures}
+            metrics = {"tokens": int(tokens), "loss": round(mean, 4), "right": int(right)}
+            columns = {"text": text, **self.measured_tokens(labels), **metrics}
             found.append(Outcome(f"block {number}", columns, mean))
         return found
 
-    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
         """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
         return {}
-
-
-def blocks(rows: Dataset, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool) -> Iterator[dict]:
-    """The blocks of documents as examples; see `BlockCutter`."""
-
-    def pieces() -> Iterator[tuple[str, np.ndarray]]:
-        for batch in rows.iter(batch_size=1000):
-            yield from zip(batch["document"], token_ids(batch["text"], tokenizer), strict=True)
-
-    for ids in BlockCutter.of(tokenizer, block_size, is_causal).blocks(pieces()):
-        yield {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
 
 
 class MaskedLMTask(LanguageModelTask):
     """Filling in masked tokens."""
 
-    name, summary = MaskedLMDataArguments.task, MaskedLMDataArguments.summary
     architecture = "ForMaskedLM"
     auto_model = AutoModelForMaskedLM
     pipeline_tag = "fill-mask"
     arguments = MaskedLMDataArguments
     is_causal = False
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> MaskingCollator:
-        return MaskingCollator(tokenizer, mlm_probability=self.args.mlm_probability)
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm_probability=self.args.mlm_probability)
 
     main_metric = "perplexity"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.language_model import neighbour_baselines
+        from ..baselines import neighbour_baselines
 
-        blocks = {split: encoded[split]["input_ids"] for split in encoded}
-        return neighbour_baselines(blocks.pop("train"), blocks)
+        ids = {split: encoded[split]["input_ids"] for split in encoded}
+        return neighbour_baselines(ids.pop("train"), ids)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits, labels)
 
-    def measured_tokens(self, labels: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-        masked = tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+        masked = self.tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
         return {"masked": " ".join(text.strip() for text in masked)}
 
     def neutral_example(self) -> Row:
@@ -173,9 +161,9 @@ class MaskedLMTask(LanguageModelTask):
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:
         return [
-            f"All figures are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
+            f"All metrics are those of the masked tokens, {self.args.mlm_probability:.0%} of all: the loss in nats by "
             "token, perplexity its exponential. Models with another vocabulary or masking, and causal models, have "
-            "figures that cannot be compared with these."
+            "metrics that cannot be compared with these."
         ]
 
     @classmethod
@@ -191,7 +179,6 @@ class MaskedLMTask(LanguageModelTask):
 class CausalLMTask(LanguageModelTask):
     """Continuing text."""
 
-    name, summary = LanguageModelDataArguments.task, LanguageModelDataArguments.summary
     architecture = ("ForCausalLM", "LMHeadModel")
     auto_model = AutoModelForCausalLM
     pipeline_tag = "text-generation"
@@ -207,21 +194,17 @@ class CausalLMTask(LanguageModelTask):
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}
 
-    def prepare_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if isinstance(tokenizer, RoFormerLiteTokenizer):
-            tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
-
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.language_model import byte_baselines
+        from ..baselines import byte_baselines
 
         texts = {split: self.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        metrics = super().metrics(prediction, rows, tokenizer)
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        metrics = super().metrics(prediction, rows)
         documents, size, last = 0, 0, None
         for batch in rows.iter(batch_size=1000):
             names = batch["document"]

@@ -9,9 +9,10 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..data_files import Row
 from ..metrics import Metrics
+from ..sentence_data import candidates
 from ..task_arguments import RerankDataArguments
 from .answers import SavedModel
-from .base import architecture_of, quoted
+from .base import quoted
 from .sentence import PairTask
 
 if TYPE_CHECKING:
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
 
-    from ..baselines.similarity import TfidfCosine
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
+    from ..baselines import TfidfCosine
 
 
 class RerankTask(PairTask):
     """A score of a query and a document that are read together."""
 
-    name, summary = RerankDataArguments.task, RerankDataArguments.summary
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     pipeline_tag = "text-ranking"
@@ -36,7 +35,7 @@ class RerankTask(PairTask):
     metric_names = ("spearman", "pearson", "mrr@10", "ndcg@10", "map")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from ..sentence_trainers import RerankingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, RerankingTrainer
@@ -50,13 +49,10 @@ class RerankTask(PairTask):
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
 
-    def take_over_labels(self, config: PreTrainedConfig) -> bool:
-        return config.num_labels == 1
-
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        if not architecture_of(config).endswith(self.architecture):
-            return super().why_new_head(config)
-        return f"its head has {config.num_labels} labels, and a reranker gives one score"
+        if config.num_labels == 1:
+            return ""
+        return self.has_no_head(config) or f"its head has {config.num_labels} labels, and a reranker gives one score"
 
     def inspect_training_data(self, rows: Dataset) -> None:
         super().inspect_training_data(rows)
@@ -77,22 +73,21 @@ class RerankTask(PairTask):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.cross_encoder import evaluation
 
-        from ..sentence_data import candidates
-        from ..sentence_evaluators import CORRELATIONS, RERANKING, Figures
+        from ..sentence_trainers import CORRELATIONS, RERANKING, NamedMetrics
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
         if self.main_metric == "spearman":
             first, second, scores = self.scored_pairs(encoded)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            return Figures({"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS)
+            return NamedMetrics(
+                {"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS
+            )
         made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
-        return Figures({"": made}, RERANKING)
+        return NamedMetrics({"": made}, RERANKING)
 
-    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
-        from ..sentence_data import candidates
-
+    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         if self.main_metric == "spearman":
-            return super().figures_of_means(cosine, encoded)
+            return super().baseline_metrics(cosine, encoded)
         return cosine.reranking(candidates(encoded))
 
     def metric_notes(self, model: PreTrainedModel) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the tasks embed, rerank, sparse and colbert share: models of sentence-transformers around a stack of this
+"""What the tasks embed and rerank share: models of sentence-transformers around a stack of this
 package, with that library's trainers, losses and evaluators."""
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from hf_roformer_lite.padding_free import padding_free
 
 from ...errors import InputError
 from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
 from ..metrics import Metrics
+from ..sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
 from ..sentence_models import make_sentence_model, open_sentence_model
 from ..task_arguments import SentenceDataArguments
 from .answers import Answer, Input, Outcome, SavedModel
@@ -28,30 +29,20 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
-    from transformers import EvalPrediction, Trainer, TrainerCallback
+    from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
-    from ..baselines import Baselines
-    from ..baselines.similarity import ScoredPairs, TfidfCosine
-    from ..options import TrainOptions
-    from ..trainer_arguments import RoFormerLiteTrainingArguments
-
-# Options whose meaning lies in batches of token ids, which the trainers of sentence-transformers make by themselves.
-_REFUSED = {
-    "max_tokens_per_batch": None,
-    "word_dropout": 0.0,
-    "label_smoothing_factor": 0.0,
-    "train_sampling_strategy": "random",
-}
+    from ..baselines import Baselines, ScoredPairs, TfidfCosine
+    from ..run import Run
 
 
 class SentenceTask(Task):
-    """A task of sentence-transformers. The column names of the data determine the loss and the figures."""
+    """A task of sentence-transformers. The column names of the data determine the loss and the metrics."""
 
     library = "sentence-transformers"
     package = '"hf_roformer_lite[embed]"'
     arguments: ClassVar[type[SentenceDataArguments]]
-    makes_modules = True
+    tries_bfloat16 = False  # the library makes its own batches
     engines = ("torch",)
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
     measured_kind = ""  # of the validation and test data
@@ -62,21 +53,15 @@ class SentenceTask(Task):
         self.sentence_model: BaseModel | None = None
         self.evaluators: dict[str, BaseEvaluator] = {}
 
-    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
-        super().check_options(training)
-        for name, default in _REFUSED.items():
-            value = getattr(training, name)
-            if getattr(value, "value", value) != default:
-                raise InputError(
-                    f"--{name} {value} is not for {self.name}: the trainer of sentence-transformers makes its own "
-                    "batches; leave it out"
-                )
+    def check_options(self, args: TrainingArguments) -> None:
+        if args.label_smoothing_factor:
+            raise InputError(
+                f"label_smoothing_factor is not for {self.name}, whose losses have no labels; leave it out"
+            )
 
     # reading
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
-        from ..sentence_data import row_of_kind
-
         kind = None
         for path in files:
             lines = file_format(path) == ".txt" and "texts" in self.kinds
@@ -85,16 +70,12 @@ class SentenceTask(Task):
                 yield selected
 
     def select_columns(self, row: Row) -> Row:
-        from ..sentence_data import row_of_kind
-
         return row_of_kind(row, self.kinds, None)[1]
 
     def is_empty(self, row: Row) -> bool:
         return not all(value for value in columns_of(row).values() if isinstance(value, str))
 
     def inspect_training_data(self, rows: Dataset) -> None:
-        from ..sentence_data import kind_of
-
         self.kind = kind_of(rows)
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
@@ -112,25 +93,10 @@ class SentenceTask(Task):
     def model_class(cls) -> type[BaseModel]:
         """The class of sentence-transformers that opens the finished model."""
 
-    def make_sentence_model(
-        self, options: TrainOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-    ) -> BaseModel:
-        """The library's model around `model`: with the modules of `--model_name_or_path` if that is one of the same
-        class, with the library's own choice otherwise."""
-        return make_sentence_model(
-            self.model_class(),
-            model.to(options.training.device),
-            tokenizer,
-            self.args.max_length,
-            modules_of=options.model.model_name_or_path,
-        )
-
     # training
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         """The texts, which the library itself turns into tokens, and the scores."""
-        from ..sentence_data import KINDS, kind_of
-
         kind = kind_of(rows)
         if not training:
             if self.measured_kind and kind != self.measured_kind:
@@ -142,60 +108,50 @@ class SentenceTask(Task):
         return rows.select_columns(list(KINDS[kind]))
 
     def lengths(self, encoded: Dataset) -> list[int]:
-        from ..sentence_data import kind_of, text_columns
-
         columns = [encoded[name] for name in text_columns(kind_of(encoded))]
         return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Any:
+    def collator(self, model: PreTrainedModel) -> Any:
         """None: the trainer of sentence-transformers has its own."""
         return None
 
     def trainer_parts(
-        self,
-        options: TrainOptions,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        rows: DatasetDict,
-        encoded: DatasetDict,
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        self.sentence_model = self.make_sentence_model(options, model, tokenizer)
-        batch_size = options.training.per_device_eval_batch_size
+        parts = (model.to(args.device), self.tokenizer, self.args.max_length)
+        self.sentence_model = make_sentence_model(self.model_class(), *parts, modules_of=run.model.model_name_or_path)
+        batch_size = args.per_device_eval_batch_size
         self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
         self.prepare_targets(encoded)
         if self.kind in ("pairs", "triplets"):
             from sentence_transformers.base.sampler import BatchSamplers
 
-            options.training.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+            args.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
         loss = self.loss(self.sentence_model)
-        self.check_metric(options.training)
+        self.check_metric(run)
         return {
             "model": self.sentence_model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation") if self.measured_kind == self.kind else None,
             "evaluator": self.evaluators.get("validation"),
             "loss": loss,
-            "callbacks": self.callbacks(loss),
         }
 
-    def check_metric(self, training: RoFormerLiteTrainingArguments) -> None:
-        """Refuse a `--metric_for_best_model` that these validation data do not give."""
-        best = training.metric_for_best_model
+    def check_metric(self, run: Run) -> None:
+        """Refuse a `metric_for_best_model` that these validation data do not give."""
+        best = run.training.stock.get("metric_for_best_model")
         if "validation" not in self.evaluators or best is None:
             return
-        measured = [*self.evaluators["validation"].figures, *(["loss"] if self.measured_kind == self.kind else [])]
+        measured = [*self.evaluators["validation"].metrics, *(["loss"] if self.measured_kind == self.kind else [])]
         if best.removeprefix("eval_") not in measured:
             raise InputError(
-                f"--metric_for_best_model {best} is not measured on these validation data; choose {one_of(measured)}"
+                f"--training_arguments metric_for_best_model={best} is not measured on these validation data; choose "
+                f"{one_of(measured)}"
             )
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring what is learnt from into the form that the model needs."""
         return None
-
-    def callbacks(self, loss: torch.nn.Module) -> list[TrainerCallback]:
-        """Those of the library that the loss needs."""
-        return []
 
     @abstractmethod
     def loss(self, model: BaseModel) -> torch.nn.Module:
@@ -207,9 +163,7 @@ class SentenceTask(Task):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         """The library's evaluators on a split."""
 
-    def measure(
-        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[Metrics, EvalPrediction]:
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
         from transformers import EvalPrediction
 
         trainer.evaluator, metrics = None, {}
@@ -219,19 +173,17 @@ class SentenceTask(Task):
         return metrics, EvalPrediction(np.empty(0), np.empty(0))
 
     def measure_saved(self, model: BaseModel, encoded: Dataset, batch_size: int) -> Metrics:
-        """The figures of a saved model on labelled data."""
+        """The metrics of a saved model on labelled data."""
         model.max_seq_length = self.args.max_length
         self.sentence_model = model
         return self.evaluator(encoded, batch_size)(model)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        """Nothing: the figures are those of the evaluators, in `measure`."""
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        """Nothing: the metrics are those of the evaluators, in `measure`."""
         return {}
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
-        """None: what the library's evaluators give is figures."""
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+        """None: what the library's evaluators give is metrics."""
         return []
 
     @property
@@ -243,16 +195,14 @@ class SentenceTask(Task):
         return "spearman" if self.measured_kind in ("scores", "texts") else "mrr@10"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.similarity import TfidfCosine
+        from ..baselines import TfidfCosine
 
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {"cosine of TF-IDF": {split: self.figures_of_means(cosine, measured[split]) for split in measured}}
+        return {"cosine of TF-IDF": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
 
-    def figures_of_means(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
+    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         """What the cosine of TF-IDF gives on a split."""
-        from ..sentence_data import queries_and_documents
-
         if self.main_metric == "spearman":
             return cosine.correlations(self.scored_pairs(encoded))
         return cosine.retrieval(queries_and_documents(encoded))

@@ -11,7 +11,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
@@ -25,16 +24,14 @@ from .base import Task, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
+    from transformers import EvalPrediction, GenerationConfig, Trainer, TrainingArguments
 
     from ..baselines import Baselines
-    from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteTrainingArguments
 
 
 class Seq2SeqTask(Task):
     """Text in, text out."""
 
-    name, summary = Seq2SeqDataArguments.task, Seq2SeqDataArguments.summary
     architecture = "ForConditionalGeneration"
     auto_model = AutoModelForSeq2SeqLM
     pipeline_tag = "translation"
@@ -44,14 +41,14 @@ class Seq2SeqTask(Task):
     metric_names = ("bleu", "chrf", "exact_match")
 
     @classmethod
-    def training_classes(cls) -> tuple[type[RoFormerLiteTrainingArguments], type[Trainer]]:
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from transformers import Seq2SeqTrainingArguments
+
         from ..trainer import RoFormerLiteSeq2SeqTrainer
-        from ..trainer_arguments import RoFormerLiteSeq2SeqTrainingArguments
 
-        return RoFormerLiteSeq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
-    def check_options(self, training: RoFormerLiteTrainingArguments) -> None:
-        super().check_options(training)
+    def check_options(self, args: TrainingArguments) -> None:
         try:
             translation_metrics(["a"], ["a"], self.args.bleu_tokenizer)
         except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
@@ -72,7 +69,8 @@ class Seq2SeqTask(Task):
                 yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
 
     def select_columns(self, row: Row) -> Row:
-        source, target = text_of(row, self.args.source_column), text_of(row, self.args.target_column)
+        source = text_of(row, self.args.source_column, "source_column")
+        target = text_of(row, self.args.target_column, "target_column")
         return {"source": source, "target": target, "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
@@ -87,15 +85,18 @@ class Seq2SeqTask(Task):
     def max_length(self) -> int:
         return self.args.max_source_length
 
-    def prepare_generation(self, model: PreTrainedModel, args: RoFormerLiteSeq2SeqTrainingArguments) -> None:
+    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
         longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
         model.generation_config.max_length = longest
         model.generation_config.num_beams = args.generation_num_beams or 1
+        return super().prepare_generation(model, args)
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
-            inputs = tokenizer(batch["source"], truncation=True, max_length=self.args.max_source_length)
-            targets = tokenizer(text_target=batch["target"], truncation=True, max_length=self.args.max_target_length)
+            inputs = self.tokenizer(batch["source"], truncation=True, max_length=self.args.max_source_length)
+            targets = self.tokenizer(
+                text_target=batch["target"], truncation=True, max_length=self.args.max_target_length
+            )
             return {**inputs, "labels": targets["input_ids"]}
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
@@ -104,37 +105,37 @@ class Seq2SeqTask(Task):
         pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
         return [len(source) + len(target) for source, target in pairs]
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
-        return DataCollatorForSeq2Seq(tokenizer, model=model)  # the model makes decoder_input_ids, for label smoothing
+    def collator(self, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
+        return DataCollatorForSeq2Seq(
+            self.tokenizer, model=model
+        )  # the model makes decoder_input_ids, for label smoothing
 
-    def measures_loss_only(self, args: RoFormerLiteSeq2SeqTrainingArguments) -> bool:
+    def measures_loss_only(self, args: TrainingArguments) -> bool:
         return not args.predict_with_generate
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
-        hypotheses = self.decode(prediction.predictions[: len(rows)], tokenizer)
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        hypotheses = self.decode(prediction.predictions[: len(rows)])
         return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         found = []
-        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)], tokenizer), strict=True):
+        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)]), strict=True):
             chrf = sentence_chrf(text, row["target"])
             columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
             found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
         return found
 
-    def decode(self, token_ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    def decode(self, token_ids: np.ndarray) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
-        token_ids = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
-        return [text.strip() for text in tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
+        token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
+        return [text.strip() for text in self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
 
     @property
     def main_metric(self) -> str:
         return "chrf"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.text_to_text import text_to_text_baselines
+        from ..baselines import text_to_text_baselines
 
         pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
         return text_to_text_baselines(self.args.bleu_tokenizer, pairs.pop("train"), pairs)

@@ -21,7 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ...errors import InputError
 from ..data_files import Row, file_format, read_tagged, text_of, value_of
-from ..metrics import ByLabel, Metrics, figures_by_entity, figures_by_label, tagging_metrics
+from ..metrics import ByLabel, Metrics, metrics_by_entity, metrics_by_label, tagging_metrics
 from ..task_arguments import TagDataArguments
 from .answers import Answer, Input, Outcome, SavedModel
 from .base import quoted
@@ -44,7 +44,6 @@ _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 class TagTask(LabelTask):
     """Every token of a sentence gets a tag."""
 
-    name, summary = TagDataArguments.task, TagDataArguments.summary
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
     pipeline_tag = "token-classification"
@@ -71,7 +70,7 @@ class TagTask(LabelTask):
 
     def select_columns(self, row: Row) -> Row:
         names = {"tokens": self.args.token_column or "tokens", "tags": self.args.tag_column or "tags"}
-        raw = {role: value_of(row, column) for role, column in names.items()}
+        raw = {role: value_of(row, column, f"{role[:-1]}_column") for role, column in names.items()}
         for role, value in raw.items():
             is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
             self.require(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
@@ -111,12 +110,12 @@ class TagTask(LabelTask):
     def prediction_settings(self) -> dict[str, Any]:
         return {"unit": self.unit, **super().prediction_settings()}
 
-    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, training: bool) -> Dataset:
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
         limit = self.args.max_length if training else None  # evaluation counts every token
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             sentences = [self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)]
-            inputs = encode_words(tokenizer, [tokens for tokens, _ in sentences], limit)
+            inputs = encode_words(self.tokenizer, [tokens for tokens, _ in sentences], limit)
             labels = []
             for i, (_, tags) in enumerate(sentences):
                 numbers = [self.label_number(tag, batch["origin"][i]) for tag in tags]
@@ -125,23 +124,21 @@ class TagTask(LabelTask):
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
-    def collator(
-        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
-    ) -> DataCollatorForTokenClassification:
-        return DataCollatorForTokenClassification(tokenizer)
+    def collator(self, model: PreTrainedModel) -> DataCollatorForTokenClassification:
+        return DataCollatorForTokenClassification(self.tokenizer)
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
         return logits.argmax(-1)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Metrics:
+    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return tagging_metrics(*self._tags(prediction, len(rows)), self.has_entities)
 
-    def figures_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+    def metrics_by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
         predicted, true = self._tags(prediction, len(rows))
         if self.has_entities:
-            return figures_by_entity(predicted, true)
+            return metrics_by_entity(predicted, true)
         numbers = [np.array([self.labels[tag] for row in tags for tag in row]) for tags in (predicted, true)]
-        return figures_by_label(*numbers, list(self.labels))
+        return metrics_by_label(*numbers, list(self.labels))
 
     def _tags(self, prediction: EvalPrediction, rows: int) -> tuple[list[list[str]], list[list[str]]]:
         """Predicted and true tags of each of the first `rows` sentences."""
@@ -156,9 +153,7 @@ class TagTask(LabelTask):
         self.has_entities = are_entities(self.labels)
         self.unit = settings.get("unit", "words")
 
-    def outcomes(
-        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset, tokenizer: PreTrainedTokenizerBase
-    ) -> list[Outcome]:
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         found = []
         for row, predicted, true in zip(rows, *self._tags(prediction, len(rows)), strict=True):
             tokens, _ = self.units(row["tokens"], row["tags"])
@@ -172,7 +167,7 @@ class TagTask(LabelTask):
         return "f1" if self.has_entities else "accuracy"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines.tagging import tagging_baselines
+        from ..baselines import tagging_baselines
 
         sentences = {
             split: tuple(zip(*(self.units(row["tokens"], row["tags"]) for row in rows[split]), strict=True))
@@ -199,7 +194,7 @@ class TagTask(LabelTask):
         return make_split(scores, ids, logits, np.concatenate(answers), measure)
 
     def _measure_flat(self, logits: np.ndarray, answers: list[np.ndarray]) -> Metrics:
-        """Figures for the logits of all tokens, one sentence after another."""
+        """Metrics for the logits of all tokens, one sentence after another."""
         names, best = list(self.labels), np.split(logits.argmax(-1), np.cumsum([len(row) for row in answers])[:-1])
         predicted = [[names[i] for i in found[row != -100]] for found, row in zip(best, answers, strict=True)]
         true = [[names[i] for i in row[row != -100]] for row in answers]
@@ -231,7 +226,7 @@ class TagTask(LabelTask):
 
     @classmethod
     def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
-        tokens = value_of(row, text_column)
+        tokens = value_of(row, text_column, "text_column")
         are_tokens = isinstance(tokens, list) and all(isinstance(token, str) and token.strip() for token in tokens)
         return tokens if are_tokens else text_of(row, text_column)
 

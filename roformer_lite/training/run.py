@@ -1,0 +1,227 @@
+"""A training as a whole, which `run.yaml` describes: task, data, model, training and publishing.
+
+The command line, a file and a program make the same object. Nothing here imports torch.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import InputError
+from ..output_directory import RESULTS_FILE, write_whole_file
+from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
+from .task_arguments import TASK_ARGUMENTS, TaskArguments
+
+RUN_FILE = "run.yaml"
+# What says only where a run's output goes and how it is shown, besides all of `card`. A training that continues may
+# have other values; all else must be the same.
+_NOT_COMPARED = ("output_dir", "overwrite_output_dir", "keep_checkpoints", "disable_tqdm")
+
+_DEFAULTS = {
+    "learning_rate": 5e-4,
+    "warmup_steps": 0.06,
+    "per_device_train_batch_size": 32,
+    "num_train_epochs": None,  # as many as the size of the data suggests
+    "word_dropout": 0.0,
+    "ema_decay": 0.0,
+}
+# Weights learned from much text are lost at the rate of a new model. Those that this command has trained from scratch
+# on a person's own text stand closer to their beginning, and need a higher rate.
+_FINE_TUNING = {
+    "learning_rate": 1e-4,
+    "num_train_epochs": 4.0,
+    "warmup_steps": 0.1,
+    "word_dropout": 0.0,
+    "ema_decay": 0.0,
+}
+_RATE_OF_OWN_WEIGHTS = 3e-4
+
+
+@dataclass
+class Run:
+    """All options of one training, as they were given."""
+
+    data: TaskArguments
+    model: ModelArguments
+    training: TrainingOptions
+    card: PublishingOptions = field(default_factory=PublishingOptions)
+    shown: str = ""  # the command as a card shows it, where another one made this run
+
+    def __post_init__(self):
+        self.data.check_beside(self.model, self.training)
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.data.task
+
+    @property
+    def output_dir(self) -> Path:
+        """Where the finished model will be."""
+        return Path(self.training.output_dir)
+
+    # as a file
+
+    def content(self) -> dict[str, Any]:
+        """What `run.yaml` holds: the options that differ from their defaults, in sections."""
+        return {
+            "task": self.task,
+            **{name: _given(getattr(self, name)) for name in ("data", "model", "training", "card")},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `run.yaml` into `folder`."""
+        from hf_roformer_lite.version import __version__  # whose package imports torch
+
+        sections = {name: part for name, part in self.content().items() if part}
+        head = (
+            f"# Written by roformer-lite {__version__}. `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats "
+            "this training.\n# Options that are not here have their defaults; `roformer-lite train TASK --help` lists "
+            "all.\n"
+        )
+        text = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        write_whole_file(folder / RUN_FILE, head + text)
+
+    def command(self) -> str:
+        """The command line of this run as a public card may show it."""
+        if self.shown:
+            return self.shown
+        words = ["roformer-lite", "train", self.task]
+        for section in list(self.content().values())[1:]:
+            for name, value in section.items():
+                if isinstance(value, dict):
+                    value = [assignment_of(*argument) for argument in value.items()]
+                values = (
+                    value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
+                )
+                words += [f"--{name}", *map(str, values)]
+        return shown_command(words)
+
+    # compared
+
+    def difference(self, before: Mapping[str, Any]) -> str:
+        """What this run has otherwise than the one of `before`, the content of another `run.yaml`, as options; empty
+        where an interrupted training may continue."""
+        now, then = _compared(self.content()), _compared(before)
+        return ", ".join(
+            f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
+            for name in {**then, **now}
+            if then.get(name) != now.get(name)
+        )
+
+    # with defaults
+
+    def own_weights(self) -> bool:
+        """Whether all weights are trained by this command, from scratch, now or before."""
+        return all(map(_trained_from_scratch, self.model.pretrained))
+
+    def default_values(self) -> dict[str, Any]:
+        """The values of the options of training that were not given and whose defaults depend on task and model."""
+        values = {**_DEFAULTS, **self.data.training_defaults}
+        if self.model.pretrained:
+            values |= _FINE_TUNING
+            if self.own_weights():
+                values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
+        return {name: value for name, value in values.items() if getattr(self.training, name) is None}
+
+    def with_defaults(self) -> "Run":
+        """The same run with those values filled in."""
+        return replace(self, training=replace(self.training, **self.default_values()))
+
+
+def read_run_file(path: str | Path) -> dict[str, Any]:
+    """The content of a `run.yaml`, whose options a parser checks.
+
+    Raises:
+        InputError: when it can't be read, or names another task or section.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or content.get("task") not in TASK_ARGUMENTS:
+        raise InputError(
+            f"{path}: it must have a line such as `task: classify`, with one of {', '.join(TASK_ARGUMENTS)}"
+        )
+    arguments = TASK_ARGUMENTS[content["task"]]
+    kinds = {
+        "data": arguments,
+        "model": arguments.model_arguments,
+        "training": TrainingOptions,
+        "card": PublishingOptions,
+    }
+    unknown = [name for name in content if name not in {"task", *kinds}]
+    for section, kind in kinds.items():
+        part = content.get(section) or {}
+        if not isinstance(part, dict):
+            raise InputError(f"{path}: {section} must have lines `name: value`")
+        known = {option.name for option in fields(kind)}
+        unknown += [f"{section}.{name}" for name in part if name not in known]
+    if unknown:
+        raise InputError(f"{path}: there is no option {', '.join(map(str, unknown))}; --help lists them")
+    return content
+
+
+def as_arguments(content: Mapping[str, Any]) -> list[str]:
+    """The options of a `run.yaml` as the command line has them."""
+    words: list[str] = []
+    for section in ("data", "model", "training", "card"):
+        for name, value in (content.get(section) or {}).items():
+            if value is None:
+                continue
+            if isinstance(value, dict):
+                value = [assignment_of(*argument) for argument in value.items()]
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *map(str, values)] if values else []
+    return words
+
+
+def _given(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults; arguments of transformers by name."""
+    kind = type(options)
+    defaults = {
+        option.name: option.default_factory() if callable(option.default_factory) else option.default
+        for option in fields(kind)
+    }
+    found = {name: getattr(options, name) for name in defaults if getattr(options, name) != defaults[name]}
+    if "training_arguments" in found:
+        found["training_arguments"] = options.stock
+    return found
+
+
+def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a continued training must share, all by their names."""
+    flat = {"task": content.get("task")}
+    for section in ("data", "model", "training"):
+        flat |= content.get(section) or {}
+    flat |= flat.pop("training_arguments", {})
+    return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "the default"
+    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A command line as a public card may show it: of absolute paths the last part alone."""
+
+    def without_directory(word: str) -> str:
+        path = Path(word)
+        is_path = path.is_absolute() or word.startswith("~")
+        return path.name if is_path and path.name.strip() else word
+
+    return shlex.join(map(without_directory, words))
+
+
+def _trained_from_scratch(name: str) -> bool:
+    """Whether the model at `name` was made by this command without weights of another system."""
+    from ..saved_files import read_optional_object  # which imports torch
+
+    training = read_optional_object(name, RESULTS_FILE).get("training")
+    return isinstance(training, dict) and training.get("own_weights") is True

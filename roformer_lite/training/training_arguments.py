@@ -1,0 +1,113 @@
+"""transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else was given."""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, NoReturn
+
+import torch
+from transformers import HfArgumentParser, TrainingArguments
+
+from ..errors import InputError
+from ..saved_files import reason
+from .metrics import LOWER_IS_BETTER
+from .muon import MUON, muon_arguments
+from .run import Run
+
+_FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
+# Options of ours that are fields of TrainingArguments too.
+_SHARED = (
+    "max_steps per_device_train_batch_size per_device_eval_batch_size learning_rate warmup_steps weight_decay optim "
+    "num_train_epochs seed use_cpu disable_tqdm"
+).split()
+# Checkpoints and evaluation follow the epochs, whatever their length; nothing is sent to a tracker unasked.
+_DEFAULTS = {
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 2,
+    "logging_steps": 50,
+    "logging_first_step": True,
+    "report_to": "none",
+    "num_train_epochs": float(_MOST_EPOCHS),  # until the data are known
+}
+
+
+def make_training_arguments(run: Run, kind: type[TrainingArguments], checkpoints: str) -> TrainingArguments:
+    """The arguments of the trainer. transformers checks their names, types and values, before any data are read.
+
+    Args:
+        run: With its defaults filled in.
+        kind: `TrainingArguments` or a subclass.
+        checkpoints: The directory of the checkpoints.
+
+    Raises:
+        InputError: for what transformers refuses.
+    """
+    options, stock = run.training, run.training.stock
+    values = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
+    values = {**_DEFAULTS, **values, **stock, "output_dir": checkpoints}
+    values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
+    if options.bf16:
+        values["bf16"] = True
+        values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()  # as transformers wants it
+    if not torch.cuda.is_available():
+        values.setdefault("dataloader_pin_memory", False)  # pinning is useless there, and torch warns about it
+    if options.optim == MUON:  # which transformers does not have; see the trainer
+        muon_arguments(stock.get("optim_args"))
+        values["optim"] = "adamw_torch_fused"
+    together = values["save_strategy"] in (values["eval_strategy"], "best")
+    if values["eval_strategy"] == "steps" == values["save_strategy"]:
+        every = values.get("eval_steps", values["logging_steps"])
+        together = values.get("save_steps", 500) % every == 0
+    values.setdefault("load_best_model_at_end", values["eval_strategy"] != "no" and together)
+    metric = values.get("metric_for_best_model")
+    if metric is not None:
+        values.setdefault("greater_is_better", is_greater_better(metric))
+        if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
+            values["predict_with_generate"] = True  # BLEU, chrF and exact match need the generated text
+    return _checked(kind, values)
+
+
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"--training_arguments: {message}")
+
+
+def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
+    """An object of `kind`, by transformers' own parser, which checks types and choices; the class itself checks what
+    goes together."""
+    known, words = [option.name for option in fields(kind) if option.init], []
+    for name, value in values.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=2)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise InputError(f"--training_arguments {name}={value}: {kind.__name__} has no field {name}{hint}")
+        if value is not None:
+            text = json.dumps(value) if isinstance(value, dict) else value
+            words += [f"--{name}", *map(str, text if isinstance(text, list) else [text])]
+    try:
+        return _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
+    except InputError:
+        raise
+    except Exception as error:  # TrainingArguments read files, import libraries and look at devices
+        raise InputError(f"--training_arguments: transformers refuses them: {reason(error)}") from error
+
+
+def is_launched_on_a_cpu() -> bool:
+    """Whether this is one of several processes without an accelerator. Without `use_cpu` accelerate would start no
+    process group there, and each process would believe that it is alone."""
+    return "LOCAL_RANK" in os.environ and not torch.accelerator.is_available()
+
+
+def is_greater_better(metric: str) -> bool:
+    """Whether a greater value of a metric is the better one."""
+    name = metric.removeprefix("eval_")
+    return not (name.endswith("loss") or name in LOWER_IS_BETTER)
+
+
+def epochs_for(examples: int) -> float:
+    """The passes over the data where no number is given: 300,000 examples in all, but at least 3 passes and at most
+    20. Early stopping ends a training that learns no more; these bounds prevent a schedule of days."""
+    return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EXAMPLES // max(1, examples))))
