@@ -24,7 +24,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from roformer_lite.engines import ENGINES
+from roformer_lite.predict.engines import ENGINES
 
 from .workload import Workload
 

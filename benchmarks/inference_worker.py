@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
-from roformer_lite.engines.loading import load_engine
+from roformer_lite.predict.engines import load_engine
 from roformer_lite.saved_model import load_config, load_model, load_tokenizer
 
 from .inference import OURS_IN_BFLOAT16, STOCK, InferenceArguments

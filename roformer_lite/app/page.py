@@ -8,10 +8,10 @@ import gradio
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from ..commands.predictor import Predictor
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE
-from ..saved_files import read_optional_object
+from ..output import RESULTS_FILE
+from ..predict.predictor import Predictor
+from ..saved_model import read_optional_object
 from .trial import Trial, lines_of
 
 # On a narrow screen the answer stands above the boxes, where a visitor sees it without scrolling.

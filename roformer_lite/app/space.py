@@ -14,9 +14,9 @@ import hf_roformer_lite
 import roformer_lite
 from hf_roformer_lite import conversion
 
-from ..commands.predictor import Predictor
 from ..errors import InputError
-from ..output_directory import complete_directory
+from ..output import complete_directory
+from ..predict.predictor import Predictor
 
 # States, logs and pickled arguments that trainings leave beside a model.
 _LEFT_OUT = shutil.ignore_patterns("checkpoint-*", "runs", "training_args.bin", "*.pt", "*.pth", ".*", "__pycache__")

@@ -10,8 +10,8 @@ import torch
 from gradio.components import Component
 from transformers import pipeline, set_seed
 
-from ..commands.predictor import Predictor
 from ..errors import InputError
+from ..predict.predictor import Predictor
 from .explanations import attention_to, ngram_scores
 
 _MOST_CHARACTERS = 200_000  # that one click asks about; `predict` has no limit

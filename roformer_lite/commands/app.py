@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..errors import InputError, check_number
+from ..errors import InputError, check_number, require_packages
 from .command_parser import CommandParser
-from .required_packages import require_packages
 
 
 @dataclass
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> None:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--texts {options.texts}: cannot be read: {error}") from error
 
-    from ..engines import check_engine  # it imports torch
+    from ..predict.engines import check_engine  # it imports torch
 
     check_engine(options.engine, paths.dir, options.device)
     if options.space is not None:

@@ -67,8 +67,8 @@ def main(argv: list[str]) -> None:
     options, paths = parser.parse(argv)
     from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, export_checkpoint, is_ours
 
-    from ..model_name import check_directory
-    from ..output_place import new_directory
+    from ..errors import check_directory
+    from ..output import new_directory
 
     check_directory(paths.checkpoint)
     out = new_directory(paths.out)

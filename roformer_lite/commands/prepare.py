@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import InputError
-from ..model_name import check_model_name
-from ..output_place import check_place
+from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
+from ..output import check_place
 from ..training.options import TokenizerArguments, option
 from ..training.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser
-from .required_packages import TRAINING_PACKAGES, require_packages
 
 _TASKS = ("mlm", "causal")
 

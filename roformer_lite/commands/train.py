@@ -4,13 +4,11 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..errors import InputError
-from ..model_name import check_model_name
+from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
 from ..training.options import PublishingOptions, TrainingOptions
 from ..training.run import Run, as_arguments, read_run_file
 from ..training.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser
-from .required_packages import TRAINING_PACKAGES, require_packages
 
 
 def main(argv: list[str]) -> None:

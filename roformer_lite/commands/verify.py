@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     options, paths = parser.parse(argv)
     from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
 
-    from ..model_name import check_directory
+    from ..errors import check_directory
 
     check_directory(paths.checkpoint)
     try:

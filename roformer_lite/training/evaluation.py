@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import EvalPrediction, Trainer, TrainerCallback, set_seed
 
 from ..errors import InputError
-from ..saved_files import reason
+from ..saved_model import reason
 from .divergence import check_metrics
 from .metrics import Metrics
 from .results import Evaluation

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
 
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory
 from .model_card import write_model_card
 from .options import PublishingOptions
 from .results import FinishedTraining, print_summary, summarise

@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 from transformers import PreTrainedConfig
 
-from ..model_name import is_hub_name
+from ..errors import is_hub_name
 from .metrics import ByLabel
 from .model_and_tokenizer import begins_with_teachers_tokens
 from .results import FinishedTraining, beside_table, seeds_sentence

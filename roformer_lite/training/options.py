@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from ..errors import LARGEST_BATCH, InputError, check_file, check_number
-from ..output_place import check_place
+from ..output import check_place
 
 _LARGEST_SEED = 2**32 - 1
 _LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without

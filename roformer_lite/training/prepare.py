@@ -15,7 +15,7 @@ from datasets import disable_progress_bars
 
 from hf_roformer_lite.version import __version__
 
-from ..output_directory import complete_directory
+from ..output import complete_directory
 from .model_and_tokenizer import set_up_tokenizer, train_tokenizer
 from .options import TokenizerArguments
 from .pretrained import pretrained_tokenizer

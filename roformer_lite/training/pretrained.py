@@ -10,8 +10,15 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
-from ..saved_files import find_file, read_object
-from ..saved_model import is_ours, load_config, load_tokenizer, load_with_new_head, try_tokenizer
+from ..saved_model import (
+    find_file,
+    is_ours,
+    load_config,
+    load_tokenizer,
+    load_with_new_head,
+    read_object,
+    try_tokenizer,
+)
 from .run import Run
 from .tasks.base import Task
 

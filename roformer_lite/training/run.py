@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE, write_whole_file
+from ..output import RESULTS_FILE, write_whole_file
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 from .task_arguments import TASK_ARGUMENTS, TaskArguments
 
@@ -221,7 +221,7 @@ def shown_command(words: Sequence[str]) -> str:
 
 def _trained_from_scratch(name: str) -> bool:
     """Whether the model at `name` was made by this command without weights of another system."""
-    from ..saved_files import read_optional_object  # which imports torch
+    from ..saved_model import read_optional_object  # which imports torch
 
     training = read_optional_object(name, RESULTS_FILE).get("training")
     return isinstance(training, dict) and training.get("own_weights") is True

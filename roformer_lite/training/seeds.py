@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE, complete_directory
+from ..output import RESULTS_FILE, complete_directory
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
 from .results import chosen_by

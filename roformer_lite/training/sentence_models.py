@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import InputError
-from ..saved_files import find_file, read_optional_object, reason
+from ..saved_model import find_file, read_optional_object, reason
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel

@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, disable_progress_bar
 from transformers import Trainer, TrainerState, set_seed
 
 from ..errors import InputError
-from ..output_directory import is_disk_full
+from ..output import is_disk_full
 from .baselines import Baselines
 from .bfloat16 import is_faster_in_bfloat16
 from .evaluation import encode, evaluate

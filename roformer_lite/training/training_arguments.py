@@ -11,7 +11,7 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from ..errors import InputError
-from ..saved_files import reason
+from ..saved_model import reason
 from .metrics import LOWER_IS_BETTER
 from .muon import MUON, muon_arguments
 from .run import Run

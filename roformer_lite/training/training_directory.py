@@ -13,7 +13,7 @@ from datasets import Dataset
 from filelock import FileLock, Timeout
 
 from ..errors import InputError
-from ..output_directory import RESULTS_FILE, check_output_dir, write_whole_file
+from ..output import RESULTS_FILE, check_output_dir, write_whole_file
 from .run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE, STATE_FILE = "lock", "state.json"

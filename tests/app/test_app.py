@@ -20,7 +20,7 @@ from roformer_lite.app.explanations import attention_to, ngram_scores  # noqa: E
 from roformer_lite.app.page import build_page, open_page  # noqa: E402
 from roformer_lite.app.trial import Trial, entities  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
-from roformer_lite.commands.predictor import Predictor  # noqa: E402
+from roformer_lite.predict.predictor import Predictor  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
 

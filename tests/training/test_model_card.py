@@ -118,7 +118,7 @@ def test_the_tag_of_rotary_positions(task, stack, tags, tmp_path):
 
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("roformer_lite.model_name._refusal_of_hub", lambda name: None)
+    monkeypatch.setattr("roformer_lite.errors._refusal_of_hub", lambda name: None)
     options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
     card = card_of(tmp_path, {}, "mlm", *options)
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roformer_lite.errors import InputError
-from roformer_lite.output_directory import check_output_dir, complete_directory
+from roformer_lite.output import check_output_dir, complete_directory
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from roformer_lite.cli import main
 from roformer_lite.commands.embedding_server import TextEmbedder
-from roformer_lite.commands.predictor import Predictor
+from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
 from roformer_lite.training.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.training.clock import TrainingClock

@@ -20,8 +20,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.padding_free import padding_free
 
-from ...engines import ENGINES
 from ...errors import InputError
+from ...predict.engines import ENGINES
 from ...saved_model import load_complete_model, model_class_of
 from ..data_files import Row, read_table, text_of
 from ..metrics import ByLabel, Metrics

@@ -11,7 +11,7 @@ import numpy as np
 from transformers import AutoModel, PreTrainedModel
 
 from ...errors import InputError
-from ...output_directory import RESULTS_FILE
+from ...output import RESULTS_FILE
 from ..data_files import Row
 from ..sentence_data import queries_and_documents
 from ..sentence_models import naming_sentence_model
