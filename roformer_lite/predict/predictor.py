@@ -23,7 +23,7 @@ from ..saved_model import (
 from ..training.tasks import TASKS
 from ..training.tasks.answers import Answer, Input, SavedModel
 from ..training.tasks.base import Task
-from .predict.engines import Engine, load_engine
+from .engines import Engine, load_engine
 
 
 @dataclass
