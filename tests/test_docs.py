@@ -43,3 +43,8 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
 def test_readme_and_pages_stay_short():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 12_000
+
+
+def test_contributing_names_tests_that_exist():
+    names = re.findall(r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert len(names) > 9 and not [name for name in names if not list((ROOT / "tests").rglob(name))]
