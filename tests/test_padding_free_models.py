@@ -111,10 +111,10 @@ NOT_TEXT = {
     "musicgen": "its tokens are codes of sound, several at a place",
     "musicgen_melody": "its tokens are codes of sound, several at a place",
 }
-# What the page calls the reasons of the errors; the first that is a part of an error names it.
+# What the page calls the reasons of the errors: the first pattern that is found in an error names it.
 REASONS = (
     ("attention interface", "attention, if any, does not go through the interface"),
-    ("outputs differ", "tokens meet outside attention"),
+    ("outputs differ|meet outside", "tokens meet outside attention"),
     ("takes no input_ids", "the base model takes no `input_ids`"),
     ("dimension", "code that needs a four-dimensional mask"),
     ("encoder–decoder", "encoder–decoders"),
@@ -259,7 +259,7 @@ def named_reason(result: str) -> str:
     what = result.partition(":")[0]
     if what != "refused":
         return {"exact": "**Exact**", "not text": "**Not text alone**"}[what]
-    return "Refused: " + next(name for part, name in REASONS if part in result)
+    return "Refused: " + next(name for pattern, name in REASONS if re.search(pattern, result))
 
 
 def test_every_type_was_measured():
