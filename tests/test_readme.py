@@ -22,7 +22,7 @@ RUNNING = [
     if block.runs_here
 ]
 SAVED = {
-    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"},
+    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png", "run.yaml"},
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
 }
 CONVERSION = ROOT / "conversion" / "README.md"
