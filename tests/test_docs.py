@@ -1,4 +1,4 @@
-"""Pictures of the documentation: drawn by the script, from the results that are kept."""
+"""The documentation as a whole: its length, its navigation, and its pictures, drawn by a script from kept results."""
 
 import re
 import runpy
@@ -22,22 +22,12 @@ def test_pictures_are_what_the_script_draws(name, tmp_path):
     assert texts_of(tmp_path / f"{name}.svg") == texts_of(IMAGES / f"{name}.svg") != []
 
 
-def test_speed_picture_says_what_the_table_says():
-    """Each bar is a row of the table; models that are only fast by an option have their own column there."""
-    table = (
-        (ROOT / "docs" / "speed.md").read_text("utf-8").lower().replace("modernbert with sparse prediction", "sparse")
-    )
-    bars = [text for text in texts_of(IMAGES / "speed.svg") if " × " in text]
-    assert len(bars) == len(SCRIPT["RACES"])
-    for bar in bars:
-        times, peer = bar.split(" × ")
-        assert f"{times} {peer.removeprefix('modernbert, ')}" in table, bar
-
-
-def test_readme_shows_rows_of_the_table():
+def test_readme_has_the_figures_of_the_speed_picture():
     readme = (ROOT / "README.md").read_text("utf-8").partition("## Speed")[2].partition("## ")[0]
-    rows = [line for line in readme.splitlines() if line.startswith("| ")]
-    assert len(rows) > 3 and set(rows) <= set((ROOT / "docs" / "speed.md").read_text("utf-8").splitlines())
+    figures = re.findall(r"(\d\.\d\d)\s+times\s+as\s+fast\s+as\s+(\w+)", readme)
+    bars = texts_of(IMAGES / "speed.svg")
+    assert len(bars) > len(SCRIPT["RACES"]) and len(figures) > 3
+    assert {f"{times} × {peer.lower()}" for times, peer in figures} <= set(bars)
 
 
 def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
@@ -48,3 +38,13 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
     pictures = [path for path in IMAGES.rglob("*") if path.is_file()]
     assert not [path for path in pictures if path.relative_to(IMAGES.parent).as_posix() not in shown]
     assert max(path.stat().st_size for path in pictures) < 150_000
+
+
+def test_readme_and_pages_stay_short():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= 12_000
+
+
+def test_contributing_names_tests_that_exist():
+    names = re.findall(r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert len(names) > 9 and not [name for name in names if not list((ROOT / "tests").rglob(name))]

@@ -1,8 +1,10 @@
 """`padding_free` with every text model of transformers: each gives what it gave, or is refused.
 
-`python tests/test_padding_free_models.py [TYPES]` writes the table of `docs/padding_free_models.md` anew.
+`python tests/test_padding_free_models.py [TYPES]` measures again, and writes `padding_free_models.csv` and the lists
+of `docs/padding_free.md`.
 """
 
+import csv
 import inspect
 import re
 import sys
@@ -10,6 +12,7 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import pytest
@@ -21,7 +24,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from hf_roformer_lite.padding_free import padding_free
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "padding_free_models.md"
+RESULTS = Path(__file__).with_name("padding_free_models.csv")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "padding_free.md"
+LISTS = re.compile(r"(?<=<!-- from tests/test_padding_free_models.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 TABLES = [
     getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
     for kind in ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
@@ -108,6 +113,16 @@ NOT_TEXT = {
     "musicgen": "its tokens are codes of sound, several at a place",
     "musicgen_melody": "its tokens are codes of sound, several at a place",
 }
+# What the page calls the reasons of the errors: the first pattern that is found in an error names it.
+REASONS = (
+    ("attention interface", "attention, if any, does not go through the interface"),
+    ("outputs differ|meet outside", "tokens meet outside attention"),
+    ("takes no input_ids", "the base model takes no `input_ids`"),
+    ("dimension", "code that needs a four-dimensional mask"),
+    ("encoder–decoder", "encoder–decoders"),
+    ("mask functions", "masks of their own"),
+    ("bias of positions", "relative position biases"),
+)
 
 
 def classes_of(kind: str) -> list[type[PreTrainedModel]]:
@@ -265,13 +280,36 @@ def result_of_class(kind: str, model_class: type[PreTrainedModel], dtype: torch.
     return f"exact: {worst:.0e}" if worst <= 1e-5 else f"differs: {worst:.0e}"
 
 
-def written() -> dict[str, str]:
-    rows = re.findall(r"^\| `(\S+)` \| \S+ \| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    return {kind: result.partition(":")[0] for kind, result in rows}
+def written() -> dict[str, tuple[str, str]]:
+    """Class and result of each type, as they were measured last."""
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return {row["type"]: (row["class"], row["result"]) for row in csv.DictReader(file)}
 
 
-def test_the_table_has_every_type():
-    assert set(written()) == set(TYPES) and set(written().values()) <= {"exact", "refused", "not text"}
+def lists(results: dict[str, tuple[str, str]]) -> str:
+    """What the page says: the exact types, the refused ones by reason, and those that are not text."""
+    named = {kind: named_reason(result) for kind, (_, result) in results.items()}
+    paragraphs = []
+    for heading in ("**Exact**", *(f"Refused: {reason}" for _, reason in REASONS), "**Not text alone**"):
+        kinds = [kind for kind, name in named.items() if name == heading]
+        paragraphs.append(fill(f"{heading} ({len(kinds)}): {', '.join(kinds)}.", 118, break_on_hyphens=False))
+    return "\n\n".join(paragraphs)
+
+
+def named_reason(result: str) -> str:
+    what = result.partition(":")[0]
+    if what != "refused":
+        return {"exact": "**Exact**", "not text": "**Not text alone**"}[what]
+    return "Refused: " + next(name for pattern, name in REASONS if re.search(pattern, result))
+
+
+def test_every_type_was_measured():
+    assert set(written()) == set(TYPES)
+    assert {result.partition(":")[0] for _, result in written().values()} == {"exact", "refused", "not text"}
+
+
+def test_the_page_lists_what_was_measured():
+    assert LISTS.findall(PAGE.read_text("utf-8")) == [lists(written())]
 
 
 ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
@@ -280,27 +318,21 @@ ITEMS = [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) fo
 @pytest.mark.parametrize("kind", ITEMS)
 def test_exact_or_refused(kind):
     result = result_of(kind)
-    assert result.partition(":")[0] == written()[kind], result
+    assert result.partition(":")[0] == written()[kind][1].partition(":")[0], result
 
 
 def main() -> None:
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
-    page = PAGE.read_text("utf-8")
-    rows = []
-    for kind in TYPES:
-        row = re.search(rf"^\| `{re.escape(kind)}` .*$", page, re.MULTILINE)
-        if not row or not sys.argv[1:] or kind in sys.argv[1:]:
-            result = result_of(kind).replace("|", "/")
-            print(kind, result, flush=True)
-            rows.append(f"| `{kind}` | {class_of(kind).__name__} | {result[:160].strip()} |")
-        else:
-            rows.append(row[0])
-    exact, refused, not_text = (sum(f"| {name}" in row for row in rows) for name in ("exact", "refused", "not text"))
-    said = f"{exact} are exact, {refused} refused, {not_text} not text"
-    head = re.sub(r"\d+ are exact, \d+ refused, \d+ not \w+", said, page.partition("\n| ")[0].rstrip())
-    table = ["| type | class | result |", "|---|---|---|", *rows]
-    PAGE.write_text("\n".join([head, "", *table]) + "\n", "utf-8")
+    results = {kind: written().get(kind) for kind in TYPES}
+    for kind, known in results.items():
+        if known is None or kind in (sys.argv[1:] or TYPES):
+            results[kind] = (class_of(kind).__name__, result_of(kind)[:160].strip())
+            print(kind, *results[kind], flush=True)
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        rows = [("type", "class", "result"), *((kind, *result) for kind, result in results.items())]
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    PAGE.write_text(LISTS.sub(lambda _: lists(results), PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

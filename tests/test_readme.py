@@ -22,7 +22,7 @@ RUNNING = [
     if block.runs_here
 ]
 SAVED = {
-    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png"},
+    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png", "run.yaml"},
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
 }
 CONVERSION = ROOT / "conversion" / "README.md"
@@ -59,7 +59,7 @@ def test_block(block: Block, directory_of, hub):
     folder = directory_of(block.page)
     out = run_python(block, folder, hub.url) if block.language == "python" else run_bash(block, folder)
     if block.printed is not None:
-        assert out == block.printed
+        assert (out[-len(block.printed) :] if "Trainer(" in block.code else out) == block.printed  # after its log
     for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):
         saved = {path.name for path in (folder / name).iterdir()}
         assert SAVED[command] <= saved
@@ -93,7 +93,7 @@ def test_set_up_commands_are_one_line_each():
 
 def test_readme_is_short_and_its_links_lead_somewhere():
     text = README.read_text("utf-8")
-    assert text.count("\n") < 200
+    assert text.count("\n") <= 150
     targets = re.findall(r"\]\(([^)#]+)\)", text)
     assert targets and not [target for target in targets if not (ROOT / target).exists()]
     headings = {
@@ -101,7 +101,5 @@ def test_readme_is_short_and_its_links_lead_somewhere():
     }
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
     mapped = text.partition("## Where things are")[2]
-    names = re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", mapped)
-    assert len(names) > 9 and not [
-        name for name in names if not any((top / name).exists() for top in (ROOT, ROOT / "hf_roformer_lite"))
-    ]
+    names = re.findall(r"`((?:\w+/)+\w+\.py)`", mapped)
+    assert len(names) > 9 and not [name for name in names if not (ROOT / name).exists()]

@@ -131,7 +131,7 @@ def commands_of(page: Path) -> list[str]:
 
 def test_command_of_the_docs_on_two_machines(tmp_path):
     """Two launchers that know nothing of each other but an address, and share the output directory."""
-    (command,) = [c for c in commands_of(ROOT / "docs" / "devices.md") if "--machine_rank" in c]
+    (command,) = [c for c in commands_of(ROOT / "docs" / "several_processes.md") if "--machine_rank" in c]
     (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "CUDA_VISIBLE_DEVICES": "",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # docs/several_machines.md says why
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # docs/several_processes.md says why
 }
 
 
