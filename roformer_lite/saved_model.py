@@ -159,14 +159,19 @@ def load_with_new_head(
     # AdamW's small steps are lost in half precision.
     model, loaded = _from_pretrained(auto_model, name, config=config, dtype=torch.float32)
     prefix = f"{model.base_model_prefix}."
-    new = sorted({*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])})
-    # BERT's pooler lies in its stack, but belongs to the heads of some tasks, and is saved with these alone.
-    unfit = [key for key in new if key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")]
-    if unfit:
+
+    def in_stack(key: str) -> bool:
+        # BERT's pooler lies there, too, but belongs to the heads of some tasks, and is saved with these alone.
+        return key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")
+
+    unfit = [key[0] for key in loaded["mismatched_keys"]]
+    if wrong := [key for key in unfit if in_stack(key)]:
         raise InputError(
-            f"{name}: {unfit[0]} is missing or does not fit the configuration that is asked for; give only --config "
-            "fields that change no shape, such as hidden_dropout=0.3"
+            f"{name}: {wrong[0]} does not fit the configuration that is asked for; give only --config fields that "
+            "change no shape, such as hidden_dropout=0.3"
         )
+    new = sorted({*loaded["missing_keys"], *unfit})
+    _refuse_tensors(name, "lacks", [key for key in new if in_stack(key)])
     _refuse_tensors(name, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
     _check_finite(model, name)
     return model, new

@@ -4,6 +4,7 @@ An engine stands in the place of the model: it is called with what the tokenizer
 `generate` with the arguments of transformers' own. What a task does before and after is the same for all.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,7 +50,7 @@ def check_engine(engine: str, directory: str, device: str | None = None) -> None
     Raises:
         InputError: naming the option and what would be right.
     """
-    exported = [name for name in EXPORTED_ENGINES if (Path(directory) / name).is_dir()]
+    exported = [name for name in EXPORTED_ENGINES if os.path.isdir(Path(directory) / name)]
     if engine == "torch":
         if exported and not any(next(Path(directory).glob(pattern), None) for pattern in _WEIGHTS):
             raise InputError(f"{directory} was exported for {exported[0]}: give --engine {exported[0]}")

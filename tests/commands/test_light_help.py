@@ -23,15 +23,17 @@ MISTAKES = {
     "export": ["model", "out", "--format", "tflite"],
     "bundle": ["model"],
     "demo": ["--sed", "1"],
+    "train": ["classify", "--train_file", "nowhere.csv", "--output_dir", "m"],
+    "convert": ["model"],
 }
-OTHERS = {"serve", "convert", "verify"}  # until they are written in the same way
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
         (["--help"], 0),
-        *(([command, "--help"], 0) for command in COMMANDS if command not in OTHERS),
+        *(([command, "--help"], 0) for command in COMMANDS),
+        (["train", "classify", "--help"], 0),
         *(([command, *mistake], 2) for command, mistake in MISTAKES.items()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -62,6 +62,7 @@ WHATEVER_THE_VALUE = [
     "is not for",
     "needs",
     "only be set",
+    "can't be combined",
 ]
 
 
