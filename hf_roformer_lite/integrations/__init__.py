@@ -1,1 +1,1 @@
-"""What other libraries are told about this package."""
+"""What other libraries must know of this package."""

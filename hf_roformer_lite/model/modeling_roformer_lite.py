@@ -3,7 +3,7 @@
 Follow `hidden_states` through `RoFormerLiteModel.forward`. A batch goes through the layers in one of two forms:
 
 * flat, `(1, N, hidden)`: the real tokens of the batch alone (`padding.py`), so that padding costs nothing outside
-  attention; attention is told by `cu_seq_lens_*` which of them belong together (`attention_functions.py`);
+  attention; `cu_seq_lens_*` say to attention which of them belong together (`attention_functions.py`);
 * as it is, `(B, L, hidden)`, with masks: beside a key-value cache, for the outputs of all layers, with eager and flex
   attention, with masks of four dimensions, and while a graph is traced or exported.
 """

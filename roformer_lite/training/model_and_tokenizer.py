@@ -88,7 +88,7 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrain
 
 
 def train_tokenizer(texts: Iterable[str], asked_for: TokenizerArguments) -> RoFormerLiteTokenizer:
-    """A new tokenizer; a line says so when the texts yield fewer tokens than were asked for."""
+    """A new tokenizer; where a size was asked for, fewer tokens are reported."""
     given = asked_for.new_tokenizer
     try:
         tokenizer = RoFormerLiteTokenizer.train(

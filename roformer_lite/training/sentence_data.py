@@ -37,7 +37,7 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
     if kind is None and not fitting:
         choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)
         raise InputError(
-            f"{row['origin']}: the columns are {', '.join(columns)}, but what is learnt from has the columns {choices}"
+            f"{row['origin']}: the columns are {', '.join(columns)}, but training data have the columns {choices}"
             ". If the file has no header line, name its columns with --column_names"
         )
     kind = kind or fitting[0]

@@ -50,7 +50,7 @@ class Task(ABC):
     auto_model: ClassVar[type]
     pipeline_tag: ClassVar[str]  # the Hub's name of the task
     library: ClassVar[str] = "transformers"  # the Hub's name of what opens the finished model
-    package: ClassVar[str] = "hf_roformer_lite"  # what pip installs to use it, with the extra
+    package: ClassVar[str] = "."  # what pip installs in a checkout to use it, with the extra
     arguments: ClassVar[type[TaskArguments]]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled

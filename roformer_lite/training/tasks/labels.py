@@ -117,7 +117,7 @@ class LabelTask(Task):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteTextScores:
-        """Scores of the text, learnt from the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
+        """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
 
     @abstractmethod
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:

@@ -40,7 +40,7 @@ class SentenceTask(Task):
     """A task of sentence-transformers. The column names of the data determine the loss and the metrics."""
 
     library = "sentence-transformers"
-    package = '"hf_roformer_lite[embed]"'
+    package = '".[embed]"'
     arguments: ClassVar[type[SentenceDataArguments]]
     tries_bfloat16 = False  # the library makes its own batches
     engines = ("torch",)
@@ -150,7 +150,7 @@ class SentenceTask(Task):
             )
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
-        """Bring what is learnt from into the form that the model needs."""
+        """Bring training data into the form that the model needs."""
         return None
 
     @abstractmethod
