@@ -214,10 +214,8 @@ class HuggingFaceConverter(Converter):
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))
-        # Their own eager attention computes probabilities in float32 in any dtype. `_supports_sdpa` is private to
-        # transformers; nothing else says what a class supports before a model of it is made.
-        backend = "sdpa" if their_class._supports_sdpa else "eager"
-        theirs = self.config_class.from_dict({**source_config, "attn_implementation": backend})
+        # None is sdpa where a class has it. Their own eager attention computes probabilities in float32 in any dtype.
+        theirs = self.config_class.from_dict({**source_config, "attn_implementation": None})
         if self.has_pooler is None or self.head(source_config)[0] != "Model":
             return their_class(theirs)
         return their_class(theirs, add_pooling_layer=source_config.get("add_pooling_layer", self.has_pooler))

@@ -89,7 +89,7 @@ class GraphGenerator(GenerationMixin):
 
     device, dtype = torch.device("cpu"), torch.float32
     main_input_name, base_model_prefix, input_modalities = "input_ids", "model", ("text",)
-    _is_stateful = False
+    _is_stateful = False  # a private name of transformers, which `generate` reads of every model
 
     def __init__(self, graphs: dict[str, Graph], config: PreTrainedConfig, generation_config: GenerationConfig):
         self.graphs, self.config, self.generation_config = graphs, config, generation_config
@@ -109,7 +109,8 @@ class GraphGenerator(GenerationMixin):
         return None
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
-        """All beams of a source have the same keys and values of it, so only those of the target move."""
+        """All beams of a source have the same keys and values of it, so only those of the target move. A private name
+        of transformers: `generate` calls it, where a model has it, in place of moving the whole cache."""
         moving = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             moving = past_key_values.self_attention_cache
