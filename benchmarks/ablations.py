@@ -6,7 +6,6 @@ Its figures stay in `DIR/runs` and are not measured again, so that the same comm
 
 import json
 import resource
-import shlex
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from transformers import HfArgumentParser
 
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
+from roformer_lite.training.run import shown_command
 from roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
@@ -199,7 +199,7 @@ def compare(options: Options, words: list[str]) -> dict[str, Any]:
             )
     return {
         "task": f"ablations-{options.task}",
-        "command": shlex.join(["roformer-lite", "train", options.task, *typed]),
+        "command": shown_command(["roformer-lite", "train", options.task, *typed]),
         "seeds": options.seeds,
         "configs": configs,
         "contenders": summarise(runs),

@@ -164,14 +164,14 @@ def load_with_new_head(
         # BERT's pooler lies there, too, but belongs to the heads of some tasks, and is saved with these alone.
         return key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")
 
-    unfit = [key[0] for key in loaded["mismatched_keys"]]
-    if wrong := [key for key in unfit if in_stack(key)]:
-        raise InputError(
-            f"{name}: {wrong[0]} does not fit the configuration that is asked for; give only --config fields that "
-            "change no shape, such as hidden_dropout=0.3"
-        )
+    unfit = {key[0] for key in loaded["mismatched_keys"]}
     new = sorted({*loaded["missing_keys"], *unfit})
-    _refuse_tensors(name, "lacks", [key for key in new if in_stack(key)])
+    if wrong := [key for key in new if in_stack(key)]:
+        what = "has another shape of" if wrong[0] in unfit else "lacks"
+        raise InputError(
+            f"{name}: {what} {wrong[0]}; the model is damaged, or does not fit the configuration that is asked for; "
+            "give only --config fields that change no shape, such as hidden_dropout=0.3"
+        )
     _refuse_tensors(name, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
     _check_finite(model, name)
     return model, new

@@ -99,7 +99,7 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
             "greater_is_better": args.greater_is_better,
             "arguments": _shown_arguments(args, finished.options),
             "own_weights": run.own_weights(),
-            "fine_tuning_defaults": list(run.default_values()) if run.model.pretrained else [],
+            "fine_tuning_defaults": run.fine_tuning_defaults(),
         },
         "machine": {
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",

@@ -128,6 +128,11 @@ class Run:
                 values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
         return {name: value for name, value in values.items() if getattr(self.training, name) is None}
 
+    def fine_tuning_defaults(self) -> list[str]:
+        """The options that were not given and have a default of their own in fine-tuning."""
+        given = self.default_values()
+        return [name for name in _FINE_TUNING if name in given] if self.model.pretrained else []
+
     def with_defaults(self) -> "Run":
         """The same run with those values filled in."""
         return replace(self, training=replace(self.training, **self.default_values()))
