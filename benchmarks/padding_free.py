@@ -235,26 +235,37 @@ def compare_trainings(options: Options) -> Iterator[Row]:
     if not Path(options.questions).is_file():
         print(f"No training: questions={options.questions!r} is not there.")
         return
-    for order in ("random", "grouped"):
-        stock, ours = both("train_here", options, order)
-        row = {"order": order, "ratio": stock["s"] / ours["s"], "stock, s": stock["s"], f"{NAME}, s": ours["s"]}
-        yield {**row, "stock, last loss": stock["loss"], f"{NAME}, last loss": ours["loss"]}
+    with tempfile.TemporaryDirectory() as tokenizer:  # one for all: training another does not give the same
+        if not options.checkpoint:
+            texts = [text for text, _ in questions_of(options)[0]]
+            made = make_tokenizers(TextOptions(tokenizer="wordpiece"), texts, options.vocab_size)["bert"]
+            made.save_pretrained(tokenizer)
+        for order in ("random", "grouped"):
+            stock, ours = both("train_here", options, order, options.checkpoint or tokenizer)
+            row = {"order": order, "ratio": stock["s"] / ours["s"], "stock, s": stock["s"], f"{NAME}, s": ours["s"]}
+            yield {**row, "stock, last loss": stock["loss"], f"{NAME}, last loss": ours["loss"]}
 
 
-def train_here(fields: Row, order: str, number: int) -> Row:
-    """Train a stock (0) or padding-free (1) classifier: the processor's seconds, and the loss of the last quarter."""
-    options = set_up(fields)
+def questions_of(options: Options) -> tuple[list[tuple[str, str]], list[str]]:
+    """The questions to train on, each with its intent, and all intents."""
     with gzip.open(options.questions, "rt", encoding="utf-8") as file:
         questions = json.load(file)["train"]
-    texts, intents = zip(*random.Random(0).sample(questions, min(options.train_rows, len(questions))), strict=True)
-    numbers = {intent: number for number, intent in enumerate(sorted({intent for _, intent in questions}))}
+    chosen = random.Random(0).sample(questions, min(options.train_rows, len(questions)))
+    return chosen, sorted({intent for _, intent in questions})
+
+
+def train_here(fields: Row, order: str, tokenizer_folder: str, number: int) -> Row:
+    """Train a stock (0) or padding-free (1) classifier: the processor's seconds, and the loss of the last quarter."""
+    options = set_up(fields)
+    questions, all_intents = questions_of(options)
+    texts, intents = zip(*questions, strict=True)
+    numbers = {intent: place for place, intent in enumerate(all_intents)}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
     transformers.set_seed(0)
     classes = getattr(transformers, CLASSES["classify"])
     if options.checkpoint:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(options.checkpoint)
         model = classes.from_pretrained(options.checkpoint, num_labels=len(numbers))
     else:
-        tokenizer = make_tokenizers(TextOptions(tokenizer="wordpiece"), list(texts), options.vocab_size)["bert"]
         model = classes.from_config(config_of("bert", options, len(numbers)))
     encoded = tokenizer(list(texts), truncation=True, max_length=64)["input_ids"]
     padding_free(model, enabled=bool(number))
