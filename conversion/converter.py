@@ -91,10 +91,6 @@ class Converter(ABC):
         if lacking:
             raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
 
-    def cast_reference(self, reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-        """The reference with all its computation in `dtype`."""
-        return reference.to(dtype)
-
     def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
         """Tensors and config of the source for our model.
 

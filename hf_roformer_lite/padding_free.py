@@ -33,7 +33,7 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_tracing
 
 from .model.attention_functions import sdpa_attention_by_document
-from .model.padding import FlatTokens, find_documents
+from .model.padding import FlatTokens, find_documents, positions_of_real_tokens
 
 logger = logging.get_logger(__name__)
 
@@ -362,7 +362,7 @@ class _Switch:
             is_real = (inputs["input_ids"] != pad).long() if "input_ids" in inputs else torch.ones_like(columns)
             return is_real.cumsum(1) * is_real + pad
         if self.positions == "tokens" and "attention_mask" in inputs:
-            return ((inputs["attention_mask"] != 0).long().cumsum(1) - 1).clamp(min=0).to(columns.device)
+            return positions_of_real_tokens(inputs["attention_mask"]).to(columns.device)
         return columns
 
     def _select(self, flat: _Flat, inputs: dict[str, Any], skips: bool) -> None:

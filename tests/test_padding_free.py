@@ -496,7 +496,7 @@ def test_embeddings_of_layers_survive_input_gradients():
 
 def test_caches():
     """A language model makes the cache that its caller goes on from. Where nobody is likely to, there is none, and
-    whoever wants one is told."""
+    an error says so to whoever goes on from it."""
     stock, free = pair("llama")
     batch = batch_for("llama", "left")
     batch.pop("labels")

@@ -16,7 +16,6 @@ from datetime import date, timedelta
 MONTHS = "January February March April May June July August September October November December".split()
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
-LARGEST_NUMBER = 999_999
 HELD_OUT_SHARE = 0.1
 
 _ONES = (

@@ -127,7 +127,7 @@ def varlen_attention(module, query, key, value, attention_mask, scaling, dropout
 
 @pytest.mark.parametrize("name", ["default", "grouped-gated-rms", "sliding"])
 def test_flash_attention_gets_the_documents(name, ragged_input):
-    """No flash kernel runs here; a stand-in of the same interface shows that it is told the truth."""
+    """No flash kernel runs here; a stand-in of the same interface shows what it gets."""
     AttentionInterface.register("flash_stand_in", varlen_attention)
     for is_decoder in (False, True):
         expected = build(RoFormerLiteModel, stack_config(name, is_decoder=is_decoder))(**ragged_input, use_cache=False)
