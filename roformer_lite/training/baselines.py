@@ -303,7 +303,7 @@ class TfidfCosine:
         return ranking_metrics([_rank(row, right) for row, right in zip(scores, search[2], strict=True)])
 
     def reranking(self, samples: Sequence[Mapping[str, Any]]) -> Metrics:
-        """How well the positives of each sample, `query`, `positive` and `negative`, are ranked above its negatives."""
+        """How well the positives of each sample, `query`, `positive` and `negative`, rank above its negatives."""
         ranks = []
         for sample in samples:
             query = self.features.transform([sample["query"]])
