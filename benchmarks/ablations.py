@@ -20,8 +20,8 @@ from transformers import HfArgumentParser
 
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.training.run import shown_command
-from roformer_lite.training.task_arguments import TASK_ARGUMENTS, LabelArguments
+from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, LabelArguments
+from roformer_lite.train.run import shown_command
 
 from .report import machine, save
 from .variants import DEFAULT, VARIANTS, planned

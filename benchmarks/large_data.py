@@ -124,8 +124,8 @@ def read(folder: str, seconds: str = "120") -> dict[str, Any]:
     from datasets import load_from_disk
     from torch.utils.data import DataLoader
 
-    from roformer_lite.training.blocks import BlockCollator
-    from roformer_lite.training.pretrained import pretrained_tokenizer
+    from roformer_lite.data.blocks import BlockCollator
+    from roformer_lite.train.pretrained import pretrained_tokenizer
 
     collator = BlockCollator(pretrained_tokenizer(f"{folder}/tokenizer"))
     process, memory, tokens = psutil.Process(), [], 0

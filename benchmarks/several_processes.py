@@ -27,7 +27,7 @@ from transformers import HfArgumentParser, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
-from roformer_lite.training.shards import in_shards
+from roformer_lite.train.shards import in_shards
 
 WAYS = ("ddp", "fsdp2", "zero2", "tp")
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}

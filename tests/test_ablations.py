@@ -10,8 +10,8 @@ from torch import nn
 
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.training.model_and_tokenizer import parse_overrides
-from roformer_lite.training.tasks import TASKS
+from roformer_lite.tasks import TASKS
+from roformer_lite.train.model_and_tokenizer import parse_overrides
 
 sys.path.insert(0, str(ROOT))
 

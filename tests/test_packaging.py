@@ -42,7 +42,7 @@ def test_wheel_is_whole_and_typed(tmp_path):
     packages = ("hf_roformer_lite", "roformer_lite")
     modules = {str(path.relative_to(ROOT)) for package in packages for path in (ROOT / package).rglob("*.py")}
     modules |= {f"hf_roformer_lite/conversion/{path.name}" for path in (ROOT / "conversion").glob("*.py")}
-    assert modules | {"hf_roformer_lite/py.typed", "roformer_lite/training/model_card_template.md.jinja"} <= packed
+    assert modules | {"hf_roformer_lite/py.typed", "roformer_lite/train/model_card_template.md.jinja"} <= packed
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -57,8 +57,8 @@ def main(argv: list[str]) -> None:
 
     from rich.console import Console
 
-    from ..training.run import shown_command
-    from ..training.train import train
+    from ..train.run import shown_command
+    from ..train.train import train
     from .train import parse_run
 
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)

@@ -17,14 +17,14 @@ from ..errors import (
 )
 from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
 from ..predict.tables import TableWriter
-from ..training.task_arguments import TASK_ARGUMENTS
+from ..tasks.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
+    from ..evaluate.evaluation import SavedEvaluation
+    from ..evaluate.evaluation_report import LabelReport
     from ..predict.predictor import Predictor
-    from ..training.evaluation import SavedEvaluation
-    from ..training.evaluation_report import LabelReport
-    from ..training.tasks.base import Task
+    from ..tasks.base import Task
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
@@ -103,9 +103,9 @@ def main(argv: list[str]) -> None:
 
     from hf_roformer_lite.version import __version__
 
+    from ..evaluate.evaluation import evaluate_saved
+    from ..evaluate.evaluation_report import label_report
     from ..predict.predictor import Predictor
-    from ..training.evaluation import evaluate_saved
-    from ..training.evaluation_report import label_report
 
     disable_progress_bar()  # of loading the weights
     predictor = Predictor.load(paths.dir, options.device)
@@ -163,7 +163,7 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
     """The report: scores by label, what is confused, the worst answers."""
-    from ..training.evaluation_report import confused_pairs, example_text, worst
+    from ..evaluate.evaluation_report import confused_pairs, example_text, worst
 
     parts = []
     if report is not None:
@@ -195,7 +195,7 @@ def _save(
     report: "LabelReport | None",
 ) -> None:
     """Write the output directory, as a whole."""
-    from ..training.confusion_picture import draw_confusion
+    from ..evaluate.confusion_picture import draw_confusion
 
     with complete_directory(target, "the evaluation") as folder:
         with (folder / f"predictions.{table_format}").open("w", encoding="utf-8") as stream:

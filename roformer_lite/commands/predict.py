@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
+from ..data.data_files import decode_line, file_format, numbered_lines, read_table
 from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
 from ..output import complete_file
 from ..predict.engines import ENGINES, check_engine, check_engine_name
 from ..predict.tables import AnswerTable, check_table_name, table_stream
-from ..training.data_files import decode_line, file_format, numbered_lines, read_table
 from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
 from ..output import check_place
-from ..training.options import TokenizerArguments, option
-from ..training.task_arguments import TASK_ARGUMENTS
+from ..tasks.task_arguments import TASK_ARGUMENTS
+from ..train.options import TokenizerArguments, option
 from .command_parser import CommandParser
 
 _TASKS = ("mlm", "causal")
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     if tokenizer.tokenizer is not None:
         check_model_name(tokenizer.tokenizer, f"--tokenizer {tokenizer.tokenizer}")
     require_packages("preparing data", TRAINING_PACKAGES)
-    from ..training.prepare import prepare
-    from ..training.tasks import TASKS
+    from ..data.prepare import prepare
+    from ..tasks import TASKS
 
     prepare(TASKS[task](text), tokenizer, Path(preparation.output_dir))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
-from ..training.options import PublishingOptions, TrainingOptions
-from ..training.run import Run, as_arguments, read_run_file
-from ..training.task_arguments import TASK_ARGUMENTS
+from ..tasks.task_arguments import TASK_ARGUMENTS
+from ..train.options import PublishingOptions, TrainingOptions
+from ..train.run import Run, as_arguments, read_run_file
 from .command_parser import CommandParser
 
 
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     task = parser.parse_args(argv[:1]).task
     run = parse_run(task, argv[1:])
     require_packages("training", TRAINING_PACKAGES | run.data.packages)
-    from ..training.train import train
+    from ..train.train import train
 
     train(run)
 

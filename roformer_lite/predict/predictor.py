@@ -20,9 +20,9 @@ from ..saved_model import (
     try_tokenizer,
     without_reports,
 )
-from ..training.tasks import TASKS
-from ..training.tasks.answers import Answer, Input, SavedModel
-from ..training.tasks.base import Task
+from ..tasks import TASKS
+from ..tasks.answers import Answer, Input, SavedModel
+from ..tasks.base import Task
 from .engines import Engine, load_engine
 
 

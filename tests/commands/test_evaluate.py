@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from roformer_lite.cli import main
-from roformer_lite.training.confusion_picture import confusion_matrix, draw_confusion
+from roformer_lite.evaluate.confusion_picture import confusion_matrix, draw_confusion
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -197,7 +197,7 @@ def test_several_labels_and_numbers(tmp_path):
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys, monkeypatch):
-    from roformer_lite.training import confusion_picture
+    from roformer_lite.evaluate import confusion_picture
 
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,yes", "a dog,no")
     command = ["evaluate", classifier, "--test_file", data, "--output_dir"]

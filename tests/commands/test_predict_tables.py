@@ -12,8 +12,8 @@ from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 from roformer_lite.cli import main
+from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.predict.tables import AnswerTable, table_stream
-from roformer_lite.training.data_files import columns_of, read_table
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 LABELS = ["bad", "fair", "good"]

@@ -18,8 +18,8 @@ from roformer_lite.predict.ctranslate2 import search_options
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
-from roformer_lite.training.text_scores_fit import fit_word_scores
-from roformer_lite.training.token_bytes import token_bytes
+from roformer_lite.train.text_scores_fit import fit_word_scores
+from roformer_lite.train.token_bytes import token_bytes
 
 LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
 LABELS = {"id2label": {0: "good", 1: "bad", 2: "dull"}, "label2id": {"good": 0, "bad": 1, "dull": 2}, "num_labels": 3}

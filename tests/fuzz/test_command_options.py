@@ -22,8 +22,8 @@ from roformer_lite.cli import COMMANDS, main
 from roformer_lite.commands import serve
 from roformer_lite.commands.command_parser import CommandParser, switch
 from roformer_lite.predict.predictor import Predictor
-from roformer_lite.training import train as training
-from roformer_lite.training.task_arguments import TASK_ARGUMENTS
+from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS
+from roformer_lite.train import train as training
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 intermediate_size=16 "

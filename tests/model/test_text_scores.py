@@ -24,9 +24,9 @@ from hf_roformer_lite.model.text_features import (
     Words,
 )
 from roformer_lite.export.graphs import export_model
-from roformer_lite.training.text_scores_fit import fit_document_scores, fit_word_scores, read
-from roformer_lite.training.text_scores_weights import Split, best_weights
-from roformer_lite.training.token_bytes import token_bytes
+from roformer_lite.train.text_scores_fit import fit_document_scores, fit_word_scores, read
+from roformer_lite.train.text_scores_weights import Split, best_weights
+from roformer_lite.train.token_bytes import token_bytes
 
 TEXTS = [
     "A fine “film”, truly fine!",

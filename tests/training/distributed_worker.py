@@ -23,8 +23,8 @@ from transformers.distributed import DistributedConfig
 from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
 
 import hf_roformer_lite as rl
-from roformer_lite.training.muon import make_muon
-from roformer_lite.training.shards import ShardedCheckpoints
+from roformer_lite.train.muon import make_muon
+from roformer_lite.train.shards import ShardedCheckpoints
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20

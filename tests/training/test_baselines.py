@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from roformer_lite.training.baselines import (
+from roformer_lite.evaluate.baselines import (
     byte_baselines,
     classification_baselines,
     neighbour_baselines,

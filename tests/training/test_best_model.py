@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
-from roformer_lite.training.results import Evaluation, FinishedTraining, is_within_chance, verdict, what_happened
+from roformer_lite.train.results import Evaluation, FinishedTraining, is_within_chance, verdict, what_happened
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = "--size tiny --vocab_size 300 --text_scores false --word_dropout 0 --seed 3 --use_cpu --disable_tqdm true"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roformer_lite.errors import InputError
-from roformer_lite.training.data_files import (
+from roformer_lite.data.data_files import (
     file_format,
     numbered_lines,
     read_parallel,
@@ -15,6 +14,7 @@ from roformer_lite.training.data_files import (
     read_tagged,
     text_of,
 )
+from roformer_lite.errors import InputError
 
 
 @pytest.fixture

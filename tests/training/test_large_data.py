@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 from roformer_lite.cli import main
-from roformer_lite.training.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
+from roformer_lite.data.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "

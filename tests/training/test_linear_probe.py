@@ -21,8 +21,8 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
-from roformer_lite.training import linear_probe
-from roformer_lite.training.trainer import Trainer
+from roformer_lite.train import linear_probe
+from roformer_lite.train.trainer import Trainer
 
 COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20

@@ -11,7 +11,7 @@ from sklearn.metrics import classification_report
 from transformers import EvalPrediction
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from roformer_lite.training.metrics import (
+from roformer_lite.evaluate.metrics import (
     classification_metrics,
     metrics_by_entity,
     metrics_by_label,
@@ -22,8 +22,8 @@ from roformer_lite.training.metrics import (
     token_scores,
     translation_metrics,
 )
-from roformer_lite.training.task_arguments import LanguageModelDataArguments
-from roformer_lite.training.tasks.language_model import CausalLMTask
+from roformer_lite.tasks.language_model import CausalLMTask
+from roformer_lite.tasks.task_arguments import LanguageModelDataArguments
 
 
 def test_translation():

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from roformer_lite.cli import main
+from roformer_lite.data.data_files import read_table, read_tagged, text_of, value_of
 from roformer_lite.errors import InputError
-from roformer_lite.training.data_files import read_table, read_tagged, text_of, value_of
-from roformer_lite.training.trainer import RoFormerLiteTrainer
+from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "

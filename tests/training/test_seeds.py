@@ -17,8 +17,8 @@ from hub_server import ENVIRONMENT, running_hub
 from huggingface_hub import ModelCard
 
 from roformer_lite.cli import main
-from roformer_lite.training import train
-from roformer_lite.training.clock import TrainingClock
+from roformer_lite.train import train
+from roformer_lite.train.clock import TrainingClock
 
 WORKER = Path(__file__).with_name("seeds_worker.py")
 SEEDS = ["3", "5", "1"]

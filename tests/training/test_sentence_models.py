@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 
 from roformer_lite.cli import main
 from roformer_lite.commands.embedding_server import TextEmbedder
+from roformer_lite.data.sentence_data import candidates, queries_and_documents
+from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.training.baselines import TfidfCosine, ranking_metrics
-from roformer_lite.training.clock import TrainingClock
-from roformer_lite.training.sentence_data import candidates, queries_and_documents
-from roformer_lite.training.teacher import principal_axes
+from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.teacher import principal_axes
 
 TOPICS = ["harbour boat sail wave tide", "oven bread flour dough crust", "orbit star moon comet sky"]
 WORDS = [topic.split() for topic in TOPICS]

@@ -34,7 +34,7 @@ from hf_roformer_lite import RoFormerLiteForSequenceClassification, RoFormerLite
 from hf_roformer_lite.conversion import find_converter
 from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
-from roformer_lite.training.train import train as train_command
+from roformer_lite.train.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

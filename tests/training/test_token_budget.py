@@ -5,7 +5,7 @@ import pytest
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from torch.utils.data import DataLoader
 
-from roformer_lite.training.token_budget import TokenBudgetBatchSampler
+from roformer_lite.train.token_budget import TokenBudgetBatchSampler
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128).tolist()
 

@@ -16,7 +16,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.training_args import BaseTrainingArguments
 from torch.utils.data import RandomSampler
 
-from .metrics import Metrics
+from ..evaluate.metrics import Metrics
 from .trainer import RoFormerLiteTrainerMixin
 
 CORRELATIONS = ("spearman", "pearson")

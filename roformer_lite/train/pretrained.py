@@ -19,8 +19,8 @@ from ..saved_model import (
     read_object,
     try_tokenizer,
 )
+from ..tasks.base import Task
 from .run import Run
-from .tasks.base import Task
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:

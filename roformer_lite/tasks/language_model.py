@@ -15,19 +15,19 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ...errors import InputError
-from ..blocks import BlockCollator, blocks, document_tokens, packed
-from ..data_files import Row, file_format, read_lines, text_of
-from ..metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
-from ..task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from ..data.blocks import BlockCollator, blocks, document_tokens, packed
+from ..data.data_files import Row, file_format, read_lines, text_of
+from ..errors import InputError
+from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from .answers import Answer, Input, Outcome, SavedModel, generation_limits, text_answer
 from .base import Task, quoted
+from .task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict, IterableDataset
     from transformers import EvalPrediction
 
-    from ..baselines import Baselines
+    from ..evaluate.baselines import Baselines
 
 _SHUFFLED = 10_000  # blocks of a stream
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
@@ -133,7 +133,7 @@ class MaskedLMTask(LanguageModelTask):
     main_metric = "perplexity"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import neighbour_baselines
+        from ..evaluate.baselines import neighbour_baselines
 
         ids = {split: encoded[split]["input_ids"] for split in encoded}
         return neighbour_baselines(ids.pop("train"), ids)
@@ -198,7 +198,7 @@ class CausalLMTask(LanguageModelTask):
         return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import byte_baselines
+        from ..evaluate.baselines import byte_baselines
 
         texts = {split: self.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)

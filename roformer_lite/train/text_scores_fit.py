@@ -19,7 +19,7 @@ from hf_roformer_lite.model.text_features import (
     Words,
 )
 
-from .baselines import train_field
+from ..evaluate.baselines import train_field
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples

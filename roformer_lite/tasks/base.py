@@ -20,13 +20,13 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.padding_free import padding_free
 
-from ...errors import InputError
-from ...predict.engines import ENGINES
-from ...saved_model import load_complete_model, model_class_of
-from ..data_files import Row, read_table, text_of
-from ..metrics import ByLabel, Metrics
-from ..task_arguments import TaskArguments
+from ..data.data_files import Row, read_table, text_of
+from ..errors import InputError
+from ..evaluate.metrics import ByLabel, Metrics
+from ..predict.engines import ENGINES
+from ..saved_model import load_complete_model, model_class_of
 from .answers import Answer, Input, Outcome, SavedModel
+from .task_arguments import TaskArguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer, TrainingArguments
 
-    from ..baselines import Baselines
-    from ..run import Run
+    from ..evaluate.baselines import Baselines
+    from ..train.run import Run
 
 
 class Task(ABC):
@@ -138,7 +138,7 @@ class Task(ABC):
         """The classes of the training arguments and of the trainer."""
         from transformers import TrainingArguments
 
-        from ..trainer import RoFormerLiteTrainer
+        from ..train.trainer import RoFormerLiteTrainer
 
         return TrainingArguments, RoFormerLiteTrainer
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data_files import Row
-from ..metrics import Metrics
-from ..sentence_data import candidates
-from ..task_arguments import RerankDataArguments
+from ..data.data_files import Row
+from ..data.sentence_data import candidates
+from ..evaluate.metrics import Metrics
 from .answers import SavedModel
 from .base import quoted
 from .sentence import PairTask
+from .task_arguments import RerankDataArguments
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sentence_transformers.base.evaluation import BaseEvaluator
     from transformers import Trainer, TrainingArguments
 
-    from ..baselines import TfidfCosine
+    from ..evaluate.baselines import TfidfCosine
 
 
 class RerankTask(PairTask):
@@ -36,7 +36,7 @@ class RerankTask(PairTask):
 
     @classmethod
     def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from ..sentence_trainers import RerankingTrainer, SentenceTrainingArguments
+        from ..train.sentence_trainers import RerankingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, RerankingTrainer
 
@@ -73,7 +73,7 @@ class RerankTask(PairTask):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.cross_encoder import evaluation
 
-        from ..sentence_trainers import CORRELATIONS, RERANKING, NamedMetrics
+        from ..train.sentence_trainers import CORRELATIONS, RERANKING, NamedMetrics
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
         if self.main_metric == "spearman":

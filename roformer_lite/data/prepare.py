@@ -16,12 +16,12 @@ from datasets import disable_progress_bars
 from hf_roformer_lite.version import __version__
 
 from ..output import complete_directory
-from .model_and_tokenizer import set_up_tokenizer, train_tokenizer
-from .options import TokenizerArguments
-from .pretrained import pretrained_tokenizer
+from ..tasks.language_model import LanguageModelTask
+from ..tasks.task_arguments import PREPARED_FILE
+from ..train.model_and_tokenizer import set_up_tokenizer, train_tokenizer
+from ..train.options import TokenizerArguments
+from ..train.pretrained import pretrained_tokenizer
 from .splits import load_splits
-from .task_arguments import PREPARED_FILE
-from .tasks.language_model import LanguageModelTask
 
 TOKENIZER_FOLDER = "tokenizer"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 if TYPE_CHECKING:
-    from ...predict.engines import Engine
+    from ..predict.engines import Engine
 
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from jinja2 import Template
 from transformers import PreTrainedConfig
 
 from ..errors import is_hub_name
-from .metrics import ByLabel
+from ..evaluate.metrics import ByLabel
 from .model_and_tokenizer import begins_with_teachers_tokens
 from .results import FinishedTraining, beside_table, seeds_sentence
 from .run import Run

@@ -11,20 +11,20 @@ from typing import Any
 from datasets import Dataset, DatasetDict, IterableDataset, disable_progress_bars
 from transformers import Trainer, TrainerState, set_seed
 
+from ..data.splits import load_splits
 from ..errors import InputError
+from ..evaluate.baselines import Baselines
+from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
-from .baselines import Baselines
+from ..tasks import TASKS
+from ..tasks.base import Task, one_of
 from .bfloat16 import is_faster_in_bfloat16
-from .evaluation import encode, evaluate
 from .finished_model import create_repository, publish, save_finished_model
 from .model_and_tokenizer import make_model, make_tokenizer
 from .results import FinishedTraining
 from .run import Run
 from .seeds import Siblings, train_seeds
 from .shards import in_shards
-from .splits import load_splits
-from .tasks import TASKS
-from .tasks.base import Task, one_of
 from .training_arguments import epochs_for, is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory, rows_hash
 

@@ -19,13 +19,13 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from ...errors import InputError
-from ..data_files import Row, file_format, read_tagged, text_of, value_of
-from ..metrics import ByLabel, Metrics, metrics_by_entity, metrics_by_label, tagging_metrics
-from ..task_arguments import TagDataArguments
+from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
+from ..errors import InputError
+from ..evaluate.metrics import ByLabel, Metrics, metrics_by_entity, metrics_by_label, tagging_metrics
 from .answers import Answer, Input, Outcome, SavedModel
 from .base import quoted
 from .labels import LabelTask
+from .task_arguments import TagDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores
 
-    from ..baselines import Baselines
-    from ..text_scores_weights import Split
+    from ..evaluate.baselines import Baselines
+    from ..train.text_scores_weights import Split
 
 _PARTS_AT_ONCE = 8  # of sentences that are too long
 _IOB = re.compile(r"O|[BI]-.+")
@@ -167,7 +167,7 @@ class TagTask(LabelTask):
         return "f1" if self.has_entities else "accuracy"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import tagging_baselines
+        from ..evaluate.baselines import tagging_baselines
 
         sentences = {
             split: tuple(zip(*(self.units(row["tokens"], row["tags"]) for row in rows[split]), strict=True))
@@ -178,12 +178,12 @@ class TagTask(LabelTask):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteWordScores:
-        from ..text_scores_fit import fit_word_scores
+        from ..train.text_scores_fit import fit_word_scores
 
         return fit_word_scores(tokens, train["input_ids"][:], [np.array(row) for row in train["labels"]], config)
 
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
-        from ..text_scores_weights import make_split
+        from ..train.text_scores_weights import make_split
 
         ids, answers = encoded["input_ids"][:], [np.array(row) for row in encoded["labels"]]
         trainer.preprocess_logits_for_metrics = None

@@ -17,11 +17,11 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
+from ..tasks.base import Task
 from .options import ModelArguments, TokenizerArguments
 from .pair_of_stacks import pair_of_stacks
 from .pretrained import pretrained_config, pretrained_for_task, pretrained_tokenizer
 from .run import Run
-from .tasks.base import Task
 
 _TOKENIZER_CHARACTERS = 10**9
 

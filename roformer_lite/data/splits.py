@@ -21,9 +21,9 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
+from ..tasks.base import Task
+from ..tasks.task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
 from .data_files import Row, row_of
-from .task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
-from .tasks.base import Task
 
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"

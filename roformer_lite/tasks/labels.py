@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers.configuration_utils import PreTrainedConfig
 
-from ...errors import InputError
-from ..task_arguments import TaskArguments
+from ..errors import InputError
 from .base import Task
+from .task_arguments import TaskArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
-    from ..baselines import Baselines
-    from ..run import Run
-    from ..text_scores_weights import Split
+    from ..evaluate.baselines import Baselines
+    from ..train.run import Run
+    from ..train.text_scores_weights import Split
 
 _SHOWN = 20  # labels in a message
 
@@ -94,13 +94,13 @@ class LabelTask(Task):
             if trainer.is_world_process_zero():
                 print("with FSDP the new head begins with random numbers", file=sys.stderr)
             return
-        from ..linear_probe import fit_head
+        from ..train.linear_probe import fit_head
 
         fit_head(trainer, train)
 
     def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
-        from ..text_scores_weights import add_fitted_scores
-        from ..token_bytes import token_bytes
+        from ..train.text_scores_weights import add_fitted_scores
+        from ..train.token_bytes import token_bytes
 
         tokens = token_bytes(self.tokenizer)
         if tokens is None or not self._wants_text_scores(run, trainer, encoded):

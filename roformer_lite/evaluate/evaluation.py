@@ -16,15 +16,15 @@ from datasets import Dataset, DatasetDict, disable_progress_bars
 from tqdm import tqdm
 from transformers import EvalPrediction, Trainer, TrainerCallback, set_seed
 
+from ..data.splits import load_splits
 from ..errors import InputError
 from ..saved_model import reason
-from .divergence import check_metrics
+from ..tasks.answers import Outcome, SavedModel
+from ..tasks.base import Task
+from ..tasks.sentence import SentenceTask
+from ..train.divergence import check_metrics
+from ..train.results import Evaluation
 from .metrics import Metrics
-from .results import Evaluation
-from .splits import load_splits
-from .tasks.answers import Outcome, SavedModel
-from .tasks.base import Task
-from .tasks.sentence import SentenceTask
 
 _SHOWN_AFTER = 3  # seconds
 

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from hf_roformer_lite.version import __version__
 
-from .baselines import Baselines
-from .metrics import LOWER_IS_BETTER, ByLabel, Metrics
+from ..evaluate.baselines import Baselines
+from ..evaluate.metrics import LOWER_IS_BETTER, ByLabel, Metrics
+from ..tasks.base import Task
 from .options import TrainingOptions
 from .run import Run
-from .tasks.base import Task
 
 # Of the training arguments, those that shape the result.
 _SHOWN = (

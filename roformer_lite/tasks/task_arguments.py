@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
-from .options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
+from ..train.options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]

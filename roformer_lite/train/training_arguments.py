@@ -11,8 +11,8 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from ..errors import InputError
+from ..evaluate.metrics import LOWER_IS_BETTER
 from ..saved_model import reason
-from .metrics import LOWER_IS_BETTER
 from .muon import MUON, muon_arguments
 from .run import Run
 

@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
 from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
 
-from .baselines import Baselines
-from .metrics import Metrics
+from ..evaluate.baselines import Baselines
+from ..evaluate.metrics import Metrics
 from .text_scores_fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights

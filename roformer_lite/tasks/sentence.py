@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.padding_free import padding_free
 
-from ...errors import InputError
-from ..data_files import Row, columns_of, file_format, read_lines, read_table, text_of
-from ..metrics import Metrics
-from ..sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
-from ..sentence_models import make_sentence_model, open_sentence_model
-from ..task_arguments import SentenceDataArguments
+from ..data.data_files import Row, columns_of, file_format, read_lines, read_table, text_of
+from ..data.sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
+from ..errors import InputError
+from ..evaluate.metrics import Metrics
+from ..train.sentence_models import make_sentence_model, open_sentence_model
 from .answers import Answer, Input, Outcome, SavedModel
 from .base import Task, one_of, quoted
+from .task_arguments import SentenceDataArguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
-    from ..baselines import Baselines, ScoredPairs, TfidfCosine
-    from ..run import Run
+    from ..evaluate.baselines import Baselines, ScoredPairs, TfidfCosine
+    from ..train.run import Run
 
 
 class SentenceTask(Task):
@@ -195,7 +195,7 @@ class SentenceTask(Task):
         return "spearman" if self.measured_kind in ("scores", "texts") else "mrr@10"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import TfidfCosine
+        from ..evaluate.baselines import TfidfCosine
 
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}

@@ -13,8 +13,8 @@ import yaml
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, write_whole_file
+from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
-from .task_arguments import TASK_ARGUMENTS, TaskArguments
 
 RUN_FILE = "run.yaml"
 # What says only where a run's output goes and how it is shown, besides all of `card`. A training that continues may

@@ -15,18 +15,18 @@ from transformers import (
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
-from ...errors import InputError
-from ..data_files import Row, file_format, read_parallel, text_of
-from ..metrics import Metrics, sentence_chrf, translation_metrics
-from ..task_arguments import Seq2SeqDataArguments
+from ..data.data_files import Row, file_format, read_parallel, text_of
+from ..errors import InputError
+from ..evaluate.metrics import Metrics, sentence_chrf, translation_metrics
 from .answers import Answer, Input, Outcome, SavedModel, encode_lines, generation_limits, text_answer
 from .base import Task, quoted
+from .task_arguments import Seq2SeqDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, GenerationConfig, Trainer, TrainingArguments
 
-    from ..baselines import Baselines
+    from ..evaluate.baselines import Baselines
 
 
 class Seq2SeqTask(Task):
@@ -44,7 +44,7 @@ class Seq2SeqTask(Task):
     def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from transformers import Seq2SeqTrainingArguments
 
-        from ..trainer import RoFormerLiteSeq2SeqTrainer
+        from ..train.trainer import RoFormerLiteSeq2SeqTrainer
 
         return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
@@ -135,7 +135,7 @@ class Seq2SeqTask(Task):
         return "chrf"
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import text_to_text_baselines
+        from ..evaluate.baselines import text_to_text_baselines
 
         pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
         return text_to_text_baselines(self.args.bleu_tokenizer, pairs.pop("train"), pairs)

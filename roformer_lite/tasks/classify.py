@@ -16,18 +16,18 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from ...errors import InputError
-from ..data_files import Row, number_of, text_of, value_of
-from ..metrics import (
+from ..data.data_files import Row, number_of, text_of, value_of
+from ..errors import InputError
+from ..evaluate.metrics import (
     CLASSIFICATION_METRICS,
     ByLabel,
     Metrics,
     metrics_by_label,
 )
-from ..task_arguments import ClassifyDataArguments
 from .answers import Answer, Input, Outcome, SavedModel, encode_lines
 from .base import quoted
 from .labels import LabelTask
+from .task_arguments import ClassifyDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores
 
-    from ..baselines import Baselines
-    from ..text_scores_weights import Split
+    from ..evaluate.baselines import Baselines
+    from ..train.text_scores_weights import Split
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 _RANKING = ("top_k", "threshold", "none_label")  # options of `predict` about labels
@@ -171,7 +171,7 @@ class ClassifyTask(LabelTask):
         return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.problem_type]
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..baselines import classification_baselines
+        from ..evaluate.baselines import classification_baselines
 
         examples = {
             split: ([self.example_line(row) for row in rows[split]], np.array(encoded[split]["labels"]))
@@ -182,12 +182,12 @@ class ClassifyTask(LabelTask):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
-        from ..text_scores_fit import fit_document_scores
+        from ..train.text_scores_fit import fit_document_scores
 
         return fit_document_scores(tokens, train["input_ids"][:], np.array(train["labels"]), config)
 
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
-        from ..text_scores_weights import make_split
+        from ..train.text_scores_weights import make_split
 
         true = np.array(encoded["labels"])
         logits = trainer.predict(encoded).predictions[: len(true)]

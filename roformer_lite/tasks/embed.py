@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import AutoModel, PreTrainedModel
 
-from ...errors import InputError
-from ...output import RESULTS_FILE
-from ..data_files import Row
-from ..sentence_data import queries_and_documents
-from ..sentence_models import naming_sentence_model
-from ..task_arguments import EmbedDataArguments
+from ..data.data_files import Row
+from ..data.sentence_data import queries_and_documents
+from ..errors import InputError
+from ..output import RESULTS_FILE
+from ..train.sentence_models import naming_sentence_model
 from .answers import Answer, Input, SavedModel
 from .base import quoted
 from .sentence import SentenceTask
+from .task_arguments import EmbedDataArguments
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
-    from ..baselines import ScoredPairs
-    from ..run import Run
+    from ..evaluate.baselines import ScoredPairs
+    from ..train.run import Run
 
 _POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # the library's names, our classifier_pooling
 
@@ -46,7 +46,7 @@ class EmbedTask(SentenceTask):
 
     @classmethod
     def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from ..sentence_trainers import EmbeddingTrainer, SentenceTrainingArguments
+        from ..train.sentence_trainers import EmbeddingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, EmbeddingTrainer
 
@@ -115,7 +115,7 @@ class EmbedTask(SentenceTask):
             )
         axes = None
         if width < given or self.args.matryoshka:
-            from ..teacher import principal_axes
+            from ..train.teacher import principal_axes
 
             axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
         for split, dataset in encoded.items():
@@ -133,10 +133,10 @@ class EmbedTask(SentenceTask):
     # training
 
     def trainer_parts(self, run: Run, args: TrainingArguments, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
-        from ..model_and_tokenizer import begins_with_teachers_tokens
+        from ..train.model_and_tokenizer import begins_with_teachers_tokens
 
         if begins_with_teachers_tokens(run, self):
-            from ..teacher import take_over_tokens
+            from ..train.teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.teacher)
         parts = super().trainer_parts(run, args, model, *data)
@@ -169,7 +169,7 @@ class EmbedTask(SentenceTask):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.sentence_transformer import evaluation
 
-        from ..sentence_trainers import CORRELATIONS, RETRIEVAL, NamedMetrics, search
+        from ..train.sentence_trainers import CORRELATIONS, RETRIEVAL, NamedMetrics, search
 
         widths = {"": None, **{f"_{width}": width for width in self.widths}}
         if self.main_metric == "spearman":

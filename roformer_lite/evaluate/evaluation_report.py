@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from .tasks.answers import Outcome
-from .tasks.base import Task
-from .tasks.classify import MULTI, SINGLE, ClassifyTask
-from .tasks.tag import TagTask
+from ..tasks.answers import Outcome
+from ..tasks.base import Task
+from ..tasks.classify import MULTI, SINGLE, ClassifyTask
+from ..tasks.tag import TagTask
 
 _PAIRS = 10  # of labels that are confused
 _LONGEST = 300  # characters of a value in an example
