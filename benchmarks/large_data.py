@@ -125,7 +125,7 @@ def read(folder: str, seconds: str = "120") -> dict[str, Any]:
     from torch.utils.data import DataLoader
 
     from roformer_lite.data.blocks import BlockCollator
-    from roformer_lite.train.pretrained import pretrained_tokenizer
+    from roformer_lite.train.tokenizers import pretrained_tokenizer
 
     collator = BlockCollator(pretrained_tokenizer(f"{folder}/tokenizer"))
     process, memory, tokens = psutil.Process(), [], 0

@@ -27,7 +27,6 @@ from transformers import HfArgumentParser, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
-from roformer_lite.train.shards import in_shards
 
 WAYS = ("ddp", "fsdp2", "zero2", "tp")
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -113,7 +112,10 @@ def measure_worker(step: Step) -> dict[str, float]:
 
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
     """A whole step of a model on one batch, with the weights joined by `way` to those of the other processes."""
-    joined: nn.Module = in_shards(model, processes) if way == "fsdp2" else model
+    joined: nn.Module = model
+    if way == "fsdp2":
+        config, _, mesh = type(model).prepare_distribute_model(DistributedConfig(fsdp_size=processes))
+        joined = type(model).maybe_distribute_model(model, config, mesh)
     if way == "tp":
         joined = _in_columns(model, processes)
     optimizer = torch.optim.AdamW(joined.parameters(), lr=1e-4)

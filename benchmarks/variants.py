@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
 from roformer_lite.tasks import TASKS
-from roformer_lite.train.model_and_tokenizer import parse_overrides
+from roformer_lite.train.models import parse_overrides
 from roformer_lite.train.run import Run
 
 DEFAULT = "default"

@@ -11,7 +11,7 @@ from torch import nn
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
 from roformer_lite.tasks import TASKS
-from roformer_lite.train.model_and_tokenizer import parse_overrides
+from roformer_lite.train.models import parse_overrides
 
 sys.path.insert(0, str(ROOT))
 

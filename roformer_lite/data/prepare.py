@@ -18,9 +18,8 @@ from hf_roformer_lite.version import __version__
 from ..output import complete_directory
 from ..tasks.language_model import LanguageModelTask
 from ..tasks.task_arguments import PREPARED_FILE
-from ..train.model_and_tokenizer import set_up_tokenizer, train_tokenizer
 from ..train.options import TokenizerArguments
-from ..train.pretrained import pretrained_tokenizer
+from ..train.tokenizers import pretrained_tokenizer, set_up_tokenizer, train_tokenizer
 from .splits import load_splits
 
 TOKENIZER_FOLDER = "tokenizer"

@@ -22,7 +22,7 @@ from ..saved_model import reason
 from ..tasks.answers import Outcome, SavedModel
 from ..tasks.base import Task
 from ..tasks.sentence import SentenceTask
-from ..train.divergence import check_metrics
+from ..train.callbacks import check_metrics
 from ..train.results import Evaluation
 from .metrics import Metrics
 

@@ -133,7 +133,7 @@ class EmbedTask(SentenceTask):
     # training
 
     def trainer_parts(self, run: Run, args: TrainingArguments, model: PreTrainedModel, *data: Any) -> dict[str, Any]:
-        from ..train.model_and_tokenizer import begins_with_teachers_tokens
+        from ..train.tokenizers import begins_with_teachers_tokens
 
         if begins_with_teachers_tokens(run, self):
             from ..train.teacher import take_over_tokens

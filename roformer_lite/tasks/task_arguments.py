@@ -45,8 +45,6 @@ class TaskArguments(DataArguments):
             )
         if training.word_dropout and self.task == "mlm":
             raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability")
-        if training.shard_weights and self.task not in ("mlm", "causal", "seq2seq"):
-            raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.task}")
         if isinstance(self, SentenceDataArguments) and (training.max_tokens_per_batch or training.word_dropout):
             raise InputError(
                 f"--max_tokens_per_batch and --word_dropout are not for {self.task}, for which the trainer of "

@@ -10,9 +10,9 @@ from transformers import PreTrainedConfig
 
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
-from .model_and_tokenizer import begins_with_teachers_tokens
 from .results import FinishedTraining, beside_table, seeds_sentence
 from .run import Run
+from .tokenizers import begins_with_teachers_tokens
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")

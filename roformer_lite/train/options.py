@@ -217,10 +217,6 @@ class TrainingOptions:
         "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a trial shows that it is "
         "faster, for trainings of 200 steps or more; elsewhere no."
     )
-    shard_weights: bool = option(
-        "Divide weights, gradients and optimizer states among the processes (FSDP2); for mlm, causal and seq2seq.",
-        False,
-    )
     ema_decay: float | None = option(
         "Evaluate and save an exponential moving average of the weights with this decay. Default: none; 0.999 for new "
         "classifiers and taggers, for which 0 means none."

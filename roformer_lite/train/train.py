@@ -20,11 +20,11 @@ from ..tasks import TASKS
 from ..tasks.base import Task, one_of
 from .bfloat16 import is_faster_in_bfloat16
 from .finished_model import create_repository, publish, save_finished_model
-from .model_and_tokenizer import make_model, make_tokenizer
+from .models import make_model
 from .results import FinishedTraining
 from .run import Run
 from .seeds import Siblings, train_seeds
-from .shards import in_shards
+from .tokenizers import make_tokenizer
 from .training_arguments import epochs_for, is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory, rows_hash
 
@@ -74,8 +74,6 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         )
         model = make_model(run, task, args, tokenizer)
         checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
-        if run.training.shard_weights:
-            model = in_shards(model, args.world_size)
         encoded = encode(task, rows)
         baselines = siblings.baselines() if siblings else None
         if baselines is None:
@@ -90,8 +88,6 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
             step = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").global_step
             print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
-        if run.training.shard_weights:
-            model = trainer.gather_weights()
         trainer.compute_metrics = None
         vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
         parts = task.complete_model(run, trainer, encoded)
@@ -235,12 +231,7 @@ def make_trainer(
 def choose_bfloat16(run: Run, task: Task, trainer: Trainer, directory: TrainingDirectory) -> None:
     """Train in bfloat16 if that is open and a trial shows that it is faster; a continued training keeps its type."""
     args = trainer.args
-    if (
-        run.training.bf16 is not None
-        or run.training.shard_weights
-        or args.mixed_precision != "no"
-        or not task.tries_bfloat16
-    ):
+    if run.training.bf16 is not None or args.mixed_precision != "no" or not task.tries_bfloat16:
         return
     noted = directory.state().get("bf16")
     args.bf16 = is_faster_in_bfloat16(trainer) if noted is None else noted

@@ -3,39 +3,28 @@
 Everything else, the training loop above all, is transformers' own.
 """
 
-import copy
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
-    EarlyStoppingCallback,
     Seq2SeqTrainer,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 
 from ..errors import InputError
-from .clock import TrainingClock, follow_the_clock
-from .divergence import DivergenceGuard
+from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
 from .muon import MUON, make_muon
 from .options import TrainingOptions
-from .shards import ShardedCheckpoints
 from .token_budget import TokenBudgetBatchSampler
-from .weight_average import WeightAveraging
 
 
-class RoFormerLiteTrainerMixin(ShardedCheckpoints):
+class RoFormerLiteTrainerMixin:
     """What the package adds to `Trainer` and `Seq2SeqTrainer`.
 
     Args:
@@ -58,22 +47,20 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         self.options, self.lengths = options or TrainingOptions, lengths  # a class of options has the defaults
         self.model.register_load_state_dict_post_hook(_without_tied)
         ema_decay, limit = self.options.ema_decay, self.options.time_limit_minutes
-        if self.is_fsdp_enabled or self.options.shard_weights:
+        if self.is_fsdp_enabled:
             for name, is_given in (("ema_decay", ema_decay), ("optim muon", self.options.optim == MUON)):
                 if is_given:
-                    raise InputError(
-                        f"--{name} needs whole weights in every process: not with --shard_weights or FSDP"
-                    )
+                    raise InputError(f"--{name} needs whole weights in every process: it can't be combined with FSDP")
         # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
         self.label_smoothing = 0.0
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         self.averaging = WeightAveraging(ema_decay, resume_from) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        self.guard = DivergenceGuard(self.averaging is not None)
+        guard = DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
-        for callback in (self.averaging, self.clock, stopping, self.guard):  # the clock may ask for a checkpoint
+        for callback in (self.averaging, self.clock, stopping, guard):  # the clock may ask for a checkpoint
             if callback is not None:
                 self.add_callback(callback)
 
@@ -164,11 +151,6 @@ class RoFormerLiteTrainerMixin(ShardedCheckpoints):
         dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.options.word_dropout
         return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = super().training_step(*args, **kwargs)
-        self.guard.see_loss(loss)
-        return loss
-
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         device = self.args.device
         averaged = nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
@@ -181,47 +163,6 @@ def _without_tied(model: nn.Module, found: Any) -> None:
     """Tied weights are saved under one name only, and the Trainer would report the other names as missing."""
     tied = getattr(model, "all_tied_weights_keys", {})
     found.missing_keys[:] = [key for key in found.missing_keys if key not in tied]
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """transformers' callback, whose count a continued training takes up. (That of all callbacks which
-    `restore_callback_states_from_checkpoint` restores would make ours anew, without their arguments.)"""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        if state.global_step and type(self).__name__ in state.stateful_callbacks:
-            noted = state.stateful_callbacks[type(self).__name__]["attributes"]
-            self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
-
-
-class SeededCollator(TrainerCallback):
-    """Makes batches by a collator that has a generator, such as that of masked language models.
-
-    The generator is seeded for each batch by the training's seed, the epoch and the examples of the batch. What is
-    drawn is therefore the same when a training continues in the middle of an epoch. The Trainer makes the first
-    batches of a continued training before it restores the random state, and others were made ahead of the checkpoint.
-
-    Args:
-        collator: Of transformers; a copy of it draws, since evaluation has the same one.
-        seed: Of the training.
-    """
-
-    def __init__(self, collator: Any, seed: int):
-        self.collator, self.seed = copy.copy(collator), seed
-        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers that persist must see it change
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.epoch.fill_(int(state.epoch or 0))
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        ids = [zlib.crc32(np.asarray(example["input_ids"], dtype=np.int64).tobytes()) for example in examples]
-        state = np.random.SeedSequence([self.seed, int(self.epoch), *ids]).generate_state(1, np.uint64)
-        self.collator.generator = torch.Generator().manual_seed(int(state[0]) >> 1)
-        return self.collator(examples)
 
 
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):

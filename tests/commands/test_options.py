@@ -24,7 +24,6 @@ REFUSED = [  # by our own parser: task, options, message
     ("causal", "--mixture 0.5 0.5", "needs a number for each directory of --prepared"),
     ("classify", "--max_length 2", "--max_length=2 must be at least 3"),
     ("classify", "--label_column text", "--text_column text is also the column of the label"),
-    ("classify", "--shard_weights", "--shard_weights is for mlm, causal and seq2seq, not for classify"),
     ("classify", "--seeds 1", "must be at least two different numbers"),
     ("classify", "--learning_rate nan", "--learning_rate=nan must be finite"),
     ("classify", "--ema_decay 1", "--ema_decay=1.0 must be at least 0 and below 1"),

@@ -24,7 +24,6 @@ from transformers.distributed.checkpoint import load_optimizer_distributed, save
 
 import hf_roformer_lite as rl
 from roformer_lite.train.muon import make_muon
-from roformer_lite.train.shards import ShardedCheckpoints
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20
@@ -64,10 +63,6 @@ def with_trainer(
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-class TrainerOfShards(ShardedCheckpoints, Trainer):
-    """The stock Trainer with what it lacks to continue a model in shards."""
 
 
 def streamed_rows(kind: str) -> IterableDataset:
@@ -221,12 +216,6 @@ def main(out: Path) -> None:
     with_trainer("mlm", make_model("mlm"), out / "resumed", **saving)
     results["resumed/mlm"] = with_trainer(
         "mlm", make_model("mlm"), out / "resumed", resume=str(out / "resumed" / "checkpoint-10"), **saving
-    )
-    saving |= {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 10}
-    saving["trainer_class"] = TrainerOfShards
-    with_trainer("mlm", load("mlm", out, fsdp_size=2), out / "shards", **saving)
-    results["shards/mlm"] = with_trainer(
-        "mlm", load("mlm", out, fsdp_size=2), out / "shards", resume=str(out / "shards" / "checkpoint-10"), **saving
     )
     for way in SHARDED:
         sharded(out, results, way)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from roformer_lite.cli import main
-from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.callbacks import TrainingClock
 
 LAST_STEPS = {1: 7, 0: 17}
 

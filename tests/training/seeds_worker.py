@@ -5,7 +5,7 @@ import signal
 import sys
 
 from roformer_lite.cli import main
-from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.callbacks import TrainingClock
 
 
 def die(clock, args, state, control, **kwargs) -> None:

@@ -9,8 +9,8 @@ from transformers import TrainerControl, TrainerState, get_scheduler
 from transformers.trainer_utils import SchedulerType
 
 from roformer_lite.errors import InputError
-from roformer_lite.train import clock as clock_module
-from roformer_lite.train.clock import TrainingClock, follow_the_clock
+from roformer_lite.train import callbacks as clock_module
+from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
 
 
 class FakeTime:

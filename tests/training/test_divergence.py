@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, TrainingArguments
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.train.divergence import check_metrics, weights_are_finite
+from roformer_lite.train.callbacks import check_metrics, weights_are_finite
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def train(data: Path, out: Path, *options: str) -> int:
 
 def explode(at_step: int, monkeypatch) -> None:
     """Make the weights infinite in one step of the training, as a learning rate that is too high does."""
-    from roformer_lite.train.clock import TrainingClock
+    from roformer_lite.train.callbacks import TrainingClock
 
     tick = TrainingClock.on_step_end
 

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.callbacks import TrainingClock
 from roformer_lite.train.muon import MuonWithAdamW, make_muon, muon_arguments
 
 ARGUMENTS = {"learning_rate": 1e-3, "weight_decay": 0.1, "adam_beta2": 0.95, "optim_args": "lr=2e-3,momentum=0.9"}

@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 
 from roformer_lite.cli import main
 from roformer_lite.train import train
-from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.callbacks import TrainingClock
 
 WORKER = Path(__file__).with_name("seeds_worker.py")
 SEEDS = ["3", "5", "1"]

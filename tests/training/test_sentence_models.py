@@ -23,7 +23,7 @@ from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.train.clock import TrainingClock
+from roformer_lite.train.callbacks import TrainingClock
 from roformer_lite.train.teacher import principal_axes
 
 TOPICS = ["harbour boat sail wave tide", "oven bread flour dough crust", "orbit star moon comet sky"]

@@ -7,7 +7,7 @@ import torch
 from transformers import TrainerControl, TrainerState
 
 from roformer_lite.errors import InputError
-from roformer_lite.train.weight_average import AVERAGED_WEIGHTS, WeightAveraging
+from roformer_lite.train.callbacks import AVERAGED_WEIGHTS, WeightAveraging
 
 
 def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):

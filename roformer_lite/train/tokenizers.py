@@ -1,0 +1,111 @@
+"""The tokenizer that a training starts from: a given one, that of a model or of prepared data, or a new one."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from datasets import Dataset, IterableDataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+
+from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
+
+from ..errors import InputError
+from ..saved_model import load_tokenizer, try_tokenizer
+from ..tasks.base import Task
+from .options import TokenizerArguments
+from .run import Run
+
+_TOKENIZER_CHARACTERS = 10**9
+
+
+def make_tokenizer(
+    run: Run, task: Task, args: TrainingArguments, train_rows: Dataset | IterableDataset, state_dir: Path
+) -> PreTrainedTokenizerBase:
+    """The tokenizer given, or that of the model or encoder given, or that of prepared data, or one trained on the
+    training data.
+
+    A trained tokenizer is kept in `state_dir`, where the other processes and a continued training find it.
+
+    Raises:
+        InputError: when it cannot be loaded or trained, or is not the one that prepared data need.
+    """
+    given, prepared = tokenizer_source(run, task), getattr(run.data, "prepared", None)
+    if prepared:
+        theirs = pretrained_tokenizer(str(Path(prepared[0]) / "tokenizer"))
+        if given and pretrained_tokenizer(given).get_vocab() != theirs.get_vocab():
+            raise InputError(
+                f"--prepared {prepared[0]}: it was not prepared with the tokenizer of {given}; give `roformer-lite "
+                f"prepare` the option --tokenizer {given}"
+            )
+        return set_up_tokenizer(theirs, task)
+    if given:
+        return set_up_tokenizer(pretrained_tokenizer(given), task)
+    with args.main_process_first(local=False, desc="training the tokenizer"):
+        if args.should_save and not (state_dir / "tokenizer").exists():
+            tokenizer = train_tokenizer(_first_texts(task.texts(train_rows)), run.model)
+            tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
+            (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
+        tokenizer = AutoTokenizer.from_pretrained(state_dir / "tokenizer")
+    return set_up_tokenizer(tokenizer, task)
+
+
+def _first_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The first gigabyte of text, from which a new tokenizer learns."""
+    left = _TOKENIZER_CHARACTERS
+    for text in texts:
+        yield text
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def tokenizer_source(run: Run, task: Task) -> str | None:
+    """The name of the tokenizer that is taken as it is; None where one is trained."""
+    given = run.model.tokenizer or next(iter(run.model.pretrained), None)
+    return given if given or run.model.new_tokenizer else task.tokenizer_name
+
+
+def begins_with_teachers_tokens(run: Run, task: Task) -> bool:
+    """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin with."""
+    teacher = getattr(run.data, "teacher", None)
+    return teacher is not None and not run.model.pretrained and tokenizer_source(run, task) == teacher
+
+
+def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
+    """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
+    task.tokenizer, tokenizer.model_max_length = tokenizer, task.max_length
+    if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
+        tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
+    return tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], asked_for: TokenizerArguments) -> RoFormerLiteTokenizer:
+    """A new tokenizer; where a size was asked for, fewer tokens are reported."""
+    given = asked_for.new_tokenizer
+    try:
+        tokenizer = RoFormerLiteTokenizer.train(
+            texts,
+            vocab_size=given.get("vocab_size", 8192),
+            algorithm=given.get("tokenizer_algorithm", "bpe"),
+            min_frequency=given.get("tokenizer_min_frequency", 2),
+            show_progress=False,
+        )
+    except ValueError as error:
+        raise InputError(f"the tokenizer cannot be trained: {error}") from error
+    if len(tokenizer) < given.get("vocab_size", 0):
+        asked = f"{given['vocab_size']:,} were asked for"
+        print(f"the training data yield {len(tokenizer):,} tokens; {asked}", file=sys.stderr)
+    return tokenizer
+
+
+def pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory or of a repository on the Hub.
+
+    Raises:
+        InputError: when there is none, or it cannot encode a batch.
+    """
+    tokenizer = load_tokenizer(name)
+    if tokenizer is None:
+        raise InputError(f"no tokenizer can be loaded from {name}: it has none")
+    try_tokenizer(tokenizer, name)
+    return tokenizer
