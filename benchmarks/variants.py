@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.models import parse_overrides
 from roformer_lite.train.run import Run
 

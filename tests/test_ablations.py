@@ -10,7 +10,7 @@ from torch import nn
 
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.models import parse_overrides
 
 sys.path.insert(0, str(ROOT))

@@ -20,9 +20,9 @@ from ..saved_model import (
     try_tokenizer,
     without_reports,
 )
-from ..tasks import TASKS
 from ..tasks.answers import Answer, Input, SavedModel
 from ..tasks.base import Task
+from ..tasks.registry import TASKS
 from .engines import Engine, load_engine
 
 

@@ -111,7 +111,7 @@ def train_seeds(run: Run, train: Callable[[Run, Siblings], Any]) -> None:
     Raises:
         InputError: as `train`, and for options that can't be combined with several seeds.
     """
-    from ..tasks import TASKS
+    from ..tasks.registry import TASKS
     from .training_arguments import make_training_arguments
 
     if "LOCAL_RANK" in os.environ:

@@ -16,8 +16,8 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
-from ..tasks import TASKS
 from ..tasks.base import Task, one_of
+from ..tasks.registry import TASKS
 from .bfloat16 import is_faster_in_bfloat16
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model

@@ -9,7 +9,7 @@ import pytest
 from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, BleuTokenizer
 from roformer_lite.train.training_arguments import epochs_for, make_training_arguments
 

@@ -11,7 +11,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from roformer_lite.commands.train import parse_run
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining
 
