@@ -39,7 +39,7 @@ from .floor import FLOOR
 from .processes import import_times, peak
 from .report import markdown, plot, save, setting, show, summary
 from .suites import suite
-from .tasks.registry import TASKS, Comparison
+from .tasks import TASKS, Comparison
 from .text import TextOptions, compare_tokenizers
 from .timing import measure_alternating
 from .training import PEERS, trainings

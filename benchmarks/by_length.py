@@ -52,7 +52,7 @@ def contenders(kind: str) -> tuple[str, ...]:
 def measure_here(task: str, fields: dict[str, Any]) -> dict[str, float]:
     """Seconds of the processor and peak memory of the only contender of `task`; it runs once before without being
     timed, which counts for the memory."""
-    from .tasks.registry import TASKS
+    from .tasks import TASKS
 
     work = Workload(**fields)
     (contender,) = TASKS[task](work).contenders

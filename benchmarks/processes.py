@@ -51,7 +51,7 @@ def peak(task: str, work: Workload, name: str) -> dict[str, float]:
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
     """Run the only contender three times in this process and measure its peak memory."""
-    from .tasks.registry import TASKS
+    from .tasks import TASKS
 
     work = Workload(**fields)
     (contender,) = TASKS[task](work).contenders

@@ -14,7 +14,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoForm
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.tasks.registry import TASKS, prepared  # noqa: E402
+from benchmarks.tasks import TASKS, prepared  # noqa: E402
 
 from benchmarks import by_length, inference, long_texts, padding_free, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
