@@ -14,14 +14,13 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoForm
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.tasks import TASKS, prepared  # noqa: E402
-
 from benchmarks import by_length, inference, long_texts, padding_free, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.families import compare  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.report import markdown  # noqa: E402
 from benchmarks.suites import suite  # noqa: E402
+from benchmarks.tasks import TASKS, prepared  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
 
 WORK = Workload(size="tiny", batch=4, seq=16, lengths="full", vocab_size=100)

@@ -27,9 +27,10 @@ def main(argv: list[str]) -> None:
     task = parser.parse_args(argv[:1]).task
     run = parse_run(task, argv[1:])
     require_packages("training", TRAINING_PACKAGES | run.data.packages)
+    from ..train.seeds import train_seeds
     from ..train.train import train
 
-    train(run)
+    train_seeds(run) if run.training.seeds else train(run)
 
 
 class _Parser(CommandParser):

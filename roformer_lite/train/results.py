@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from hf_roformer_lite.version import __version__
 
@@ -50,29 +51,28 @@ class FinishedTraining:
     """A finished training and everything known about it."""
 
     run: Run  # as it was given; of one of several seeds, that of all
-    task: Task
-    args: TrainingArguments
     options: TrainingOptions  # with defaults filled in
+    task: Task
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    history: list[dict[str, float]]
-    steps: int
-    epochs: float
-    train_seconds: float
+    trainer: Trainer  # its arguments, its log, and its clock
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
     baselines: Baselines
     parts: Baselines  # metrics of the model's parts, each alone
-    chosen_step: int | None = None  # of the checkpoint that is kept, where it is not the last
-    earlier_seconds: float = 0.0  # of commands that were interrupted, up to the checkpoint that was continued
     is_one_of_several: bool = False
+
+    @property
+    def chosen_step(self) -> int | None:
+        """The step of the checkpoint that is kept, where it is not the last."""
+        return self.trainer.state.best_global_step if self.trainer.args.load_best_model_at_end else None
 
 
 def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
     """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
     were interrupted."""
-    run, task, args, evaluations = finished.run, finished.task, finished.args, finished.evaluations
+    run, task, evaluations = finished.run, finished.task, finished.evaluations
+    args, state = finished.trainer.args, finished.trainer.state
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", task.library)
     return {
         "task": task.name,
@@ -81,19 +81,20 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
         "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
         "by_label": {evaluation.split: evaluation.by_label for evaluation in evaluations if evaluation.by_label},
         "main_metric": task.main_metric,
+        "example_line": task.example_line(task.neutral_example()),
         "parts": finished.parts,
         "baselines": finished.baselines,
         "verdict": verdict(task.main_metric, evaluations, finished.baselines),
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
         "rows": finished.rows,
         "parameters": finished.model.num_parameters(),
-        "vocabulary": len(finished.tokenizer),
+        "vocabulary": len(task.tokenizer),
         "training": {
-            "steps": finished.steps,
-            "epochs": round(finished.epochs, 2),
-            "minutes": round(finished.train_seconds / 60, 2),
+            "steps": state.global_step,
+            "epochs": round(state.epoch or 0.0, 2),
+            "minutes": round(finished.trainer.clock.elapsed / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
-            "what_happened": what_happened(finished),
+            "what_happened": what_happened(args, state.log_history, evaluations, finished.parts),
             "chosen_step": finished.chosen_step,
             "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
             "greater_is_better": args.greater_is_better,
@@ -148,23 +149,33 @@ def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool
     return ours == theirs
 
 
-def what_happened(finished: FinishedTraining) -> str:
-    """A sentence on a training whose best checkpoint was kept, for the summary and the card."""
-    args, history = finished.args, finished.history
+def what_happened(
+    args: TrainingArguments,
+    history: Sequence[dict[str, float]],
+    evaluations: Sequence[Evaluation],
+    parts: Baselines,
+) -> str:
+    """A sentence on a training whose best checkpoint was kept, for the summary and the card.
+
+    Args:
+        args, history: Of the trainer, and its log.
+        evaluations: The final metrics.
+        parts: The metrics of the model's parts alone.
+    """
     measured = _of_validation(history, args.metric_for_best_model)
     if not args.load_best_model_at_end or not measured:
         return ""
     best, value = measured[_best(measured, args.greater_is_better)]
     name = args.metric_for_best_model.removeprefix("eval_").replace("_", " ")
-    whose = "the validation {} of its encoder alone" if finished.parts else "its validation {}"
-    text = f"The model of epoch {best['epoch']:.4g}, step {best['step']:,}, is kept: {whose.format(name)} is best"
-    text += f", {value:.4g}."
+    alone = " of the encoder alone" if parts else ""
+    text = f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, with the best validation "
+    text += f"{name}{alone}, {value:.4g}."
     last = measured[-1][0]
     if last["epoch"] < args.num_train_epochs - 0.5:
         text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
     losses = _of_validation(history, "loss")
     lowest = losses[_best(losses, False)][0] if losses else None
-    validation = finished.evaluations[0].metrics if finished.evaluations else {}
+    validation = evaluations[0].metrics if evaluations else {}
     is_perfect = any(validation.get(fraction) == 1 for fraction in _FRACTIONS)
     if losses and lowest is not losses[-1][0]:
         text += f" The validation loss has risen since epoch {lowest['epoch']:.4g}: from there on it overfits."
@@ -225,7 +236,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         console.print(table)
     beside = beside_table(results)
     if beside:
-        table = Table(title=f"{results['main_metric']} of the model, of its parts and of baselines")
+        table = Table(title=f"{results['main_metric']}: this model, its parts and baselines")
         table.add_column("")
         for split in splits:
             table.add_column(split, justify="right")
@@ -237,8 +248,15 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     for sentence in filter(None, (results["verdict"], training["what_happened"], of_seeds)):
         console.print(sentence, soft_wrap=True)
     console.print(
-        f"{training['steps']:,} steps, {training['epochs']:g} epochs in {training['minutes']:g} minutes "
-        f"({training['whole_command_minutes']:g} for the whole command)"
+        f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}; "
+        f"{_counted(training['minutes'], 'minute')} of training, "
+        f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command"
     )
     console.print(f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}", soft_wrap=True)
-    console.print(f"Use it: echo … | roformer-lite predict {folder}", soft_wrap=True)
+    line = f"echo {shlex.quote(results['example_line'])} | roformer-lite predict {shlex.quote(str(folder))}"
+    console.print(f"Use it: {line}", soft_wrap=True, markup=False)
+
+
+def _counted(number: float, word: str) -> str:
+    """`1 epoch`, `2.5 minutes`."""
+    return f"{number:,g} {word}{'' if number == 1 else 's'}"

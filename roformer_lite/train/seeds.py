@@ -6,17 +6,19 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, complete_directory
+from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
 from .results import chosen_by
 from .run import Run
+from .train import Shared, train
+from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory
 
 _FOLDERS = "seed-*[0-9]"
@@ -29,13 +31,11 @@ class Siblings:
 
     Args:
         run: With the seeds.
-        directory: Of all of them; the tokenizer is there too, one for all.
-        may_start_again: Whether trainings on other data are discarded. That is for the first seed of a command.
+        directory: Of all of them.
     """
 
     run: Run
     directory: TrainingDirectory
-    may_start_again: bool = False
 
     @property
     def seeds(self) -> list[int]:
@@ -55,10 +55,6 @@ class Siblings:
         """The first seed whose training is not finished."""
         finished = self.finished()
         return next((seed for seed in self.seeds if seed not in finished), None)
-
-    def baselines(self) -> dict | None:
-        """What was measured before the first training, which no seed changes; None before that."""
-        return next((results["baselines"] for results in self.finished().values()), None)
 
     def best(self) -> int:
         """The finished seed that is best on the validation data, by the metric that chooses the best checkpoint of
@@ -103,7 +99,7 @@ class Siblings:
         }
 
 
-def train_seeds(run: Run, train: Callable[[Run, Siblings], Any]) -> None:
+def train_seeds(run: Run) -> None:
     """Train with each of `--seeds`, save the model that is best on the validation data, and print the results.
 
     Commands that were interrupted continue: a finished seed is not trained again.
@@ -111,32 +107,28 @@ def train_seeds(run: Run, train: Callable[[Run, Siblings], Any]) -> None:
     Raises:
         InputError: as `train`, and for options that can't be combined with several seeds.
     """
-    from ..tasks.registry import TASKS
-    from .training_arguments import make_training_arguments
-
     if "LOCAL_RANK" in os.environ:
         raise InputError(
             f"--seeds {run.training.seeds} can't be trained by a launcher of processes, whose group ends with the "
             "first training; give one --seed to each of several commands, or start this one without the launcher"
         )
     directory, seeds = TrainingDirectory(run.output_dir), run.training.seeds
-    siblings = Siblings(run, directory, run.training.overwrite_output_dir)
+    overwrite = run.training.overwrite_output_dir
+    siblings = Siblings(run, directory)
     args = make_training_arguments(run.with_defaults(), TASKS[run.task].training_classes()[0], str(directory.path))
-    with ExitStack() as held:
-        held.enter_context(directory.held())
-        directory.open(run, devices=max(1, args.n_gpu))
-        directory.note(is_kept=run.training.keep_checkpoints)
+    with directory.opened(run, devices=max(1, args.n_gpu)):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)
         while (seed := siblings.next()) is not None:
             print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed, siblings), siblings)
-            siblings.may_start_again = False
+            # No seed changes the baselines, which the first training measures.
+            baselines = next((results["baselines"] for results in siblings.finished().values()), None)
+            train(_of_seed(run, seed, siblings), Shared(run, directory, baselines, may_start_again=overwrite))
+            overwrite = False
             name, value = chosen_by(siblings.finished()[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
             siblings.discard(run.training.keep_checkpoints)
-        results = _keep_best(siblings, run)
-        publish(results, run, args)
+        publish(_keep_best(siblings, run), run, args)
 
 
 def _of_seed(run: Run, seed: int, siblings: Siblings) -> Run:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model
 from .results import FinishedTraining
 from .run import Run
-from .seeds import Siblings, train_seeds
 from .tokenizers import make_tokenizer
 from .training_arguments import epochs_for, is_greater_better, make_training_arguments
 from .training_directory import TrainingDirectory, rows_hash
@@ -31,65 +31,57 @@ from .training_directory import TrainingDirectory, rows_hash
 _SAMPLE = 5_000  # blocks of a stream or of prepared data from which baselines learn
 
 
-def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None:
+@dataclass
+class Shared:
+    """What the trainings of several seeds have in common.
+
+    Args:
+        run: With all seeds.
+        directory: Of all of them; the one tokenizer is there.
+        baselines: Measured by the first training; None before that.
+        may_start_again: Whether trainings on other data are discarded. That is for the first seed of a command.
+    """
+
+    run: Run
+    directory: TrainingDirectory
+    baselines: Baselines | None
+    may_start_again: bool
+
+
+def train(run: Run, shared: Shared | None = None) -> FinishedTraining:
     """Read the data, train tokenizer and model, evaluate, save, and print the results.
 
     A training that was interrupted continues from its last checkpoint when it is begun again with the same run.
 
     Args:
-        run: The options.
-        siblings: Of a training that is one of several seeds.
-
-    Returns:
-        What is known about it; None of several seeds.
+        run: The options, with one seed; see `train_seeds` for several.
+        shared: Of a training that is one of several seeds.
 
     Raises:
         InputError: about options and data, before the model is trained; when the disk is full, when another process
             trains into the same directory, and when the training diverges.
     """
-    if run.training.seeds:
-        return train_seeds(run, train)
     started, given, run = time.monotonic(), run, run.with_defaults()
     task, directory = TASKS[run.task](run.data), TrainingDirectory(run.output_dir)
     args = make_training_arguments(run, task.training_classes()[0], str(directory.path))
     check_run(run, task, args)
-    with ExitStack() as held:
-        held.enter_context(_full_disk_explained(directory.path))
-        with args.main_process_first(local=False, desc="preparing the output directory"):
-            if args.should_save:
-                held.enter_context(open_directory(directory, given, args))
-            elif not directory.path.exists():
-                raise InputError(f"--output_dir: {directory.path} must be on a disk that all machines share")
-        if not args.should_save:
-            disable_progress_bars()  # every process prepares the data, but only one shows it
-        set_seed(args.seed)
-        cache = held.enter_context(_cache_directory(directory.path / f"data-{args.process_index}"))
-        rows = load_splits(task, run.data, cache, siblings.seeds[0] if siblings else args.seed)
+    with prepared_directory(directory, given, args) as cache:
+        rows = load_splits(task, run.data, cache, shared.run.training.seeds[0] if shared else args.seed)
         with args.main_process_first(local=False, desc="comparing with the interrupted training"):
             if args.should_save:
-                check_data(rows, run, directory, siblings)
+                check_data(rows, run, directory, shared)
         task.inspect_training_data(rows["train"])
-        tokenizer = make_tokenizer(
-            run, task, args, rows["train"], (siblings.directory if siblings else directory).path
-        )
+        tokenizer = make_tokenizer(run, task, args, rows["train"], (shared.directory if shared else directory).path)
         model = make_model(run, task, args, tokenizer)
-        checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
         encoded = encode(task, rows)
-        baselines = siblings.baselines() if siblings else None
+        baselines = shared.baselines if shared else None
         if baselines is None:
             baselines = measure_baselines(run, task, args, rows, encoded)
         generation_config = task.prepare_generation(model, args)
         choose_epochs_and_metric(run, task, args, encoded)
+        checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
         trainer = make_trainer(run, task, args, model, rows, encoded, checkpoint, started)
-        choose_bfloat16(run, task, trainer, directory)
-        if checkpoint is None:
-            task.prepare_head(trainer, encoded["train"])
-        elif args.should_save:
-            step = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").global_step
-            print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.compute_metrics = None
-        vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
+        fit(run, task, trainer, encoded["train"], directory, checkpoint)
         parts = task.complete_model(run, trainer, encoded)
         evaluations = [
             evaluate(trainer, task, split, rows[split], encoded[split])
@@ -98,28 +90,21 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         ]
         model.generation_config = generation_config
         finished = FinishedTraining(
-            run=siblings.run if siblings else given,
-            task=task,
-            args=args,
+            run=shared.run if shared else given,
             options=run.training,
+            task=task,
             model=model,
-            tokenizer=tokenizer,
-            history=trainer.state.log_history,
-            steps=trainer.state.global_step,
-            epochs=trainer.state.epoch or 0.0,
-            train_seconds=trainer.clock.elapsed,
-            earlier_seconds=trainer.clock.earlier_commands,
+            trainer=trainer,
             rows={split: len(rows[split]) for split in rows if isinstance(rows[split], Dataset)},
             example=_example(task, rows),
             evaluations=evaluations,
             baselines=baselines,
             parts=parts,
-            chosen_step=trainer.state.best_global_step if args.load_best_model_at_end else None,
-            is_one_of_several=siblings is not None,
+            is_one_of_several=shared is not None,
         )
         if args.should_save:
             results = save_finished_model(finished, directory, started)
-            if siblings is None:
+            if shared is None:
                 publish(results, run, args)
         _leave_process_group(trainer)
         return finished
@@ -141,31 +126,45 @@ def check_run(run: Run, task: Task, args: Any) -> None:
 
 
 @contextmanager
-def open_directory(directory: TrainingDirectory, run: Run, args: Any) -> Iterator[None]:
+def prepared_directory(directory: TrainingDirectory, run: Run, args: Any) -> Iterator[Path]:
     """Check where the model will be saved, open the directory of the checkpoints, and create the Hub repository, so
-    that a mistake shows before the data are read. Inside the `with`, other processes are kept out."""
-    with directory.held():
-        directory.open(run, devices=args.world_size * max(1, args.n_gpu))
-        directory.note(is_kept=run.training.keep_checkpoints)
-        if run.card.push_to_hub:
-            create_repository(run.card, args, run.output_dir.name)
-        yield
+    that a mistake shows before the data are read.
+
+    Inside the `with`, other trainings are kept out, a full disk is reported in a sentence, and there is an empty
+    directory for the prepared data of this process, which is yielded.
+    """
+    with ExitStack() as held:
+        held.enter_context(_full_disk_explained(directory.path))
+        with args.main_process_first(local=False, desc="preparing the output directory"):
+            if args.should_save:
+                held.enter_context(directory.opened(run, devices=args.world_size * max(1, args.n_gpu)))
+                if run.card.push_to_hub:
+                    create_repository(run.card, args, run.output_dir.name)
+            elif not directory.path.exists():
+                raise InputError(f"--output_dir: {directory.path} must be on a disk that all machines share")
+        if not args.should_save:
+            disable_progress_bars()  # every process prepares the data, but only one shows it
+        set_seed(args.seed)
+        cache = directory.path / f"data-{args.process_index}"
+        shutil.rmtree(cache, ignore_errors=True)
+        held.callback(shutil.rmtree, cache, ignore_errors=True)
+        yield cache
 
 
-def check_data(rows: DatasetDict, run: Run, directory: TrainingDirectory, siblings: Siblings | None) -> None:
+def check_data(rows: DatasetDict, run: Run, directory: TrainingDirectory, shared: Shared | None) -> None:
     """Compare the data with those of the training that is continued, and with those of other seeds. The test data only
     measure; but those of several seeds are compared."""
-    if siblings and "validation" not in rows:
+    if shared and "validation" not in rows:
         raise InputError(
             "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
             "--validation_fraction"
         )
-    hashes = {split: rows_hash(rows[split]) for split in rows if split != "train" and (split != "test" or siblings)}
+    hashes = {split: rows_hash(rows[split]) for split in rows if split != "train" and (split != "test" or shared)}
     is_large = getattr(run.data, "prepared", None) or isinstance(rows["train"], IterableDataset)
     hashes["train"] = _state_of_files(run) if is_large else rows_hash(rows["train"])
     directory.check_data(hashes, run.training.overwrite_output_dir)
-    if siblings:
-        siblings.directory.check_data(hashes, siblings.may_start_again)
+    if shared:
+        shared.directory.check_data(hashes, shared.may_start_again)
 
 
 def _state_of_files(run: Run) -> str:
@@ -228,6 +227,21 @@ def make_trainer(
     )
 
 
+def fit(
+    run: Run, task: Task, trainer: Trainer, train: Dataset, directory: TrainingDirectory, checkpoint: str | None
+) -> None:
+    """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
+    choose_bfloat16(run, task, trainer, directory)
+    if checkpoint is None:
+        task.prepare_head(trainer, train)
+    elif trainer.args.should_save:
+        step = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").global_step
+        print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.compute_metrics = None
+    vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
+
+
 def choose_bfloat16(run: Run, task: Task, trainer: Trainer, directory: TrainingDirectory) -> None:
     """Train in bfloat16 if that is open and a trial shows that it is faster; a continued training keeps its type."""
     args = trainer.args
@@ -262,16 +276,6 @@ def _full_disk_explained(state_dir: Path) -> Iterator[None]:
                 "command again, training then continues from the last complete checkpoint"
             ) from error
         raise
-
-
-@contextmanager
-def _cache_directory(directory: Path) -> Iterator[Path]:
-    """An empty directory for the prepared data of one process, removed at the end."""
-    shutil.rmtree(directory, ignore_errors=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _leave_process_group(trainer: Trainer) -> None:

@@ -39,13 +39,31 @@ class TrainingDirectory:
         return cls(path.with_name(path.name.removesuffix(".training")))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside the `with`, no other process trains into it. The lock is the operating system's, and ends with the
-        process, however that ends.
+    def opened(self, run: Run, devices: int) -> Iterator[None]:
+        """Inside the `with`, the directory is ready for `run`, new or continued, and no other process trains into it.
+        A run that is refused before it has made any progress leaves nothing behind.
+
+        Args:
+            run: Compared with the one that an earlier command has left there. Other options are refused unless it
+                says `overwrite_output_dir`, or there is no checkpoint, which could be lost.
+            devices: How many share the rows of a step.
 
         Raises:
-            InputError: when another process holds the directory, or it can't be made.
+            InputError: when another process holds the directory, it can't be made, an unfinished training with other
+                options is there, naming them, or other files are.
         """
+        with self._held():
+            self._open(run, devices)
+            try:
+                yield
+            except InputError:
+                if not self.has_progress():
+                    self.clear()
+                raise
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Holds a lock, which is the operating system's, and ends with the process, however that ends."""
         lock = FileLock(self.path / LOCK_FILE, timeout=0)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -69,24 +87,14 @@ class TrainingDirectory:
             with suppress(OSError):
                 self.path.rmdir()  # unless there is something in it
 
-    def open(self, run: Run, devices: int) -> None:
-        """Make the directory ready for `run`, new or continued.
-
-        Args:
-            run: Compared with the one that an earlier command has left there. Other options are refused unless it
-                says `overwrite_output_dir`, or there is no checkpoint, which could be lost.
-            devices: How many share the rows of a step.
-
-        Raises:
-            InputError: when an unfinished training with other options is there, naming them, or other files are.
-        """
+    def _open(self, run: Run, devices: int) -> None:
         self._clear_what_is_finished(run)
         check_output_dir(self.output_dir, run.training.overwrite_output_dir)
         found = [path.name for path in self.path.iterdir() if path.name not in _OURS]
         if (self.path / STATE_FILE).is_file() and (self.path / RUN_FILE).is_file():
             difference = self._difference(run, devices)
             if not difference:
-                return
+                return self.note(is_kept=run.training.keep_checkpoints)
             if self.has_progress() and not run.training.overwrite_output_dir:
                 raise InputError(
                     f"{self.path} holds an unfinished training with other options ({difference}); give the same "
@@ -96,7 +104,7 @@ class TrainingDirectory:
             raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
         self.clear()
         run.save(self.path)
-        self.note(id=uuid.uuid4().hex, devices=devices, data={})
+        self.note(id=uuid.uuid4().hex, devices=devices, data={}, is_kept=run.training.keep_checkpoints)
 
     def check_data(self, hashes: Mapping[str, str], overwrite: bool) -> None:
         """Compare the data with those of the earlier training, and note them.
