@@ -26,7 +26,7 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import RoFormerLiteFo
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
-from ..saved_model import check_vocabulary, find_file, is_ours, load_config, load_with_new_head, read_object
+from ..saved_model import check_vocabulary, find_file, is_ours, load_config, load_with_new_head, read_object, reason
 from ..tasks.base import Task
 from .options import ModelArguments, Seq2SeqModelArguments
 from .run import Run
@@ -53,7 +53,7 @@ def make_model(run: Run, task: Task, args: TrainingArguments, tokenizer: PreTrai
     except InputError:
         raise  # it says already what is wrong, and in which file
     except (StrictDataclassError, ValueError, OSError) as error:
-        raise InputError(f"no model can be made: {error}") from error
+        raise InputError(f"no model can be made with these values of --config: {reason(error)}") from error
 
 
 def _check_positions(task: Task, model: PreTrainedModel) -> None:

@@ -3,6 +3,7 @@
 The command line, a file and a program make the same object. Nothing here imports torch.
 """
 
+import difflib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,6 +18,7 @@ from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
 RUN_FILE = "run.yaml"
+_SECTIONS = ("data", "model", "training", "card")  # of the file, and fields of `Run`
 # What says only where a run's output goes and how it is shown, besides all of `card`. A training that continues may
 # have other values; all else must be the same.
 _NOT_COMPARED = ("output_dir", "overwrite_output_dir", "keep_checkpoints", "disable_tqdm")
@@ -70,7 +72,7 @@ class Run:
         """What `run.yaml` holds: the options that differ from their defaults, in sections."""
         return {
             "task": self.task,
-            **{name: _given(getattr(self, name)) for name in ("data", "model", "training", "card")},
+            **{name: _given(getattr(self, name)) for name in _SECTIONS},
         }
 
     def save(self, folder: Path) -> None:
@@ -153,28 +155,28 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of {', '.join(TASK_ARGUMENTS)}"
         )
     arguments = TASK_ARGUMENTS[content["task"]]
-    kinds = {
-        "data": arguments,
-        "model": arguments.model_arguments,
-        "training": TrainingOptions,
-        "card": PublishingOptions,
-    }
-    unknown = [name for name in content if name not in {"task", *kinds}]
-    for section, kind in kinds.items():
+    kinds = (arguments, arguments.model_arguments, TrainingOptions, PublishingOptions)
+    sections = {name: [option.name for option in fields(kind)] for name, kind in zip(_SECTIONS, kinds, strict=True)}
+    unknown = [name for name in content if name not in {"task", *sections}]
+    for section in sections:
         part = content.get(section) or {}
         if not isinstance(part, dict):
             raise InputError(f"{path}: {section} must have lines `name: value`")
-        known = {option.name for option in fields(kind)}
-        unknown += [f"{section}.{name}" for name in part if name not in known]
+        unknown += [f"{section}.{name}" for name in part if name not in sections[section]]
     if unknown:
-        raise InputError(f"{path}: there is no option {', '.join(map(str, unknown))}; --help lists them")
+        name = str(unknown[0]).rpartition(".")[2]
+        right = [section for section in sections if name in sections[section]]
+        close = difflib.get_close_matches(name, {*sections, *(each for known in sections.values() for each in known)})
+        hint = f"; it belongs to the section {right[0]}" if right else "; `roformer-lite train TASK --help` lists them"
+        hint = f"; did you mean {' or '.join(close)}?" if close and not right else hint
+        raise InputError(f"{path}: there is no option {unknown[0]} of {content['task']}{hint}")
     return content
 
 
 def as_arguments(content: Mapping[str, Any]) -> list[str]:
     """The options of a `run.yaml` as the command line has them."""
     words: list[str] = []
-    for section in ("data", "model", "training", "card"):
+    for section in _SECTIONS:
         for name, value in (content.get(section) or {}).items():
             if value is None:
                 continue

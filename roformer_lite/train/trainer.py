@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from ..errors import InputError
+from ..saved_model import reason
 from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
 from .muon import MUON, make_muon
 from .options import TrainingOptions
@@ -127,7 +128,12 @@ class RoFormerLiteTrainerMixin:
         if self.options.optim == MUON and self.optimizer is None:
             model = self.model if model is None else model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
-        return super().create_optimizer(model)
+        try:
+            return super().create_optimizer(model)
+        except (ImportError, TypeError, ValueError) as error:  # of torch, or of the optimizer's own package
+            raise InputError(
+                f"--optim {self.options.optim}: it can't be made with these --training_arguments: {reason(error)}"
+            ) from error
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None

@@ -56,7 +56,7 @@ class TrainingDirectory:
             self._open(run, devices)
             try:
                 yield
-            except InputError:
+            except Exception:
                 if not self.has_progress():
                     self.clear()
                 raise
