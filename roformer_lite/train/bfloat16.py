@@ -19,17 +19,17 @@ _BATCHES, _ROUNDS = 3, 2  # each batch in both types; the first round compiles i
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")  # by which processors multiply bfloat16
 
 
-def is_faster_in_bfloat16(trainer: Trainer) -> bool:
-    """Try it, in all processes; a line says what came out.
+def choose_bfloat16(trainer: Trainer) -> bool:
+    """Train in bfloat16 if a trial, in all processes, shows that it is faster; a line says what came out.
 
-    It is not tried, and False, on other devices than CPUs, on a processor without bfloat16, for models in shards, and
-    for trainings shorter than 200 steps. Nothing is changed: neither weights nor the state of random numbers.
+    It is not tried, and float32 stays, on other devices than CPUs, on a processor without bfloat16, for models in
+    shards, and for trainings shorter than 200 steps. A trial changes neither weights nor the state of random numbers.
     """
     args = trainer.args
     is_possible = args.device.type == "cpu" and multiplies_bfloat16() and not args.torch_compile
     is_possible = is_possible and not trainer.is_fsdp_enabled and steps_of(trainer) >= MIN_STEPS
     if _sum_of_processes(trainer, [not is_possible])[0]:
-        return False
+        return use_bfloat16(trainer, False)
     model, was_training = trainer.model, trainer.model.training
     best = {False: 0.0, True: 0.0}  # seconds of all batches, each in its fastest round
     with torch.random.fork_rng([]):
@@ -47,7 +47,16 @@ def is_faster_in_bfloat16(trainer: Trainer) -> bool:
         names = ("bfloat16 (--bf16 false takes float32)", "float32 (--bf16 true takes bfloat16)")
         tried = f"Tried on {_BATCHES} batches, bfloat16 is {gain:.2f} times as fast as float32 on this processor"
         print(f"{tried}: training in {names[not is_faster]}", file=sys.stderr)
-    return is_faster
+    return use_bfloat16(trainer, is_faster)
+
+
+def use_bfloat16(trainer: Trainer, chosen: bool) -> bool:
+    """Train in bfloat16 if that is `chosen`, which is returned."""
+    trainer.args.bf16 = chosen
+    if chosen:
+        trainer.args.mixed_precision = "bf16"
+        trainer.accelerator.native_amp = True  # autocast on a CPU is of bfloat16
+    return chosen
 
 
 def multiplies_bfloat16() -> bool:

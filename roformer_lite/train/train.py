@@ -19,7 +19,7 @@ from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
 from ..tasks.base import Task, one_of
 from ..tasks.registry import TASKS
-from .bfloat16 import is_faster_in_bfloat16
+from .bfloat16 import choose_bfloat16, use_bfloat16
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model
 from .results import FinishedTraining
@@ -231,7 +231,11 @@ def fit(
     run: Run, task: Task, trainer: Trainer, train: Dataset, directory: TrainingDirectory, checkpoint: str | None
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
-    choose_bfloat16(run, task, trainer, directory)
+    if run.training.bf16 is None and task.tries_bfloat16 and trainer.args.mixed_precision == "no":
+        known = directory.state().get("bf16")  # a continued training keeps its type
+        chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
+        if trainer.args.should_save:
+            directory.note(bf16=chosen)
     if checkpoint is None:
         task.prepare_head(trainer, train)
     elif trainer.args.should_save:
@@ -240,20 +244,6 @@ def fit(
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
-
-
-def choose_bfloat16(run: Run, task: Task, trainer: Trainer, directory: TrainingDirectory) -> None:
-    """Train in bfloat16 if that is open and a trial shows that it is faster; a continued training keeps its type."""
-    args = trainer.args
-    if run.training.bf16 is not None or args.mixed_precision != "no" or not task.tries_bfloat16:
-        return
-    noted = directory.state().get("bf16")
-    args.bf16 = is_faster_in_bfloat16(trainer) if noted is None else noted
-    if args.bf16:
-        args.mixed_precision = "bf16"
-        trainer.accelerator.native_amp = True  # autocast on a CPU is of bfloat16
-    if args.should_save:
-        directory.note(bf16=args.bf16)
 
 
 def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
