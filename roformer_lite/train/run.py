@@ -19,9 +19,9 @@ from .options import ModelArguments, PublishingOptions, TrainingOptions, assignm
 
 RUN_FILE = "run.yaml"
 _SECTIONS = ("data", "model", "training", "card")  # of the file, and fields of `Run`
-# What says only where a run's output goes and how it is shown, besides all of `card`. A training that continues may
-# have other values; all else must be the same.
-_NOT_COMPARED = ("output_dir", "overwrite_output_dir", "keep_checkpoints", "disable_tqdm")
+# What says only where the output of a run goes, how it is shown and tested, besides all of `card`. A training that
+# continues may have other values; all else must be the same.
+_NOT_COMPARED = ("test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints", "disable_tqdm")
 
 _DEFAULTS = {
     "learning_rate": 5e-4,

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, disable_progress_bars
-from transformers import Trainer, TrainerState, set_seed
+from transformers import PreTrainedModel, Trainer, TrainerState, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
+from ..saved_model import reason
 from ..tasks.base import Task, one_of
 from ..tasks.registry import TASKS
 from .bfloat16 import choose_bfloat16, use_bfloat16
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model
-from .results import FinishedTraining
+from .results import Evaluation, FinishedTraining
 from .run import Run
 from .tokenizers import make_tokenizer
 from .training_arguments import epochs_for, is_greater_better, make_training_arguments
@@ -82,12 +83,7 @@ def train(run: Run, shared: Shared | None = None) -> FinishedTraining:
         checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
         trainer = make_trainer(run, task, args, model, rows, encoded, checkpoint, started)
         fit(run, task, trainer, encoded["train"], directory, checkpoint)
-        parts = task.complete_model(run, trainer, encoded)
-        evaluations = [
-            evaluate(trainer, task, split, rows[split], encoded[split])
-            for split in ("validation", "test")
-            if split in rows
-        ]
+        parts, evaluations = measure(run, task, trainer, model, rows, encoded, directory)
         model.generation_config = generation_config
         finished = FinishedTraining(
             run=shared.run if shared else given,
@@ -244,6 +240,39 @@ def fit(
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
+
+
+def measure(
+    run: Run,
+    task: Task,
+    trainer: Trainer,
+    model: PreTrainedModel,
+    rows: DatasetDict,
+    encoded: DatasetDict,
+    directory: TrainingDirectory,
+) -> tuple[Baselines, list[Evaluation]]:
+    """Complete the trained model, and measure it: the metrics of its parts alone, and those of the whole.
+
+    Raises:
+        InputError: when that fails, whatever the reason; the trained weights are then kept beside the checkpoints.
+    """
+    try:
+        parts = task.complete_model(run, trainer, encoded)
+        return parts, [
+            evaluate(trainer, task, split, rows[split], encoded[split])
+            for split in ("validation", "test")
+            if split in rows
+        ]
+    except InputError:
+        raise
+    except Exception as error:
+        if trainer.args.should_save:
+            for part in (model, task.tokenizer):
+                part.save_pretrained(directory.unmeasured)
+        raise InputError(
+            f"the model is trained, but cannot be measured: {reason(error)}. Its weights and tokenizer are in "
+            f"{directory.unmeasured}; the same command, also with another --test_file, measures it again"
+        ) from error
 
 
 def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:

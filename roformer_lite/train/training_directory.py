@@ -32,6 +32,7 @@ class TrainingDirectory:
     def __init__(self, output_dir: Path):
         self.output_dir = output_dir
         self.path = output_dir.with_name(f"{output_dir.name}.training")
+        self.unmeasured = self.path / "trained-model"  # of a training whose measurement failed
 
     @classmethod
     def at(cls, path: Path) -> "TrainingDirectory":
@@ -148,10 +149,10 @@ class TrainingDirectory:
         return None
 
     def has_progress(self) -> bool:
-        """Whether something would be lost without the directory: a checkpoint, or one of several seeds."""
-        return any(map(is_complete, self.path.glob("**/checkpoint-*"))) or any(
-            self.path.glob(f"seed-*/{RESULTS_FILE}")
-        )
+        """Whether something would be lost without the directory: a checkpoint, a trained model that could not be
+        measured, or one of several seeds."""
+        checkpoints = any(map(is_complete, self.path.glob("**/checkpoint-*")))
+        return checkpoints or self.unmeasured.exists() or any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
 
     def clear(self) -> None:
         """Remove what is in it, except the lock, which must not be taken from who holds it."""

@@ -23,6 +23,7 @@ from roformer_lite.commands import serve
 from roformer_lite.commands.command_parser import CommandParser, switch
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS
+from roformer_lite.train import seeds
 from roformer_lite.train import train as training
 
 SMALL = (
@@ -109,11 +110,17 @@ def only_options(monkeypatch) -> None:
     def begin(*args, **kwargs):
         raise Begun
 
-    works = [(training, "train"), (Predictor, "load"), (saved_model, "load_model"), (serve, "serve")]
+    works = [
+        (training, "train"),
+        (seeds, "train_seeds"),
+        (Predictor, "load"),
+        (saved_model, "load_model"),
+        (serve, "serve"),
+    ]
     works += [(conversion, name) for name in ("convert_checkpoint", "export_checkpoint", "verify")]
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
-    for name in ("commands.demo.unique_examples", "training.prepare.prepare"):
+    for name in ("commands.demo.unique_examples", "data.prepare.prepare"):
         monkeypatch.setattr(f"roformer_lite.{name}", begin)
 
 
@@ -167,7 +174,7 @@ def problem(option: argparse.Action, value: str, argv: list[str], place: Path, c
         forms.add(str(float(value)))
     if status != 2 or len(errors) != 1 or "Traceback" in message:
         return f"status {status}: {message[-300:]}"
-    if left - {"out.training"}:  # which a training begins with, and the next one takes over
+    if left:
         return f"left {left}"
     if not any(form and form in message for form in forms) and not any(w in message for w in WHATEVER_THE_VALUE):
         return f"names no value: {message[:300]}" if value else None

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForTokenClassification
 
+from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.output import check_output_dir, complete_directory
 
@@ -88,3 +90,34 @@ def test_what_may_be_overwritten(model, tmp_path):
     (tmp_path / "photos" / "cat.png").write_text("")
     with pytest.raises(InputError, match="photos holds other files, which would be lost"):
         check_output_dir(tmp_path / "photos", overwrite=True)
+
+
+def sentences(path: Path, words: int) -> str:
+    """A file of tagged sentences of so many words."""
+    lines = [
+        [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)] for row in range(8)
+    ]
+    path.write_text("".join("\n".join(sentence) + "\n\n" for sentence in lines))
+    return str(path)
+
+
+def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys):
+    """A table of 16 positions, and a test sentence of 40 words."""
+    short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
+    fields = ["position_embedding_type=learned", "max_position_embeddings=16"]
+    command = ["train", "tag", "--train_file", short, "--size", "tiny", "--config", *fields, "--max_length", "16"]
+    command += ["--vocab_size", "300", "--num_train_epochs", "1", "--output_dir", str(tmp_path / "model")]
+    assert main([*command, "--test_file", long]) == 2
+    said = capsys.readouterr().err
+    kept = tmp_path / "model.training" / "trained-model"
+    assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
+    assert AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
+    assert main([*command, "--test_file", short]) == 0
+    assert "Resuming" in capsys.readouterr().err and not kept.exists()
+
+
+def test_a_refused_training_leaves_nothing(tmp_path, capsys):
+    table = tmp_path / "rows.csv"
+    table.write_text("text,label\na,x\nb,x\n")  # a single label
+    assert main(["train", "classify", "--train_file", str(table), "--output_dir", str(tmp_path / "model")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]

@@ -108,7 +108,7 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     typed += ["--training_arguments", "logging_steps=1"]
     start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory, "--output_dir", tmp_path / "ours"]
     run = train_command(parse_run("classify", [str(text) for text in [*start, *typed, *COMMON]]))
-    ours = [entry["loss"] for entry in run.history if "loss" in entry]
+    ours = [entry["loss"] for entry in run.trainer.state.log_history if "loss" in entry]
     assert "new head" not in capsys.readouterr().err and isinstance(run.model, BertForSequenceClassification)
     assert len(ours) == len(expected) == STEPS
     assert max(ours) - min(ours) > 0.1  # it learns
