@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, disable_progress_bars
-from transformers import PreTrainedModel, Trainer, TrainerState, set_seed
+from transformers import PreTrainedModel, Trainer, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
@@ -21,6 +21,7 @@ from ..saved_model import reason
 from ..tasks.base import Task, one_of
 from ..tasks.registry import TASKS
 from .bfloat16 import choose_bfloat16, use_bfloat16
+from .checkpoint import check_checkpoint
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model
 from .results import Evaluation, FinishedTraining
@@ -234,9 +235,10 @@ def fit(
             directory.note(bf16=chosen)
     if checkpoint is None:
         task.prepare_head(trainer, train)
-    elif trainer.args.should_save:
-        step = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").global_step
-        print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+    else:
+        step = check_checkpoint(trainer, checkpoint)
+        if trainer.args.should_save:
+            print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
@@ -128,6 +130,41 @@ def test_other_files_are_left_alone(tmp_path, left, capsys):
     (left / "new.training" / "thesis.txt").write_text("years of work")
     assert main(command(left, "mlm", "new")) == 2
     assert "holds other files" in capsys.readouterr().err and (left / "new.training" / "thesis.txt").exists()
+
+
+def other_shape(saved: dict) -> None:
+    saved["state"][0]["exp_avg"] = torch.zeros(3)
+
+
+def other_rate(saved: dict) -> None:
+    saved["param_groups"][0]["initial_lr"] = 1e9
+
+
+@pytest.mark.parametrize("change", [other_shape, other_rate, lambda saved: saved["state"].clear()])
+def test_a_damaged_optimizer_is_refused(left, capsys, change):
+    """torch would end the process, or train on."""
+    path = left / "mlm.training" / "checkpoint-6" / "optimizer.pt"
+    saved = torch.load(path, weights_only=True)
+    change(saved)
+    torch.save(saved, path)
+    assert main(command(left, "mlm", "mlm")) == 2
+    assert str(path) in capsys.readouterr().err
+    shutil.rmtree(path.parent)  # as the message says
+    assert main(command(left, "mlm", "mlm")) == 0
+    assert "Resuming from step 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors"])
+def test_a_damaged_checkpoint_is_refused(left, capsys, file):
+    path = left / "mlm.training" / "checkpoint-6" / file
+    if file.endswith(".json"):
+        path.write_text(path.read_text().replace('"global_step": 6', '"global_step": -5'))
+    elif file == "scheduler.pt":
+        path.write_bytes(pickle.dumps(Path(left / "made-by-a-pickle")))
+    else:
+        path.write_bytes(path.read_bytes()[:500])
+    assert main(command(left, "mlm", "mlm")) == 2
+    assert str(path) in capsys.readouterr().err
 
 
 @pytest.mark.slow
