@@ -100,8 +100,8 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
         repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
         if args.hub_revision:
             api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
-        raise InputError(f"--push_to_hub: no repository {wanted}: {error}") from error
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:  # Value: no name of one
+        raise InputError(f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}") from error
     card.hub_model_id = repo.repo_id
 
 

@@ -52,8 +52,8 @@ def make_model(run: Run, task: Task, args: TrainingArguments, tokenizer: PreTrai
         return model
     except InputError:
         raise  # it says already what is wrong, and in which file
-    except (StrictDataclassError, ValueError, OSError) as error:
-        raise InputError(f"no model can be made with these values of --config: {reason(error)}") from error
+    except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:  # Runtime: too large for the memory
+        raise InputError(f"no model can be made with these options (--size, --config): {reason(error)}") from error
 
 
 def _check_positions(task: Task, model: PreTrainedModel) -> None:

@@ -213,15 +213,19 @@ def make_trainer(
 ) -> Trainer:
     """The task's trainer, which measures on the validation data."""
     has_lengths = run.training.max_tokens_per_batch and isinstance(encoded["train"], Dataset)
-    return task.training_classes()[1](
-        args=args,
-        processing_class=task.tokenizer,
-        **task.trainer_parts(run, args, model, rows, encoded),
-        options=run.training,
-        lengths=task.lengths(encoded["train"]) if has_lengths else (),
-        resume_from=checkpoint,
-        command_started=started,
-    )
+    parts = task.trainer_parts(run, args, model, rows, encoded)
+    try:
+        return task.training_classes()[1](
+            args=args,
+            processing_class=task.tokenizer,
+            **parts,
+            options=run.training,
+            lengths=task.lengths(encoded["train"]) if has_lengths else (),
+            resume_from=checkpoint,
+            command_started=started,
+        )
+    except (ImportError, ValueError) as error:
+        raise InputError(f"--training_arguments: the Trainer refuses them here: {reason(error)}") from error
 
 
 def fit(
