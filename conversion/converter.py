@@ -91,14 +91,6 @@ class Converter(ABC):
         if lacking:
             raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        """Tensors and config of the source for our model.
-
-        Raises:
-            ConversionError: when the source has no equivalent of the model, or exporting to it is not supported.
-        """
-        raise ConversionError(f"a model cannot be exported to {self.name}")
-
     def convert(
         self, state_dict: Mapping[str, torch.Tensor] | None, source_config: SourceConfig, copy: bool = True
     ) -> PreTrainedModel:

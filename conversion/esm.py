@@ -105,12 +105,10 @@ class Esm(HuggingFaceConverter):
             return self.rules
         return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(ours.pad_token_id + 1)))
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        state_dict, source_config = super().export(model)
-        if source_config["position_embedding_type"] == "rotary":
-            rotation = EsmRotaryEmbedding.compute_default_rope_parameters(EsmConfig.from_dict(source_config))
-            state_dict[f"{self.stack_prefixes(source_config)[0]}rotary_embeddings.inv_freq"] = rotation[0]
-        return state_dict, source_config
+    def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
+        if theirs.position_embedding_type != "rotary":
+            return {}
+        return {"rotary_embeddings.inv_freq": EsmRotaryEmbedding.compute_default_rope_parameters(theirs)[0]}
 
 
 CONVERTERS = (Esm(),)

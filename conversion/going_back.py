@@ -6,14 +6,12 @@ of these differences are bridged, all of them without any change of what is comp
 not have is one of zeros there, and the scale of the embeddings can be a part of their table.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -22,10 +20,8 @@ from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
 
+from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
-
-if TYPE_CHECKING:
-    from .hugging_face import HuggingFaceConverter
 
 TABLE = "embeddings.word_embeddings.weight"
 # Where we have less than they, zeros say the same.
@@ -56,7 +52,9 @@ class Route:
     zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
 
 
-def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def carry_back(
+    converter: HuggingFaceConverter, model: PreTrainedModel
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and config of their class for `model`.
 
     Raises:
@@ -224,4 +222,6 @@ def _carry(route: Route, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor
     route.converter.settle(route.theirs, weights)
     source_config = _source_config(route)
     state_dict = route.converter.weight_map(route.back, source_config).to_theirs(weights)
-    return state_dict, route.theirs.to_dict()
+    prefix = route.converter.stack_prefixes(source_config)[0]
+    computed = route.converter.computed_tensors(model, route.theirs)
+    return state_dict | {prefix + name: tensor for name, tensor in computed.items()}, route.theirs.to_dict()

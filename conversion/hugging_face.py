@@ -20,7 +20,6 @@ import hf_roformer_lite
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
-from .going_back import export
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 _OURS = "RoFormerLite"  # how the names of our classes begin
@@ -143,6 +142,10 @@ class HuggingFaceConverter(Converter):
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """Set the fields of their config that depend on our `weights`, by our names."""
 
+    def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
+        """What files of theirs hold beside weights, for a model that goes back; names as in `rules`."""
+        return {}
+
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         completed = super().complete_config(source_config, state_dict)
         if self.has_pooler is not None:
@@ -208,9 +211,6 @@ class HuggingFaceConverter(Converter):
         ):  # without a bias, which is one of zeros here
             table.append(WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels)))
         return WeightMap(table, ignored)
-
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        return export(self, model)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))

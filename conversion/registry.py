@@ -21,7 +21,7 @@ from . import (
     walkthrough,
 )
 from .converter import Converter, SourceConfig
-from .going_back import fitting
+from .going_back import carry_back, fitting
 from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
@@ -70,7 +70,10 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
         ConversionError: when that source has no equivalent of the model, or exporting to it is not supported; for
             `auto` naming the nearest family and the fields in the way.
     """
-    return find_converter(fitting_family(model) if name == "auto" else name).export(model)
+    converter = find_converter(fitting_family(model) if name == "auto" else name)
+    if not isinstance(converter, HuggingFaceConverter):
+        raise ConversionError(f"a model cannot be exported to {name}")
+    return carry_back(converter, model)
 
 
 def families() -> list[HuggingFaceConverter]:

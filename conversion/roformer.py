@@ -148,12 +148,9 @@ class RoFormer(BertFamilyConverter):
             our_config.classifier_pooling == "last"
         )  # multiple choice, which reads the last position, padding or not
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        state_dict, source_config = super().export(model)
+    def computed_tensors(self, model: PreTrainedModel, theirs: RoFormerConfig) -> Tensors:
         positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
-        name = f"{self.stack_prefixes(source_config)[0]}encoder.embed_positions.weight"
-        state_dict[name] = positions.create_weight().to(model.dtype)
-        return state_dict, source_config
+        return {"encoder.embed_positions.weight": positions.create_weight().to(model.dtype)}
 
 
 class RoFormerV2(RoFormer):
@@ -202,8 +199,8 @@ class RoFormerV2(RoFormer):
         gains |= {"layers.{i}.mlp_norm.weight": ours.hidden_size}
         return (*stored, *(WeightRule((), name, constant(1.0, size)) for name, size in gains.items()))
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        return super(RoFormer, self).export(model)
+    def computed_tensors(self, model: PreTrainedModel, theirs: RoFormerConfig) -> Tensors:
+        return {}
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         """RoFormer's own class, after what the description of the second version changes (Su et al. 2022)."""
