@@ -223,18 +223,17 @@ def number_types(work: Workload) -> Comparison:
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
-DEEPLOTX = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
+DEEPLOTX = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
 
 
 def deeplotx(work: Workload, train: bool = False) -> Comparison:
     """The DeepLoTX encoder at its published size, compared with one module per head."""
     plain = DeepLotxEncoder(**DEEPLOTX)
-    source = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
-    ours = convert("deeplotx", plain.state_dict(), source)
+    ours = convert("deeplotx", plain.state_dict(), DEEPLOTX)
     work = copy.copy(work)
     work.batches = 1
     (batch,) = make_batches(work)
-    vectors = torch.randn(*batch.input_ids.shape, DEEPLOTX["width"], device=work.device)
+    vectors = torch.randn(*batch.input_ids.shape, DEEPLOTX["feature_dim"], device=work.device)
     ((_, inputs),) = with_inputs([batch])
     mask = inputs["attention_mask"]
     visible = None if mask is None else mask[:, None, :].bool()  # (B, 1, L)

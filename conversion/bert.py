@@ -31,7 +31,7 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
 
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .weight_map import (
     REPEAT,
     SUM_OF_ROWS,
@@ -43,6 +43,7 @@ from .weight_map import (
     WeightRule,
     drop_rows,
     in_layers,
+    projections,
     renamed,
 )
 
@@ -315,10 +316,7 @@ class DistilBert(HuggingFaceConverter):
         WeightRule(POSITIONS, POSITIONS),
         *in_layers(
             {
-                "attention.q_lin.*": "self_attn.q_proj.*",
-                "attention.k_lin.*": "self_attn.k_proj.*",
-                "attention.v_lin.*": "self_attn.v_proj.*",
-                "attention.out_lin.*": "self_attn.o_proj.*",
+                **projections("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
                 "sa_layer_norm.*": "self_attn_norm.*",
                 "ffn.lin1.*": "mlp.up_proj.*",
                 "ffn.lin2.*": "mlp.down_proj.*",
@@ -402,20 +400,14 @@ def _unused_rows(config: PreTrainedConfig) -> int:
 
 
 ALBERT_LAYER = {
-    "attention.query.*": "self_attn.q_proj.*",
-    "attention.key.*": "self_attn.k_proj.*",
-    "attention.value.*": "self_attn.v_proj.*",
-    "attention.dense.*": "self_attn.o_proj.*",
+    **projections("attention.query", "attention.key", "attention.value", "attention.dense"),
     "attention.LayerNorm.*": "self_attn_norm.*",
     "ffn.*": "mlp.up_proj.*",
     "ffn_output.*": "mlp.down_proj.*",
     "full_layer_layer_norm.*": "mlp_norm.*",
 }
 ALBERT_LM = transform_rules("predictions.dense", "predictions.LayerNorm")
-ALBERT_CLASSIFIER = Head(
-    (*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR),
-    lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.classifier_dropout_prob},
-)
+ALBERT_CLASSIFIER = Head((*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
 
 
 def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
@@ -447,6 +439,7 @@ class Albert(HuggingFaceConverter):
     fields = {
         **ENCODER_FIELDS,
         **same_names("embedding_size", "hidden_act", "type_vocab_size", "max_position_embeddings"),
+        **same_names(classifier_dropout="classifier_dropout_prob"),
     }
     constants = {
         **POST_NORM,
@@ -468,7 +461,7 @@ class Albert(HuggingFaceConverter):
         "ForMaskedLM": Head(ALBERT_LM, LM_FIELDS),
         "ForSequenceClassification": ALBERT_CLASSIFIER,
         "ForMultipleChoice": ALBERT_CLASSIFIER,
-        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout_prob}),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
@@ -483,9 +476,6 @@ class Albert(HuggingFaceConverter):
                 f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
             )
         return {}
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"classifier_dropout_prob": dropout_of_classifier(ours)}
 
     def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """As few groups as the layers allow: after a training here each layer is one of its own."""

@@ -25,7 +25,7 @@ from .bert import (
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, same_names
-from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, renamed
+from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, projections, renamed
 
 
 class Esm(HuggingFaceConverter):
@@ -48,10 +48,7 @@ class Esm(HuggingFaceConverter):
         *in_layers(
             {
                 "attention.LayerNorm.*": "self_attn_norm.*",
-                "attention.self.query.*": "self_attn.q_proj.*",
-                "attention.self.key.*": "self_attn.k_proj.*",
-                "attention.self.value.*": "self_attn.v_proj.*",
-                "attention.output.dense.*": "self_attn.o_proj.*",
+                **projections(*(f"attention.{n}" for n in ("self.query", "self.key", "self.value", "output.dense"))),
                 "LayerNorm.*": "mlp_norm.*",
                 "intermediate.dense.*": "mlp.up_proj.*",
                 "output.dense.*": "mlp.down_proj.*",

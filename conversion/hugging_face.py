@@ -23,6 +23,8 @@ from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 _OURS = "RoFormerLite"  # how the names of our classes begin
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_WHOLE_HEAD = ("partial_rotary_factor", 1.0)  # an entry of rope_parameters that says nothing where this is the default
 
 
 def same_names(*fields: str, **renamed: str) -> dict[str, str]:
@@ -83,8 +85,6 @@ class HuggingFaceConverter(Converter):
     refused: ClassVar[Mapping[str, str]] = {}
     fields: ClassVar[Mapping[str, str]]
     constants: ClassVar[Mapping[str, Any]] = {}
-    rules: ClassVar[Rules] = ()
-    ignored: ClassVar[tuple[str, ...]] = ()
     unread_heads: ClassVar[tuple[str, ...]] = ()
     output_matrix: ClassVar[str]
     output_bias: ClassVar[str | None] = None
@@ -124,6 +124,9 @@ class HuggingFaceConverter(Converter):
         theirs, (name, head) = self.config_class.from_dict(dict(source_config)), self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
+        rope = fields.get("rope_parameters") or {}
+        if _LAYER_TYPES[0] in rope:  # a set for each type of layer, of which the stack need not have all
+            fields["rope_parameters"] = {kind: rope[kind] for kind in _LAYER_TYPES if kind in theirs.layer_types}
         of_head = head.fields(theirs) if callable(head.fields) else head.fields
         fields |= {**self.computed_fields(theirs), **of_head}
         if name == "Model" and self.has_pooler is not None:
@@ -132,11 +135,16 @@ class HuggingFaceConverter(Converter):
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
         """Their config for `ours`, as far as it can say it; `our_config` of the result tells how far."""
-        fields = {name: getattr(ours, field) for field, name in self.fields.items()}
+        defaults, fields = self.config_class(), {name: getattr(ours, field) for field, name in self.fields.items()}
         for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
             fields[name] = bool(fields[name])
         if "type_vocab_size" in fields:
             fields["type_vocab_size"] = max(1, fields["type_vocab_size"])
+        dropout = self.fields.get("classifier_dropout")
+        if dropout and fields[dropout] is None and getattr(defaults, dropout) is not None:
+            fields[dropout] = ours.hidden_dropout
+        if "rope_parameters" in fields:
+            fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
         return self.config_class(architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)})
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
@@ -206,9 +214,7 @@ class HuggingFaceConverter(Converter):
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
             ignored += [self.output_matrix] + ([_bias_of(self.output_matrix)] if self.output_bias else [])
-        if any(
-            rule.ours == "classifier.out_proj.weight" for rule in table
-        ):  # without a bias, which is one of zeros here
+        if any(rule.ours == "classifier.out_proj.weight" for rule in table):  # alone; here there is a bias of zeros
             table.append(WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels)))
         return WeightMap(table, ignored)
 
@@ -230,31 +236,14 @@ def _bias_of(matrix: str) -> str:
     return f"{matrix.removesuffix('weight')}bias"
 
 
-def dropout_of_classifier(ours: RoFormerLiteConfig) -> float:
-    """`classifier_dropout`, for a config that has no None in its place."""
-    return ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
-
-
-def plain_rope(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` for a config that has one set for all layers, without entries that say nothing; of several
-    sets the first, which is then not the same."""
-    return None if ours.rope_parameters is None else _short(next(iter(ours.rope_parameters_of_layers().values())))
-
-
-def rope_by_layer_type(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` for a config that has a set for each type of layer; those that no layer reads repeat the
-    others."""
+def _rope_like(default: Mapping[str, Any], ours: RoFormerLiteConfig) -> dict[str, Any] | None:
+    """`rope_parameters` in the form of their `default`: a set for each type of layer, where those that no layer reads
+    repeat another, or one for all. Of several sets one for all is the first, and so not the same."""
     if ours.rope_parameters is None:
         return None
-    of_layers = ours.rope_parameters_of_layers()
-    any_of_them = next(iter(of_layers.values()))
-    return {kind: _short(of_layers.get(kind, any_of_them)) for kind in ("full_attention", "sliding_attention")}
-
-
-def own_rope(theirs: Any) -> dict[str, Any]:
-    """Of their `rope_parameters` by the type of layer, those of the types that the stack has."""
-    return {kind: value for kind, value in theirs.rope_parameters.items() if kind in theirs.layer_types}
-
-
-def _short(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if (name, value) != ("partial_rotary_factor", 1.0)}
+    sets = {
+        kind: {name: value for name, value in one.items() if name in default or (name, value) != _WHOLE_HEAD}
+        for kind, one in ours.rope_parameters_of_layers().items()
+    }
+    first = next(iter(sets.values()))
+    return {kind: sets.get(kind, first) for kind in _LAYER_TYPES} if _LAYER_TYPES[0] in default else first

@@ -17,7 +17,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 
 from .bert import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .llama import PRE_RMS_NORM
 from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_layers, in_turn, permute_for_rope, renamed, split_heads
 
@@ -187,8 +187,7 @@ class NeoBert(HuggingFaceConverter):
         return {"intermediate_size": theirs.inner_width, "initializer_range": theirs.decoder_init_range}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        sizes = {"intermediate_size": 3 * ours.intermediate_size // 2}
-        return sizes | {"classifier_dropout": dropout_of_classifier(ours)}
+        return {"intermediate_size": 3 * ours.intermediate_size // 2}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         rows = permute_for_rope(ours.num_attention_heads)

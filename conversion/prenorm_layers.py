@@ -1,12 +1,6 @@
 """Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take vectors, and a
 BERT-like encoder with learned positions, which takes ids.
 
-Example:
-    >>> layer = convert("prenorm-encoder-layer", state_dict, {"d_model": 512, "heads": 8, "d_ff": 2048})
-    >>> layer(inputs_embeds=vectors, attention_mask=ids != pad).last_hidden_state
-    >>> model = convert("bert-like", state_dict, {"vocab_size": 30522, "hidden_size": 768, ...})
-    >>> model(ids, attention_mask=mask).last_hidden_state
-
 The source of the layers adds its table of sinusoidal positions outside of them. With `"positions": True` in the config
 our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the sources are booleans `(B, 1, Lq, Lk)` here.
 """
@@ -14,13 +8,11 @@ our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the source
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
+from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
-from .weight_map import CONCATENATE, Rules, WeightMap, WeightRule, in_layers, renamed
+from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
@@ -94,6 +86,7 @@ class BertLike(Converter):
     num_hidden_layers, hidden_dropout_prob (0.1)."""
 
     name = "bert-like"
+    ignored = ("embeddings.position_ids",)
     # In the order of the arguments of `BertLikeEncoder`.
     sizes = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
     sizes += ("intermediate_size",)
@@ -136,18 +129,11 @@ class BertLike(Converter):
             eos_token_id=None,
         )
 
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteModel
-
-    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
-        return WeightMap(self.rules, ignored=("embeddings.position_ids",), num_heads=our_config.num_attention_heads)
-
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         return BertLikeEncoder(*(source_config[field] for field in self.sizes))
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        states = reference(inputs["input_ids"], inputs["attention_mask"][:, None])
-        return BaseModelOutput(last_hidden_state=states)
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
+        return reference(inputs["input_ids"], inputs["attention_mask"][:, None])
 
 
 class ManyHeads(nn.Module):

@@ -1,10 +1,5 @@
 """A sequence-to-sequence Transformer with two vocabularies. It takes ids, returns logits, and generates.
 
-Example:
-    >>> config = {"src_vocab": 5000, "tgt_vocab": 5000, "d_model": 512, "N": 6, "heads": 8, "d_ff": 2048, "pad": 0}
-    >>> model = convert("scratch-seq2seq", state_dict, config)
-    >>> model.generate(source_ids, attention_mask=source_ids != 0, num_beams=4)
-
 Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)): with this factor folded into the gain, it
 is a layer norm.
 """
@@ -12,7 +7,6 @@ is a layer norm.
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
 from hf_roformer_lite import (
@@ -54,6 +48,7 @@ class ScratchSeq2SeqConverter(Converter):
     last id of a target, sos (1) and eos (2)."""
 
     name = "scratch-seq2seq"
+    becomes = RoFormerLiteForConditionalGeneration
     tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}  # the folded gain is rounded, and its eps too
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
@@ -83,9 +78,6 @@ class ScratchSeq2SeqConverter(Converter):
             decoder_start_token_id=ids["bos_token_id"],
             **ids,
         )
-
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteForConditionalGeneration
 
     def weight_map(self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig) -> WeightMap:
         width = our_config.hidden_size

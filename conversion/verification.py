@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
 from hf_roformer_lite import RoFormerLiteForMultipleChoice
@@ -116,6 +117,7 @@ def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
     """The outputs that both models have; of those with one entry per token only the entries of real tokens."""
+    output = BaseModelOutput(last_hidden_state=output) if isinstance(output, torch.Tensor) else output
     mask, found = inputs.get("decoder_attention_mask", inputs["attention_mask"]), {}
     for name in _OUTPUTS:
         value = getattr(output, name, None)

@@ -173,6 +173,12 @@ def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
     return renamed(names, theirs, "layers.{i}.")
 
 
+def projections(query: str, key: str, value: str, output: str) -> dict[str, str]:
+    """What they call the four matrices of self-attention, and we, for `in_layers`."""
+    names = zip((query, key, value, output), "qkvo", strict=True)
+    return {f"{theirs}.*": f"self_attn.{side}_proj.*" for theirs, side in names}
+
+
 @dataclass
 class WeightMap:
     """The complete table of a source.
