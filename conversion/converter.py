@@ -101,16 +101,7 @@ class Converter(ABC):
     def convert(
         self, state_dict: Mapping[str, torch.Tensor] | None, source_config: SourceConfig, copy: bool = True
     ) -> PreTrainedModel:
-        """A ready model in evaluation mode, in the dtype of the checkpoint.
-
-        Args:
-            state_dict: Tensors by the source's names; None gives a freshly initialised model.
-            source_config: The source's config, in its own field names.
-            copy: Whether the weights are copied; otherwise the model may share them with `state_dict`.
-
-        Raises:
-            ConversionError: when names or shapes do not fit, or no model can be built from the config.
-        """
+        """As `convert` of `registry.py`; without `copy` the model may share its weights with `state_dict`."""
         if state_dict is not None:
             state_dict = self.stored_names.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)

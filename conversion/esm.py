@@ -60,11 +60,8 @@ class Esm(HuggingFaceConverter):
     stored_names = TENSORFLOW_NAMES
     ignored = (
         POSITIONS,  # some files of ESM-2 hold one, which nothing reads
-        "embeddings.position_ids",
-        "rotary_embeddings.inv_freq",
+        *("embeddings.position_ids", "pooler.dense.*", "contact_head.regression.*", "rotary_embeddings.inv_freq"),
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
-        "contact_head.regression.*",
-        "pooler.dense.*",
     )
     output_matrix = "lm_head.decoder.weight"
     heads = {

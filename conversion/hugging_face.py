@@ -96,11 +96,7 @@ class HuggingFaceConverter(Converter):
         return self.rules
 
     def computed_fields(self, theirs: Any) -> dict[str, Any]:
-        """Fields of ours that are not simply copied.
-
-        Raises:
-            ConversionError: for an option without an equivalent here.
-        """
+        """Fields of ours that are not simply copied; an option without an equivalent here is refused."""
         return {}
 
     def their_fields(self, ours: Any) -> dict[str, Any]:
@@ -170,11 +166,7 @@ class HuggingFaceConverter(Converter):
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
         """The head of their class and its name: of the first of the config's `architectures`, by default the stack
-        alone.
-
-        Raises:
-            ConversionError: for a class without an equivalent here.
-        """
+        alone. A class without an equivalent here is refused."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
@@ -185,11 +177,7 @@ class HuggingFaceConverter(Converter):
         return known[given], self.heads[known[given]]
 
     def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
-        """Which of `heads` a model of `model_class` may go back to, the one of the same name first.
-
-        Raises:
-            ConversionError: when there is none.
-        """
+        """Which of `heads` a model of `model_class` may go back to, the one of the same name first."""
         ours = model_class.__name__.removeprefix(_OURS)
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
@@ -219,17 +207,16 @@ class HuggingFaceConverter(Converter):
         return WeightMap(table, ignored)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))
+        head, options = self.head(source_config)[0], {}
+        if head == "Model" and self.has_pooler is not None:
+            options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         # None is sdpa where a class has it. Their own eager attention computes probabilities in float32 in any dtype.
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": None})
-        if self.has_pooler is None or self.head(source_config)[0] != "Model":
-            return their_class(theirs)
-        return their_class(theirs, add_pooling_layer=source_config.get("add_pooling_layer", self.has_pooler))
+        return getattr(transformers, self.class_name(head))(theirs, **options)
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        return reference(
-            **{name: value.long() if value.dtype == torch.bool else value for name, value in inputs.items()}
-        )
+        masks = {name: value.long() for name, value in inputs.items() if value.dtype == torch.bool}
+        return reference(**inputs | masks)
 
 
 def _bias_of(matrix: str) -> str:

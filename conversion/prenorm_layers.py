@@ -14,6 +14,10 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
 from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
+# In the order of the arguments of `BertLikeEncoder`.
+BERT_SIZES = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
+BERT_SIZES += ("intermediate_size",)
+
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
     """Rules of an attention with one linear map per head."""
@@ -37,7 +41,6 @@ class PreNormEncoderLayer(LayerConverter):
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         options = ("dropout", "positions", "num_layers")
         width, heads, inner = read_fields(source_config, self.name, ("d_model", "heads", "d_ff"), options)
-        positions = "sinusoidal" if source_config.get("positions", False) else "none"
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS,
             vocab_size=0,
@@ -51,7 +54,7 @@ class PreNormEncoderLayer(LayerConverter):
             norm_placement="pre",
             norm_eps=1e-5,
             final_norm=False,
-            position_embedding_type=positions,
+            position_embedding_type="sinusoidal" if source_config.get("positions", False) else "none",
             is_decoder=self.is_decoder,
             add_cross_attention=self.is_decoder,
         )
@@ -87,9 +90,6 @@ class BertLike(Converter):
 
     name = "bert-like"
     ignored = ("embeddings.position_ids",)
-    # In the order of the arguments of `BertLikeEncoder`.
-    sizes = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
-    sizes += ("intermediate_size",)
     rules = (
         *renamed(
             {
@@ -112,10 +112,10 @@ class BertLike(Converter):
     )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        sizes = read_fields(source_config, self.name, self.sizes, ("hidden_dropout_prob",))
+        sizes = read_fields(source_config, self.name, BERT_SIZES, ("hidden_dropout_prob",))
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS | {"embedding_norm": True},
-            **dict(zip(self.sizes, sizes, strict=True)),
+            **dict(zip(BERT_SIZES, sizes, strict=True)),
             head_dim=source_config["hidden_size"] // source_config["num_attention_heads"],
             hidden_dropout=source_config.get("hidden_dropout_prob", 0.1),
             hidden_act="gelu",
@@ -124,13 +124,11 @@ class BertLike(Converter):
             embedding_norm_eps=1e-12,
             final_norm=False,
             position_embedding_type="learned",
-            pad_token_id=None,
-            bos_token_id=None,
-            eos_token_id=None,
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        return BertLikeEncoder(*(source_config[field] for field in self.sizes))
+        return BertLikeEncoder(*(source_config[field] for field in BERT_SIZES))
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
         return reference(inputs["input_ids"], inputs["attention_mask"][:, None])
@@ -146,11 +144,10 @@ class ManyHeads(nn.Module):
         self.output = output
         self.add_module(output, nn.Linear(heads * size, width))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
-        heads = [
-            F.scaled_dot_product_attention(head["q"](x), head["k"](y), head["v"](y), visible) for head in self.heads
-        ]
-        return getattr(self, self.output)(torch.cat(heads, -1))
+    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+        projected = ((head["q"](x), head["k"](y), head["v"](y)) for head in self.heads)
+        attended = [F.scaled_dot_product_attention(*one, visible) for one in projected]
+        return getattr(self, self.output)(torch.cat(attended, -1))
 
 
 class PreNormLayer(nn.Module):
@@ -166,17 +163,14 @@ class PreNormLayer(nn.Module):
         self.ffn = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
 
     def forward(
-        self,
-        x: torch.Tensor,
-        visible: torch.Tensor | None = None,
-        memory: torch.Tensor | None = None,
-        memory_visible: torch.Tensor | None = None,
+        self, x: torch.Tensor, visible: torch.Tensor | None = None, *memory: torch.Tensor | None
     ) -> torch.Tensor:
+        """`memory` of the decoder: the encoder's states, and which of them are visible."""
         normed = self.residual1["norm"](x)
         x = x + self.self_attn(normed, normed, visible)
-        if memory is None:
+        if not memory:
             return x + self.ffn(self.residual2["norm"](x))
-        x = x + self.cross_attn(self.residual2["norm"](x), memory, memory_visible)
+        x = x + self.cross_attn(self.residual2["norm"](x), *memory)
         return x + self.ffn(self.residual3["norm"](x))
 
 
@@ -185,11 +179,9 @@ class BertLikeEncoder(nn.Module):
 
     def __init__(self, vocab: int, width: int, positions: int, layers: int, heads: int, inner: int):
         super().__init__()
-        tables = {
-            "token_embeddings": nn.Embedding(vocab, width),
-            "position_embeddings": nn.Embedding(positions, width),
-        }
-        self.embeddings = nn.ModuleDict(tables | {"layer_norm": nn.LayerNorm(width, eps=1e-12)})
+        tables = {"token_embeddings": vocab, "position_embeddings": positions}
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(size, width) for name, size in tables.items()})
+        self.embeddings["layer_norm"] = nn.LayerNorm(width, eps=1e-12)
         self.layers = nn.ModuleList(
             nn.ModuleDict(
                 {

@@ -21,6 +21,7 @@ from .bert import (
     ROBERTA_LM,
     ROBERTA_TRANSFORM,
     TOKEN_CLASSIFICATION,
+    TRANSFORM,
     gelu_lm_fields,
     pooled_classifier,
     transform_rules,
@@ -71,9 +72,7 @@ class NomicBert(RopeEncoder):
     output_bias = "cls.predictions.bias"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(
-            transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"), LM_FIELDS
-        ),
+        "ForMaskedLM": Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.layer_norm"), LM_FIELDS),
         "ForSequenceClassification": pooled_classifier("nomic_bert"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }

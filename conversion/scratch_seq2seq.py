@@ -9,15 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteSeq2SeqConfig,
-)
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
 from .walkthrough import unbiased_norm
-from .weight_map import Operation, Rules, WeightMap, WeightRule, in_layers, renamed, scale
+from .weight_map import Operation, Rules, WeightMap, WeightRule, in_layers, projections, renamed, scale
 
 SIZES = ("src_vocab", "tgt_vocab", "d_model", "N", "heads", "d_ff")
 EMBEDDINGS = renamed(
@@ -27,7 +23,7 @@ EMBEDDINGS = renamed(
         "fc_out.*": "lm_head.*",
     }
 )
-ATTENTION = {"w_q.*": "q_proj.*", "w_k.*": "k_proj.*", "w_v.*": "v_proj.*", "fc_out.*": "o_proj.*"}
+MATRICES = ("w_q", "w_k", "w_v", "fc_out")
 SUBLAYERS = {"encoder": ("self_attn", "mlp"), "decoder": ("self_attn", "cross_attn", "mlp")}
 
 
@@ -35,7 +31,7 @@ def stack_rules(side: str, gain: Operation) -> Rules:
     """Rules of the encoder or the decoder; `gain` is the operation on the gains of the norms."""
     names = {"feed_forward.w_1.*": "mlp.up_proj.*", "feed_forward.w_2.*": "mlp.down_proj.*"}
     for attention in SUBLAYERS[side][:-1]:
-        names |= {f"{attention}.{theirs}": f"{attention}.{ours}" for theirs, ours in ATTENTION.items()}
+        names |= projections(*(f"{attention}.{matrix}" for matrix in MATRICES), ours=attention)
     norms = {f"layers.{{i}}.sublayers.{j}.norm": f"layers.{{i}}.{name}_norm" for j, name in enumerate(SUBLAYERS[side])}
     table = list(in_layers(names))
     for theirs, ours in (norms | {"norm": "final_norm"}).items():
@@ -54,8 +50,8 @@ class ScratchSeq2SeqConverter(Converter):
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         options = ("pad", "dropout", "sos", "eos")
         src_vocab, tgt_vocab, width, layers, heads, inner = read_fields(source_config, self.name, SIZES, options)
-        ids = {"pad_token_id": source_config.get("pad", 0), "bos_token_id": source_config.get("sos", 1)}
-        ids["eos_token_id"] = source_config.get("eos", 2)
+        given = {"pad": 0, "sos": 1, "eos": 2, **source_config}
+        ids = {"pad_token_id": given["pad"], "bos_token_id": given["sos"], "eos_token_id": given["eos"]}
         stack = {
             **CLASSIC_FIELDS,
             "hidden_size": width,
@@ -107,7 +103,7 @@ class ScratchAttention(nn.ModuleDict):
     """Attention of `heads` heads, `(B, L, width)` to `(B, L, width)`."""
 
     def __init__(self, width: int, heads: int):
-        super().__init__({name: nn.Linear(width, width) for name in ("w_q", "w_k", "w_v", "fc_out")})
+        super().__init__({name: nn.Linear(width, width) for name in MATRICES})
         self.heads = heads
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -135,18 +131,12 @@ class ScratchStack(nn.Module):
         )
         self.norm = UnbiasedNorm(width)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        visible: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        memory_visible: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             norms = [sublayer["norm"] for sublayer in layer["sublayers"]]
             x = norms[0](x + layer["self_attn"](x, x, visible))
-            if memory is not None:
-                x = norms[1](x + layer["cross_attn"](x, memory, memory_visible))
+            if memory:  # the encoder's states, and which of them are visible
+                x = norms[1](x + layer["cross_attn"](x, *memory))
             inner = layer["feed_forward"]["w_1"](x).relu()
             x = norms[-1](x + layer["feed_forward"]["w_2"](inner))
         return self.norm(x)

@@ -26,11 +26,8 @@ ACTIVATIONS = ("relu", "gelu")
 def attention_rules(theirs: str, ours: str) -> Rules:
     """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
     theirs, ours = f"layers.{{i}}.{theirs}", f"layers.{{i}}.{ours}"
-    in_proj = (
-        WeightRule(f"{theirs}.in_proj_{part}", tuple(f"{ours}.{side}_proj.{part}" for side in "qkv"), CHUNK)
-        for part in ("weight", "bias")
-    )
-    return (*in_proj, WeightRule(f"{theirs}.out_proj.*", f"{ours}.o_proj.*"))
+    qkv = tuple(f"{ours}.{side}_proj.*" for side in "qkv")
+    return WeightRule(f"{theirs}.in_proj_*", qkv, CHUNK), WeightRule(f"{theirs}.out_proj.*", f"{ours}.o_proj.*")
 
 
 def stack_rules(is_decoder: bool) -> Rules:

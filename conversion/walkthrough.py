@@ -18,7 +18,7 @@ from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fi
 from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
 
 SIZES = ("d_in", "d_model")
-RULES = (
+MATRICES = (
     *(WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE) for side in "qkv"),
     *renamed({"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"}, "", "layers.0."),
 )
@@ -62,7 +62,7 @@ class WalkthroughConverter(Converter):
             for norm in ("self_attn_norm", "mlp_inner_norm", "mlp_norm")
             for parameter, value in values.items()
         )
-        return WeightMap((*RULES, *norms))
+        return WeightMap((*MATRICES, *norms))
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         return Walkthrough(*(source_config[field] for field in SIZES))
