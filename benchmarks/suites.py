@@ -29,10 +29,10 @@ local-layers --size small --batch 1 --seq 8192 --lengths full --rounds 3
 roformer-weights --size small --batch 1 --seq 4096 --lengths full --rounds 3
 memory-of-roformer-weights --size small --batch 1 --seq 4096 --lengths full
 memory-of-roformer-weights --size small --batch 1 --seq 16384 --lengths full --only ours
-system-a --batch 4 --seq 64 --lengths full
-system-a --batch 4 --seq 64 --lengths real
-system-a-step --batch 4 --seq 64 --lengths full
-system-a-step --batch 4 --seq 64 --lengths real
+deeplotx --batch 4 --seq 64 --lengths full
+deeplotx --batch 4 --seq 64 --lengths real
+deeplotx-step --batch 4 --seq 64 --lengths full
+deeplotx-step --batch 4 --seq 64 --lengths real
 encoder --size small --batch 8 --seq 128 --lengths full --dtype bfloat16
 encoder --size small --batch 16 --seq 256 --lengths real --batches 1 --dtype bfloat16
 mlm --size mini --batch 16 --seq 128 --lengths full --dtype bfloat16

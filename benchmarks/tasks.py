@@ -223,18 +223,17 @@ def number_types(work: Workload) -> Comparison:
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
-SYSTEM_A = {"width": 512, "heads": 12, "layers": 4, "expansion": 4}
+DEEPLOTX = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
 
 
-def system_a(work: Workload, train: bool = False) -> Comparison:
+def deeplotx(work: Workload, train: bool = False) -> Comparison:
     """The DeepLoTX encoder at its published size, compared with one module per head."""
-    plain = DeepLotxEncoder(**SYSTEM_A)
-    source = {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4}
-    ours = convert("deeplotx", plain.state_dict(), source)
+    plain = DeepLotxEncoder(**DEEPLOTX)
+    ours = convert("deeplotx", plain.state_dict(), DEEPLOTX)
     work = copy.copy(work)
     work.batches = 1
     (batch,) = make_batches(work)
-    vectors = torch.randn(*batch.input_ids.shape, SYSTEM_A["width"], device=work.device)
+    vectors = torch.randn(*batch.input_ids.shape, DEEPLOTX["feature_dim"], device=work.device)
     ((_, inputs),) = with_inputs([batch])
     mask = inputs["attention_mask"]
     visible = None if mask is None else mask[:, None, :].bool()  # (B, 1, L)
@@ -257,9 +256,9 @@ def system_a(work: Workload, train: bool = False) -> Comparison:
     return Comparison(batch.tokens, contenders)
 
 
-def system_a_step(work: Workload) -> Comparison:
+def deeplotx_step(work: Workload) -> Comparison:
     """Forward and backward of the DeepLoTX encoder at its published size."""
-    return system_a(work, train=True)
+    return deeplotx(work, train=True)
 
 
 TASKS: dict[str, Callable[[Workload], Comparison]] = {
@@ -274,6 +273,6 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "local-layers-step": local_layers_step,
     "roformer-weights": roformer_weights,
     "number-types": number_types,
-    "system-a": system_a,
-    "system-a-step": system_a_step,
+    "deeplotx": deeplotx,
+    "deeplotx-step": deeplotx_step,
 }

@@ -15,7 +15,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, SourceConfig
 from .hugging_face import Head, HuggingFaceConverter
-from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers
+from .weight_map import ONE_ROW, Operation, WeightMap, WeightRule, drop_rows, in_layers, projections
 
 SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
@@ -34,24 +34,18 @@ OF_BOTH_STACKS = {
     **{name: name for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
 }
 OF_A_SIDE = {"num_hidden_layers": "layers", "num_attention_heads": "attention_heads", "intermediate_size": "ffn_dim"}
-OF_THE_PAIR = (
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "tie_word_embeddings",
-    "use_cache",
-    "id2label",
-    "label2id",
-)
+OF_THE_PAIR = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "use_cache")
+OF_THE_PAIR += ("id2label", "label2id")
+MATRICES = ("q_proj", "k_proj", "v_proj", "out_proj")
 LAYER = {
-    f"{theirs}{a}.*": f"{ours}{b}.*"
-    for theirs, ours in {"self_attn": "self_attn", "encoder_attn": "cross_attn"}.items()
-    for a, b in {
-        **{f".{part}_proj": f".{part}_proj" for part in "qkv"},
-        ".out_proj": ".o_proj",
-        "_layer_norm": "_norm",
-    }.items()
-} | {"fc1.*": "mlp.up_proj.*", "fc2.*": "mlp.down_proj.*", "final_layer_norm.*": "mlp_norm.*"}
+    **projections(*(f"self_attn.{matrix}" for matrix in MATRICES)),
+    **projections(*(f"encoder_attn.{matrix}" for matrix in MATRICES), ours="cross_attn"),
+    "self_attn_layer_norm.*": "self_attn_norm.*",
+    "encoder_attn_layer_norm.*": "cross_attn_norm.*",
+    "fc1.*": "mlp.up_proj.*",
+    "fc2.*": "mlp.down_proj.*",
+    "final_layer_norm.*": "mlp_norm.*",
+}
 STACK = (
     *in_layers(LAYER),
     WeightRule("layernorm_embedding.*", "embeddings.norm.*"),

@@ -1,8 +1,5 @@
 """BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, all heads.
 
-Example:
-    >>> model = convert("bert", hf_model.state_dict(), hf_model.config.to_dict())
-
 BERT counts every position of a row, ours only the real tokens: in rows padded on the left each token keeps the
 position that it has without padding. BERT's pre-training class becomes our masked language model, its next-sentence
 class a classification of sequences; the discriminator of ELECTRA's pre-training becomes a classification of tokens
@@ -31,7 +28,7 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
 
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .weight_map import (
     REPEAT,
     SUM_OF_ROWS,
@@ -43,21 +40,13 @@ from .weight_map import (
     WeightRule,
     drop_rows,
     in_layers,
+    projections,
     renamed,
 )
 
 LAYER = "encoder.layer.{i}."
-EMBEDDINGS = renamed(
-    {
-        "word_embeddings.weight": "word_embeddings.weight",
-        "token_type_embeddings.weight": "token_type_embeddings.weight",
-        "LayerNorm.*": "norm.*",
-    },
-    "embeddings.",
-    "embeddings.",
-)
-POSITIONS = "embeddings.position_embeddings.weight"
-SEGMENTS = "embeddings.token_type_embeddings.weight"
+WORDS, SEGMENTS, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "token_type", "position"))
+EMBEDDINGS = renamed({WORDS: WORDS, SEGMENTS: SEGMENTS, "embeddings.LayerNorm.*": "embeddings.norm.*"})
 POOLER = renamed({"pooler.dense.*": "pooler.dense.*"})
 
 
@@ -81,9 +70,10 @@ def attention_rules(
     )
 
 
-FEED_FORWARD = renamed(
-    {"intermediate.dense.*": "up_proj.*", "output.dense.*": "down_proj.*"}, LAYER, "layers.{i}.mlp."
-) + renamed({f"{LAYER}output.LayerNorm.*": "layers.{i}.mlp_norm.*"})
+FEED_FORWARD = in_layers(
+    {"intermediate.dense.*": "mlp.up_proj.*", "output.dense.*": "mlp.down_proj.*", "output.LayerNorm.*": "mlp_norm.*"},
+    LAYER,
+)
 STACK = (
     *EMBEDDINGS,
     *attention_rules("attention", "self_attn"),
@@ -95,11 +85,8 @@ WITH_POSITIONS = (*STACK, WeightRule(POSITIONS, POSITIONS))
 ENCODER_FIELDS = {
     **COMMON_FIELDS,
     **SIZES,
-    **same_names(
-        hidden_dropout="hidden_dropout_prob",
-        attention_dropout="attention_probs_dropout_prob",
-        norm_eps="layer_norm_eps",
-    ),
+    **same_names(hidden_dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"),
+    **same_names(norm_eps="layer_norm_eps"),
 }
 BERT_FIELDS = {
     **ENCODER_FIELDS,
@@ -107,13 +94,12 @@ BERT_FIELDS = {
     **same_names("is_decoder", "add_cross_attention"),
 }
 POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
+LEARNED_POSITIONS = {**POST_NORM, "position_embedding_type": "learned"}
 # As checkpoints of TensorFlow times call them.
 TENSORFLOW_NAMES = StoredNames({r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"})
 
 LINEAR = renamed({"classifier.*": "classifier.out_proj.*"})
-DENSE_CLASSIFIER = renamed(
-    {"classifier.dense.*": "classifier.dense.*", "classifier.out_proj.*": "classifier.out_proj.*"}
-)
+DENSE_CLASSIFIER = renamed({f"classifier.{part}.*": f"classifier.{part}.*" for part in ("dense", "out_proj")})
 LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
 POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
 WITH_INPUT_DROPOUT = POOLED_FIELDS | {"classifier_input_dropout": True}
@@ -127,9 +113,8 @@ def transform_rules(dense: str, norm: str) -> Rules:
     return renamed({f"{dense}.*": "lm_transform.dense.*", f"{norm}.*": "lm_transform.norm.*"})
 
 
-LANGUAGE_MODEL = Head(
-    transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"), LM_FIELDS
-)
+TRANSFORM = "cls.predictions.transform"
+LANGUAGE_MODEL = Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerNorm"), LM_FIELDS)
 
 
 def pooled_classifier(prefix: str) -> Head:
@@ -139,16 +124,15 @@ def pooled_classifier(prefix: str) -> Head:
 
 def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
     """The heads of BERT and of classes with the same names; `causal` is what their causal class is called."""
-    next_sentence = renamed(
-        {f"{prefix}.pooler.dense.*": "classifier.dense.*", "cls.seq_relationship.*": "classifier.out_proj.*"}
-    )
+    next_sentence = {f"{prefix}.pooler.dense.*": "classifier.dense.*"}
+    next_sentence["cls.seq_relationship.*"] = "classifier.out_proj.*"
     return {
         "Model": Head(POOLER),
         "ForPreTraining": replace(LANGUAGE_MODEL, becomes="ForMaskedLM"),
         "ForMaskedLM": LANGUAGE_MODEL,
         causal: replace(LANGUAGE_MODEL, becomes="ForCausalLM"),
         "ForNextSentencePrediction": Head(
-            next_sentence, POOLED_FIELDS | WITHOUT_DROPOUT, becomes="ForSequenceClassification"
+            renamed(next_sentence), POOLED_FIELDS | WITHOUT_DROPOUT, becomes="ForSequenceClassification"
         ),
         "ForSequenceClassification": pooled_classifier(prefix),
         "ForMultipleChoice": pooled_classifier(prefix),
@@ -159,10 +143,8 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
 
 def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     """The fields of a language model whose transform has gelu whatever the layers have."""
-    if theirs.hidden_act != "gelu":
-        raise ConversionError(
-            f"hidden_act={theirs.hidden_act!r}: their LM head has 'gelu' in any case, ours what the layers have"
-        )
+    if (own := theirs.hidden_act) != "gelu":
+        raise ConversionError(f"hidden_act={own!r}: their LM head has 'gelu' in any case, ours what the layers have")
     return LM_FIELDS
 
 
@@ -171,11 +153,10 @@ class BertFamilyConverter(HuggingFaceConverter):
 
     stored_names = TENSORFLOW_NAMES
     fields = {**BERT_FIELDS, **same_names("classifier_dropout")}
-    constants = {**POST_NORM, "position_embedding_type": "learned"}
+    constants = LEARNED_POSITIONS
     rules = WITH_POSITIONS
     ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.*")
-    unread_heads = ("cls.seq_relationship.*", "cls.predictions.*", "cls.predictions.transform.dense.*")
-    unread_heads += ("cls.predictions.transform.LayerNorm.*",)
+    unread_heads = ("cls.seq_relationship.*", "cls.predictions.*", f"{TRANSFORM}.dense.*", f"{TRANSFORM}.LayerNorm.*")
     output_matrix = "cls.predictions.decoder.weight"
     output_bias = "cls.predictions.bias"
 
@@ -185,9 +166,7 @@ class BertFamilyConverter(HuggingFaceConverter):
         if kind != "absolute" and config.position_embedding_type == "learned":
             raise ConversionError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
         if self.our_model_class(source_config) is RoFormerLiteForCausalLM and not config.is_decoder:
-            raise ConversionError(
-                "is_decoder=False: without it their causal model attends to later tokens; ours never does"
-            )
+            raise ConversionError("is_decoder=False: their causal model then attends to later tokens; ours never does")
         return config
 
 
@@ -201,6 +180,9 @@ class Bert(BertFamilyConverter):
     heads = bert_heads("bert", causal="LMHeadModel")
 
 
+TASKS = "embeddings.task_type_embeddings.weight"
+
+
 class Ernie(BertFamilyConverter):
     """ERNIE 2 and 3. Each token has the embedding of a task, here that of the first one, a part of its segment's."""
 
@@ -211,15 +193,14 @@ class Ernie(BertFamilyConverter):
     heads = bert_heads("ernie")
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        has_tasks = any(name.endswith("task_type_embeddings.weight") for name in state_dict)
+        has_tasks = any(name.endswith(TASKS) for name in state_dict)
         return super().complete_config(source_config, state_dict) | {"use_task_id": has_tasks}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         if not source_config.get("use_task_id"):
             return self.rules
-        both = (SEGMENTS, "embeddings.task_type_embeddings.weight")
         others = (rule for rule in self.rules if rule.theirs != SEGMENTS)
-        return (*others, WeightRule(both, SEGMENTS, SUM_OF_ROWS))
+        return (*others, WeightRule((SEGMENTS, TASKS), SEGMENTS, SUM_OF_ROWS))
 
 
 def _discriminator_fields(theirs: ElectraConfig) -> dict[str, Any]:
@@ -228,11 +209,10 @@ def _discriminator_fields(theirs: ElectraConfig) -> dict[str, Any]:
 
 
 def _summary_fields(theirs: ElectraConfig) -> dict[str, Any]:
-    if theirs.summary_type != "first" or not theirs.summary_use_proj:
-        raise ConversionError(
-            f"summary_type={theirs.summary_type!r}, summary_use_proj={theirs.summary_use_proj}: only 'first' with a "
-            "projection has an equivalent here"
-        )
+    summary, projects = theirs.summary_type, theirs.summary_use_proj
+    if summary != "first" or not projects:
+        given = f"summary_type={summary!r}, summary_use_proj={projects}"
+        raise ConversionError(f"{given}: only 'first' with a projection has an equivalent here")
     fields = {"classifier_pooling": "cls", "classifier_activation": theirs.summary_activation}
     return fields | {"classifier_dropout": theirs.summary_last_dropout}
 
@@ -241,6 +221,11 @@ ELECTRA_LM = Head(
     transform_rules("generator_predictions.dense", "generator_predictions.LayerNorm")
     + renamed({"generator_lm_head.bias": "lm_head.bias"}),
     gelu_lm_fields,
+)
+
+
+DISCRIMINATOR = renamed(
+    {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"}, "discriminator_predictions.", "classifier."
 )
 
 
@@ -256,13 +241,7 @@ class Electra(BertFamilyConverter):
     output_bias = None
     heads = {
         "Model": Head(),
-        "ForPreTraining": Head(
-            renamed(
-                {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"}, "discriminator_predictions.", "classifier."
-            ),
-            _discriminator_fields,
-            becomes="ForTokenClassification",
-        ),
+        "ForPreTraining": Head(DISCRIMINATOR, _discriminator_fields, becomes="ForTokenClassification"),
         "ForMaskedLM": ELECTRA_LM,
         "ForCausalLM": ELECTRA_LM,
         "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"}),
@@ -278,12 +257,10 @@ class Electra(BertFamilyConverter):
         return {} if activation is None else {"summary_activation": activation}
 
 
-def _distilbert_classifier(theirs: DistilBertConfig) -> dict[str, Any]:
-    fields = {"classifier_pooling": "cls", "classifier_activation": "relu"}
-    return fields | {"classifier_dropout": theirs.seq_classif_dropout}
-
-
-DISTILBERT_CLASSIFIER = Head((*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR), _distilbert_classifier)
+DISTILBERT_CLASSIFIER = Head(
+    (*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR),
+    lambda theirs: POOLED_FIELDS | {"classifier_activation": "relu", "classifier_dropout": theirs.seq_classif_dropout},
+)
 
 
 class DistilBert(HuggingFaceConverter):
@@ -294,31 +271,17 @@ class DistilBert(HuggingFaceConverter):
     config_class = DistilBertConfig
     fields = {
         **COMMON_FIELDS,
-        **same_names(
-            *("max_position_embeddings", "attention_dropout"),
-            hidden_size="dim",
-            num_hidden_layers="n_layers",
-            num_attention_heads="n_heads",
-            intermediate_size="hidden_dim",
-            hidden_act="activation",
-            hidden_dropout="dropout",
-        ),
+        **same_names("max_position_embeddings", "attention_dropout", hidden_dropout="dropout"),
+        **same_names(hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"),
+        **same_names(intermediate_size="hidden_dim", hidden_act="activation"),
     }
-    constants = {
-        **POST_NORM,
-        "position_embedding_type": "learned",
-        "norm_eps": 1e-12,
-        "hidden_dropout_places": ["embeddings", "mlp"],
-    }
+    constants = {**LEARNED_POSITIONS, "norm_eps": 1e-12, "hidden_dropout_places": ["embeddings", "mlp"]}
     rules = (
         *(rule for rule in EMBEDDINGS if rule.theirs != SEGMENTS),
         WeightRule(POSITIONS, POSITIONS),
         *in_layers(
             {
-                "attention.q_lin.*": "self_attn.q_proj.*",
-                "attention.k_lin.*": "self_attn.k_proj.*",
-                "attention.v_lin.*": "self_attn.v_proj.*",
-                "attention.out_lin.*": "self_attn.o_proj.*",
+                **projections("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
                 "sa_layer_norm.*": "self_attn_norm.*",
                 "ffn.lin1.*": "mlp.up_proj.*",
                 "ffn.lin2.*": "mlp.down_proj.*",
@@ -402,39 +365,28 @@ def _unused_rows(config: PreTrainedConfig) -> int:
 
 
 ALBERT_LAYER = {
-    "attention.query.*": "self_attn.q_proj.*",
-    "attention.key.*": "self_attn.k_proj.*",
-    "attention.value.*": "self_attn.v_proj.*",
-    "attention.dense.*": "self_attn.o_proj.*",
+    **projections("attention.query", "attention.key", "attention.value", "attention.dense"),
     "attention.LayerNorm.*": "self_attn_norm.*",
     "ffn.*": "mlp.up_proj.*",
     "ffn_output.*": "mlp.down_proj.*",
     "full_layer_layer_norm.*": "mlp_norm.*",
 }
 ALBERT_LM = transform_rules("predictions.dense", "predictions.LayerNorm")
-ALBERT_CLASSIFIER = Head(
-    (*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR),
-    lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.classifier_dropout_prob},
-)
+ALBERT_CLASSIFIER = Head((*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
 
 
 def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
     """Which layers share their weights."""
-    members = [[] for _ in range(groups)]
-    for layer in range(layers):
-        members[int(layer / (layers / groups))].append(layer)
-    return members
+    group_of = [int(layer / (layers / groups)) for layer in range(layers)]
+    return [[layer for layer in range(layers) if group_of[layer] == group] for group in range(groups)]
 
 
 def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
     """Whether our layers `members` are equal."""
     first = f"layers.{members[0]}."
-    return all(
-        torch.equal(weights[name], weights[name.replace(first, f"layers.{layer}.")])
-        for layer in members[1:]
-        for name in weights
-        if first in name
-    )
+    others = [f"layers.{layer}." for layer in members[1:]]
+    names = [name for name in weights if first in name]
+    return all(torch.equal(weights[name], weights[name.replace(first, o)]) for o in others for name in names)
 
 
 class Albert(HuggingFaceConverter):
@@ -447,12 +399,9 @@ class Albert(HuggingFaceConverter):
     fields = {
         **ENCODER_FIELDS,
         **same_names("embedding_size", "hidden_act", "type_vocab_size", "max_position_embeddings"),
+        **same_names(classifier_dropout="classifier_dropout_prob"),
     }
-    constants = {
-        **POST_NORM,
-        "position_embedding_type": "learned",
-        "hidden_dropout_places": ["embeddings", "attention"],
-    }
+    constants = {**LEARNED_POSITIONS, "hidden_dropout_places": ["embeddings", "attention"]}
     rules = (
         *EMBEDDINGS,
         WeightRule(POSITIONS, POSITIONS),
@@ -468,33 +417,24 @@ class Albert(HuggingFaceConverter):
         "ForMaskedLM": Head(ALBERT_LM, LM_FIELDS),
         "ForSequenceClassification": ALBERT_CLASSIFIER,
         "ForMultipleChoice": ALBERT_CLASSIFIER,
-        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout_prob}),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
     def computed_fields(self, theirs: AlbertConfig) -> dict[str, Any]:
-        if theirs.embedding_size == theirs.hidden_size:
-            raise ConversionError(
-                f"embedding_size={theirs.embedding_size} is hidden_size: ALBERT has a projection between the two in "
-                "any case, ours only where they differ"
-            )
-        if theirs.inner_group_num != 1:
-            raise ConversionError(
-                f"inner_group_num={theirs.inner_group_num}: only groups of one layer can be converted"
-            )
+        if (size := theirs.embedding_size) == theirs.hidden_size:
+            cause = "ALBERT has a projection between the two in any case, ours only where they differ"
+            raise ConversionError(f"embedding_size={size} is hidden_size: {cause}")
+        if (layers := theirs.inner_group_num) != 1:
+            raise ConversionError(f"inner_group_num={layers}: only groups of one layer can be converted")
         return {}
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"classifier_dropout_prob": dropout_of_classifier(ours)}
 
     def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """As few groups as the layers allow: after a training here each layer is one of its own."""
         layers = theirs.num_hidden_layers
-        theirs.num_hidden_groups = next(
-            groups
-            for groups in range(1, layers + 1)
-            if all(are_copies(weights, members) for members in groups_of_layers(layers, groups))
-        )
+        counts = range(1, layers + 1)
+        fits = (all(are_copies(weights, members) for members in groups_of_layers(layers, count)) for count in counts)
+        theirs.num_hidden_groups = next(count for count, fit in zip(counts, fits, strict=True) if fit)
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         groups = groups_of_layers(ours.num_hidden_layers, source_config.get("num_hidden_groups", 1))

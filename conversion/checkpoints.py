@@ -1,4 +1,7 @@
-"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never executed."""
+"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never executed.
+
+All that is wrong with one, a file that is missing, damaged or of another model, is a `ConversionError` that names it.
+"""
 
 import json
 import os
@@ -19,7 +22,7 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import hf_roformer_lite
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 
 from .converter import Converter
 from .registry import export, family_of, find_converter, fitting_family
@@ -38,11 +41,7 @@ _OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json
 
 
 def open_files(files: Sequence[Path]) -> LazyTensors:
-    """The tensors of one or several files by name. Those of safetensors are read when they are needed.
-
-    Raises:
-        ConversionError: when a file cannot be read, or holds anything but tensors.
-    """
+    """The tensors of one or several files by name. Those of safetensors are read when they are needed."""
     readers: dict[str, Callable[[], torch.Tensor]] = {}
     for path in files:
         with naming(path):
@@ -53,9 +52,7 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
             # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-            raise ConversionError(
-                f"{path}: holds something other than a state_dict, a dictionary of names and tensors"
-            )
+            raise ConversionError(f"{path}: holds something other than a dictionary of names and tensors")
         readers |= {name: partial(loaded.get, name) for name in loaded}
     return LazyTensors(readers)
 
@@ -68,17 +65,12 @@ def naming(path: str | Path) -> Iterator[None]:
     except ConversionError:
         raise
     except Exception as error:
-        raise ConversionError(
-            f"{path}: cannot be read: {' '.join(str(error).split()) or type(error).__name__}"
-        ) from error
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise ConversionError(f"{path}: cannot be read: {cause}") from error
 
 
 def find_file(checkpoint: str | Path, file: str) -> Path | None:
-    """A file of a directory, or of a repository on the Hub; None where there is none.
-
-    Raises:
-        ConversionError: when `checkpoint` is neither.
-    """
+    """A file of a directory, or of a repository on the Hub; None where there is none."""
     if os.path.isdir(checkpoint):
         path = Path(checkpoint) / file
         return path if path.is_file() else None
@@ -91,11 +83,7 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
 
 def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
     """Tensors and config of a directory, or of a repository on the Hub: `config.json` with safetensors or torch files,
-    whole or in shards.
-
-    Raises:
-        ConversionError: when a file is missing or cannot be read.
-    """
+    whole or in shards."""
     config = _read_config(checkpoint)
     for name in WEIGHT_FILES:
         if (path := find_file(checkpoint, name)) is not None:
@@ -105,11 +93,10 @@ def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]
                 shards = sorted(set(_read_json(index)["weight_map"].values()))
             if any(Path(shard).name != shard for shard in shards):
                 raise ConversionError(f"{index}: names files outside its directory")
-            files = {shard: find_file(checkpoint, shard) for shard in shards}
-            missing = [shard for shard, path in files.items() if path is None]
-            if missing:
-                raise ConversionError(f"{index}: names {missing[0]}, which is not there")
-            return open_files([path for path in files.values() if path is not None]), config
+            files = [find_file(checkpoint, shard) for shard in shards]
+            if None in files:
+                raise ConversionError(f"{index}: names {shards[files.index(None)]}, which is not there")
+            return open_files(files), config
     raise ConversionError(f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards")
 
 
@@ -130,11 +117,8 @@ def _read_json(path: Path) -> Any:
 
 @contextmanager
 def whole_directory(out: str | Path) -> Iterator[Path]:
-    """A directory to be filled inside the `with`, which then gets the name `out`; after an error nothing is there.
-
-    Raises:
-        ConversionError: when `out` exists and is anything but an empty directory, or cannot be written.
-    """
+    """A directory to be filled inside the `with`, which then gets the name `out`; after an error nothing is there. An
+    `out` that exists must be an empty directory."""
     try:
         place = Path(out).resolve()
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -151,9 +135,7 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
     """Convert the checkpoint `path` of the source `name` (`auto`: by its config) into the directory `out`, with its
-    tokenizer if it has one.
-
-    Nothing is written outside `out`, and `out` appears only when it is complete.
+    tokenizer if it has one. Nothing is written outside `out`, which appears only when it is complete.
 
     Raises:
         ConversionError: when names, shapes or fields do not fit, or `out` exists and is not empty.
@@ -169,15 +151,8 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
 
 
 def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedModel, Converter]:
-    """The model that a checkpoint of the source `name` becomes, and the converter that knows it.
-
-    Args:
-        path: A directory, or a repository on the Hub.
-        name: The source; `auto` reads it from the config's `model_type`.
-
-    Raises:
-        ConversionError: when a file is missing or wrong, names or shapes do not fit, or `auto` finds no source.
-    """
+    """The model that a checkpoint of the source `name` (`auto`: by its config) becomes, and the converter that knows
+    it; `path` is a directory, or a repository on the Hub."""
     state_dict, config = open_checkpoint(path)
     converter = find_converter(source_of(path, config) if name == "auto" else name)
     model = converter.convert(state_dict, config, copy=False)
@@ -194,11 +169,7 @@ def load_tokenizer(path: str | Path, converter: Converter) -> PreTrainedTokenize
 
 
 def source_of(path: str | Path, config: dict[str, Any]) -> str:
-    """The source of the checkpoint at `path`, by its config.
-
-    Raises:
-        ConversionError: when it tells none.
-    """
+    """The source of the checkpoint at `path`, by its config."""
     try:
         return family_of(config)
     except ConversionError as error:
@@ -207,8 +178,7 @@ def source_of(path: str | Path, config: dict[str, Any]) -> str:
 
 def is_ours(path: str | Path) -> bool:
     """Whether a checkpoint is a model of this package, by its config."""
-    types = (RoFormerLiteConfig.model_type, RoFormerLiteSeq2SeqConfig.model_type)
-    return _read_config(path).get("model_type") in types
+    return _read_config(path).get("model_type") in AUTO_CLASSES
 
 
 class ConvertedModel:
@@ -225,23 +195,15 @@ class ConvertedModel:
             name: A directory, or a repository on the Hub.
             source: The system it comes from. Default: the family that its config.json names.
             dtype: Of the weights. Default: that of the checkpoint.
-
-        Raises:
-            ConversionError: when a file is missing or wrong, names or shapes do not fit, or nothing says which system
-                the weights come from.
         """
         if is_ours(name):
-            raise ConversionError(
-                f"{name} is a model of this package already; open it with a class of transformers or ours"
-            )
+            raise ConversionError(f"{name} is a model of this package already; open it with one of its classes")
         return load_checkpoint(name, source)[0].to(dtype=dtype)
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
-    """Write the model of this package at `path` as a checkpoint of the source `name` to the directory `out`.
-
-    Returns:
-        The name of the source; for `auto` that of the family that fits.
+    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: of the family that fits)
+    to the directory `out`, and return the name of the source.
 
     Raises:
         ConversionError: when the source has no equivalent of the model, or `out` exists and is not empty.
@@ -264,17 +226,11 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
 
 def load_model(path: str | Path) -> PreTrainedModel:
     """The model of this package at `path`, of the class it was saved from: every tensor is there and finite, where
-    `from_pretrained` alone would draw those that are missing.
-
-    Raises:
-        ConversionError: when it is another model, or a file is missing or wrong.
-    """
+    `from_pretrained` alone would draw those that are missing."""
     state_dict, fields = open_checkpoint(path)
     architecture = (fields.get("architectures") or [None])[0]
     if not is_ours(path) or architecture not in hf_roformer_lite.__all__:
-        raise ConversionError(
-            f"{path}: {architecture or 'it'} is no model of this package; `roformer-lite convert` makes one"
-        )
+        raise ConversionError(f"{path}: {architecture} is no model of this package; `roformer-lite convert` makes one")
     with naming(path):
         model_class = getattr(hf_roformer_lite, architecture)
         config = model_class.config_class.from_pretrained(path)
@@ -285,9 +241,8 @@ def load_model(path: str | Path) -> PreTrainedModel:
     wrong["has NaN or infinite numbers in"] = [k for k, tensor in state_dict.items() if not tensor.isfinite().all()]
     for fault, names in wrong.items():
         if names:
-            raise ConversionError(
-                f"{path}: {fault} {', '.join(sorted(names)[:3])}; a file is damaged, or another model's"
-            )
+            listed = ", ".join(sorted(names)[:3])
+            raise ConversionError(f"{path}: {fault} {listed}; a file is damaged, or another model's")
     _take_generation_config(model, path)
     return model.eval()
 
@@ -311,11 +266,8 @@ def _name_stock_tokenizer(config_file: Path) -> None:
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:
-    """Copy what makes a directory of sentence-transformers of one: its modules but the model, prompts, lengths.
-
-    Raises:
-        ConversionError: when a module is code, or lies outside the checkpoint.
-    """
+    """Copy what makes a directory of sentence-transformers of one: its modules but the model, prompts, lengths. A
+    module that is code, or lies outside the checkpoint, is refused."""
     modules = find_file(path, _MODULES)
     if modules is None:
         return
@@ -323,15 +275,11 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
         kinds = {str(entry["path"]): str(entry["type"]) for entry in _read_json(modules)}
     for folder, kind in kinds.items():
         if not kind.startswith("sentence_transformers."):
-            raise ConversionError(
-                f"{modules}: type={kind!r} is code of the checkpoint's own, which is not carried over"
-            )
+            raise ConversionError(f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over")
         if Path(folder).name != folder or folder == "..":
             raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
         (out / folder).mkdir(exist_ok=True)  # a module without options has no file
-    of_modules = (
-        f"{folder}/{part}" for folder in filter(None, kinds) for part in ("config.json", "model.safetensors")
-    )
-    for file in (_MODULES, *_OF_SENTENCES, *of_modules):
+    parts = [f"{folder}/{part}" for folder in filter(None, kinds) for part in ("config.json", "model.safetensors")]
+    for file in (_MODULES, *_OF_SENTENCES, *parts):
         if (found := find_file(path, file)) is not None:
             shutil.copy(found, out / file)

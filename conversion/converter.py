@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+from transformers.modeling_outputs import ModelOutput
 
 from hf_roformer_lite import RoFormerLiteModel
 
-from .weight_map import ConversionError, StoredNames, WeightMap, WeightRule
+from .weight_map import ConversionError, Rules, StoredNames, WeightMap
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -40,11 +40,17 @@ class Converter(ABC):
         tolerances: In each dtype, the largest difference of an output that counts as equal: an absolute one where no
             number of the output is larger than 1, otherwise relative to the largest.
         tokenizer_class: The class that opens the tokenizer in a checkpoint's directory.
+        becomes: The class of this package that every checkpoint becomes.
+        rules: The table of which tensor becomes which, where it is the same for every config.
+        ignored: Names of their tensors that our model does not need.
         stored_names: How files spell names that are newer in `weight_map`.
     """
 
     name: ClassVar[str]
     tokenizer_class: ClassVar[type] = AutoTokenizer
+    becomes: ClassVar[type[PreTrainedModel]] = RoFormerLiteModel
+    rules: ClassVar[Rules] = ()
+    ignored: ClassVar[tuple[str, ...]] = ()
     tolerances: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 1e-12}
     stored_names: ClassVar[StoredNames] = StoredNames()
 
@@ -56,21 +62,22 @@ class Converter(ABC):
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
         """Our config for the source's config."""
 
-    @abstractmethod
     def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
         """The class of this package that the checkpoint becomes."""
+        return self.becomes
 
-    @abstractmethod
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         """The table of which tensor becomes which."""
+        return WeightMap(self.rules, self.ignored, our_config.num_attention_heads)
 
     @abstractmethod
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         """The source's own model, or one written from its specification, with random weights."""
 
     @abstractmethod
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        """The output of the reference, by the names of ours, for the arguments `inputs` of our model."""
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput | torch.Tensor:
+        """The output of the reference, by the names of ours, for the arguments `inputs` of our model; a tensor is its
+        last hidden state."""
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
         """Whether the reference reads padding, so that it can be compared on inputs without padding alone."""
@@ -91,27 +98,10 @@ class Converter(ABC):
         if lacking:
             raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        """Tensors and config of the source for our model.
-
-        Raises:
-            ConversionError: when the source has no equivalent of the model, or exporting to it is not supported.
-        """
-        raise ConversionError(f"a model cannot be exported to {self.name}")
-
     def convert(
         self, state_dict: Mapping[str, torch.Tensor] | None, source_config: SourceConfig, copy: bool = True
     ) -> PreTrainedModel:
-        """A ready model in evaluation mode, in the dtype of the checkpoint.
-
-        Args:
-            state_dict: Tensors by the source's names; None gives a freshly initialised model.
-            source_config: The source's config, in its own field names.
-            copy: Whether the weights are copied; otherwise the model may share them with `state_dict`.
-
-        Raises:
-            ConversionError: when names or shapes do not fit, or no model can be built from the config.
-        """
+        """As `convert` of `registry.py`; without `copy` the model may share its weights with `state_dict`."""
         if state_dict is not None:
             state_dict = self.stored_names.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)
@@ -138,21 +128,13 @@ class Converter(ABC):
 
 class LayerConverter(Converter):
     """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a decoder also those of an
-    encoder. Their config has `num_layers`; checkpoints of one layer have no `layers.{i}.` before their names.
-
-    Attributes:
-        rules: Of one layer.
-    """
-
-    rules: ClassVar[Sequence[WeightRule]]
-
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteModel
+    encoder. Their config has `num_layers`; checkpoints of one layer have no `layers.{i}.` before their names. `rules`
+    and `ignored` are those of one layer."""
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         theirs = "layers.{i}." if our_config.num_hidden_layers > 1 else ""
         table = [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules]
-        return WeightMap(table, num_heads=our_config.num_attention_heads)
+        return WeightMap(table, [theirs + name for name in self.ignored], our_config.num_attention_heads)
 
     @abstractmethod
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
@@ -166,11 +148,11 @@ class LayerConverter(Converter):
         layers = [self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))]
         return layers[0] if len(layers) == 1 else nn.ModuleDict({"layers": nn.ModuleList(layers)})
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
         states = inputs["inputs_embeds"]
         for layer in reference["layers"] if isinstance(reference, nn.ModuleDict) else [reference]:
             states = self.run_layer(layer, states, inputs)
-        return BaseModelOutput(last_hidden_state=states)
+        return states
 
 
 def read_fields(
@@ -181,15 +163,9 @@ def read_fields(
     Raises:
         ConversionError: for one that is missing, and for fields that are neither required nor `known`.
     """
-    unknown = sorted(set(source_config) - {*required, *known})
-    if unknown:
-        raise ConversionError(
-            f"the config of a {source} source has no field {', '.join(unknown)}; it may have "
-            f"{', '.join(sorted({*required, *known}))}"
-        )
-    missing = [field for field in required if field not in source_config]
-    if missing:
-        raise ConversionError(
-            f"the config of a {source} source needs the field {missing[0]!r}; it has {sorted(source_config)}"
-        )
+    faults = [f"has no field {field}" for field in source_config if field not in (*required, *known)]
+    faults += [f"needs the field {field!r}" for field in required if field not in source_config]
+    if faults:
+        fields = ", ".join(sorted({*required, *known}))
+        raise ConversionError(f"the config of a {source} source {faults[0]}; its fields are {fields}")
     return [source_config[field] for field in required]

@@ -1,21 +1,13 @@
-"""The DeepLoTX RoFormer encoder, here `layer_style="parallel_heads"`. It takes vectors.
-
-Example:
-    >>> model = convert("deeplotx", state_dict, {"feature_dim": 512, "heads": 12, "ffn_layers": 4, "ffn_expansion": 4})
-    >>> model(inputs_embeds=vectors, attention_mask=mask).last_hidden_state
-"""
-
-from dataclasses import replace
+"""The DeepLoTX RoFormer encoder, here `layer_style="parallel_heads"`. It takes vectors."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, LayerConverter, SourceConfig, Tensors, read_fields
-from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightMap, WeightRule, renamed
+from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightRule, renamed
 
 FIELDS = ("heads", "bias", "ffn_layers", "ffn_expansion", "dropout", "proj_layers", "proj_expansion", "proj_dropout")
 FIELDS += ("base", "num_layers", "cross_attention")
@@ -65,6 +57,7 @@ class DeepLotx(LayerConverter):
             }
         ),
     )
+    ignored = ("attn.attn_heads.{j}.rope.inv_freq",)
     stored_names = StoredNames(
         {r"\.fc1\.": ".up_proj.", r"\.fc2\.": ".down_proj.", r"\.parametric_relu_1\.": ".parametric_relu."}
     )
@@ -98,18 +91,9 @@ class DeepLotx(LayerConverter):
             use_cache=not is_cross,
         )
 
-    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        frequencies = "attn.attn_heads.{i}.rope.inv_freq"
-        return replace(
-            super().weight_map(our_config, source_config), ignored=(frequencies, f"layers.{{j}}.{frequencies}")
-        )
-
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
-        options = {"layers": "ffn_layers", "expansion": "ffn_expansion", "head_layers": "proj_layers"}
-        options |= {"head_expansion": "proj_expansion", "head_dropout": "proj_dropout"}
-        options |= {name: name for name in ("bias", "dropout", "base")}
-        given = {ours: source_config[theirs] for ours, theirs in options.items() if theirs in source_config}
-        return DeepLotxEncoder(source_config["feature_dim"], source_config.get("heads", 2), **given)
+        of_stack = ("num_layers", "cross_attention")
+        return DeepLotxEncoder(**{name: value for name, value in source_config.items() if name not in of_stack})
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         memory = inputs.get("encoder_hidden_states")
@@ -165,25 +149,26 @@ class DeepHead(nn.Module):
 
 
 class DeepLotxEncoder(nn.Module):
-    """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L, width)` to
-    `(B, L, width)`; keys and values are made of `y` where it is given."""
+    """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L, feature_dim)` to
+    the same; keys and values are made of `y` where it is given. The arguments are those of the config."""
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        feature_dim: int,
+        heads: int = 2,
         bias: bool = True,
-        layers: int = 1,
-        expansion: float = 2,
+        ffn_layers: int = 1,
+        ffn_expansion: float = 2,
         dropout: float = 0.02,
-        head_layers: int = 1,
-        head_expansion: float | None = None,
-        head_dropout: float | None = None,
+        proj_layers: int = 1,
+        proj_expansion: float | None = None,
+        proj_dropout: float | None = None,
         base: float = 10000,
     ):
         super().__init__()
-        head = {"layers": head_layers, "expansion": expansion if head_expansion is None else head_expansion}
-        head |= {"bias": bias, "dropout": dropout if head_dropout is None else head_dropout, "base": base}
+        width, expansion = feature_dim, ffn_expansion if proj_expansion is None else proj_expansion
+        head = {"layers": proj_layers, "expansion": expansion, "bias": bias, "base": base}
+        head["dropout"] = dropout if proj_dropout is None else proj_dropout
         self.attn = nn.ModuleDict(
             {
                 "expand_proj": nn.Linear(width, heads * width),
@@ -191,7 +176,7 @@ class DeepLotxEncoder(nn.Module):
                 "out_proj": nn.Linear(heads * width, width),
             }
         )
-        self.ffn = DeepFeedForward(2 * width, layers, expansion, bias, dropout)
+        self.ffn = DeepFeedForward(2 * width, ffn_layers, ffn_expansion, bias, dropout)
         self.layer_norm = nn.LayerNorm(width, eps=1e-9)
         self.out_proj = nn.Linear(2 * width, width)
 

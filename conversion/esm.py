@@ -25,7 +25,7 @@ from .bert import (
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, same_names
-from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, renamed
+from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, projections, renamed
 
 
 class Esm(HuggingFaceConverter):
@@ -48,10 +48,7 @@ class Esm(HuggingFaceConverter):
         *in_layers(
             {
                 "attention.LayerNorm.*": "self_attn_norm.*",
-                "attention.self.query.*": "self_attn.q_proj.*",
-                "attention.self.key.*": "self_attn.k_proj.*",
-                "attention.self.value.*": "self_attn.v_proj.*",
-                "attention.output.dense.*": "self_attn.o_proj.*",
+                **projections(*(f"attention.{n}" for n in ("self.query", "self.key", "self.value", "output.dense"))),
                 "LayerNorm.*": "mlp_norm.*",
                 "intermediate.dense.*": "mlp.up_proj.*",
                 "output.dense.*": "mlp.down_proj.*",
@@ -63,11 +60,8 @@ class Esm(HuggingFaceConverter):
     stored_names = TENSORFLOW_NAMES
     ignored = (
         POSITIONS,  # some files of ESM-2 hold one, which nothing reads
-        "embeddings.position_ids",
-        "rotary_embeddings.inv_freq",
+        *("embeddings.position_ids", "pooler.dense.*", "contact_head.regression.*", "rotary_embeddings.inv_freq"),
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
-        "contact_head.regression.*",
-        "pooler.dense.*",
     )
     output_matrix = "lm_head.decoder.weight"
     heads = {
@@ -105,12 +99,10 @@ class Esm(HuggingFaceConverter):
             return self.rules
         return (*self.rules, WeightRule(POSITIONS, POSITIONS, drop_rows(ours.pad_token_id + 1)))
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        state_dict, source_config = super().export(model)
-        if source_config["position_embedding_type"] == "rotary":
-            rotation = EsmRotaryEmbedding.compute_default_rope_parameters(EsmConfig.from_dict(source_config))
-            state_dict[f"{self.stack_prefixes(source_config)[0]}rotary_embeddings.inv_freq"] = rotation[0]
-        return state_dict, source_config
+    def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
+        if theirs.position_embedding_type != "rotary":
+            return {}
+        return {"rotary_embeddings.inv_freq": EsmRotaryEmbedding.compute_default_rope_parameters(theirs)[0]}
 
 
 CONVERTERS = (Esm(),)

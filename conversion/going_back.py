@@ -6,14 +6,12 @@ of these differences are bridged, all of them without any change of what is comp
 not have is one of zeros there, and the scale of the embeddings can be a part of their table.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -22,10 +20,8 @@ from transformers.utils import logging
 
 from hf_roformer_lite import RoFormerLiteConfig
 
+from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
-
-if TYPE_CHECKING:
-    from .hugging_face import HuggingFaceConverter
 
 TABLE = "embeddings.word_embeddings.weight"
 # Where we have less than they, zeros say the same.
@@ -56,7 +52,9 @@ class Route:
     zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
 
 
-def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def carry_back(
+    converter: HuggingFaceConverter, model: PreTrainedModel
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and config of their class for `model`.
 
     Raises:
@@ -65,7 +63,19 @@ def export(converter: HuggingFaceConverter, model: PreTrainedModel) -> tuple[dic
     route = find_route(converter, model)
     if route.faults:
         raise ConversionError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
-    return _carry(route, model)
+    weights = _weights(route, model)
+    for prefix, stack in stacks_of(model.config).items() if route.scales else ():
+        for name in [name for name in weights if name.endswith(prefix + TABLE) and stack.scale_embeddings]:
+            weights[name] = weights[name] * math.sqrt(stack.embedding_size)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()}
+    weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
+    converter.settle(route.theirs, weights)
+    source_config = _source_config(route)
+    state_dict = converter.weight_map(route.back, source_config).to_theirs(weights)
+    prefix = converter.stack_prefixes(source_config)[0]
+    computed = converter.computed_tensors(model, route.theirs)
+    return state_dict | {prefix + name: tensor for name, tensor in computed.items()}, route.theirs.to_dict()
 
 
 def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) -> HuggingFaceConverter:
@@ -86,10 +96,8 @@ def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) 
         raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
     best = min(routes, key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)))
     if best.faults:
-        raise ConversionError(
-            f"no family has an equivalent of this model; the nearest is {best.converter.name}, without "
-            f"{', '.join(best.faults)}"
-        )
+        nearest = f"the nearest is {best.converter.name}, without {', '.join(best.faults)}"
+        raise ConversionError(f"no family has an equivalent of this model; {nearest}")
     return best.converter
 
 
@@ -99,20 +107,24 @@ def find_route(converter: HuggingFaceConverter, model: PreTrainedModel) -> Route
     Raises:
         ConversionError: when the family has no class with the head of `model`.
     """
-    routes = [_find_route(converter, head, model) for head in converter.heads_for(type(model))]
+    routes = [_route_to(converter, head, model) for head in converter.heads_for(type(model))]
     return min(routes, key=lambda route: len(route.faults))
 
 
-def _find_route(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
+def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel) -> Route:
     route = Route(converter, head, copy.deepcopy(model.config))
+    stacks = stacks_of(route.ours).values()
     _ask(route)
-    if route.back is not None and _scale_is_in_the_way(route):
-        route.scales = True
-        for stack in stacks_of(route.ours).values():
+    if route.back is not None:
+        pairs = zip(stacks, stacks_of(route.back).values(), strict=True)
+        route.scales = any(
+            one.scale_embeddings and one.vocab_size and not back.scale_embeddings for one, back in pairs
+        )
+    if route.scales:
+        for stack in stacks:
             stack.scale_embeddings = False
-        if hasattr(model, "lm_head"):  # what reads the states is not scaled with what embeds the tokens
-            for config in {id(one): one for one in (route.ours, *stacks_of(route.ours).values())}.values():
-                config.tie_word_embeddings = False
+        for config in (route.ours, *stacks) if hasattr(model, "lm_head") else ():
+            config.tie_word_embeddings = False  # what reads the states is not scaled with what embeds the tokens
         _ask(route)
     if route.back is not None:
         _compare(route, model)
@@ -128,24 +140,17 @@ def stacks_of(config: PreTrainedConfig) -> dict[str, RoFormerLiteConfig]:
 
 def _ask(route: Route) -> None:
     """Fill in their config, and what it is read as here."""
-    converter = route.converter
     route.faults = []
     try:
-        route.theirs = converter.their_config(route.ours, route.head)
-        route.back = converter.our_config(_source_config(route))
+        route.theirs = route.converter.their_config(route.ours, route.head)
+        route.back = route.converter.our_config(_source_config(route))
     except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
-        cause = error.__cause__ or error
-        route.back, route.faults = None, [" ".join(str(cause).split())]
+        route.back, route.faults = None, [" ".join(str(error.__cause__ or error).split())]
 
 
 def _source_config(route: Route) -> dict[str, Any]:
     pooler = {"add_pooling_layer": getattr(route.ours, "add_pooling_layer", False)}
     return route.theirs.to_dict() | pooler | {"architectures": [route.converter.class_name(route.head)]}
-
-
-def _scale_is_in_the_way(route: Route) -> bool:
-    pairs = zip(stacks_of(route.ours).values(), stacks_of(route.back).values(), strict=True)
-    return any(ours.scale_embeddings and ours.vocab_size and not back.scale_embeddings for ours, back in pairs)
 
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
@@ -154,39 +159,37 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
         target = type(model)(route.back)
     tensors, given = target.state_dict(), _weights(route, model)
     wanted = tensors.keys() - set(target.all_tied_weights_keys)
-    zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
+    route.zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
     unknown += [name for name in given if name in wanted and given[name].shape != tensors[name].shape]
-    are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in zeros)
+    are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in route.zeros)
+    is_bridged = are_zeros and not unknown
     for prefix, name, ours, back in _differences(route, model):
-        if not (name in _BRIDGED_BY_ZEROS and are_zeros and not unknown):
+        if not (is_bridged and name in _BRIDGED_BY_ZEROS):
             route.faults.append(f"{prefix}{name}={ours!r} (must be {back!r})")
-    route.zeros = zeros
-    if not route.faults and not (are_zeros and not unknown):
-        route.faults.append(f"its tensors {', '.join(unknown or zeros)}")
+    if not route.faults and not is_bridged:
+        route.faults.append(f"its tensors {', '.join(unknown or route.zeros)}")
 
 
 def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:
-    if route.ours.is_encoder_decoder:
-        for name in ("share_embeddings", "tie_word_embeddings"):
-            if getattr(route.ours, name) != getattr(route.back, name):
-                yield "", name, getattr(route.ours, name), getattr(route.back, name)
-    backs = stacks_of(route.back)
-    for prefix, ours in stacks_of(route.ours).items():
-        one, other = _fields_with_effect(ours, model), _fields_with_effect(backs[prefix], model)
-        for name, value in one.items():
-            if value != other[name]:
-                yield prefix, name, value, other[name]
+    of_pair = ("share_embeddings", "tie_word_embeddings") if route.ours.is_encoder_decoder else ()
+    ours, back = ({name: getattr(config, name) for name in of_pair} for config in (route.ours, route.back))
+    fields, backs = [("", ours, back)], stacks_of(route.back)
+    for prefix, stack in stacks_of(route.ours).items():
+        fields.append((prefix, _fields_with_effect(stack, model), _fields_with_effect(backs[prefix], model)))
+    for prefix, ours, back in fields:
+        yield from ((prefix, name, value, back[name]) for name, value in ours.items() if value != back[name])
 
 
 def _fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
     """The fields that decide what `model` computes, each in one form for one meaning."""
     kind = type(model).__name__.removeprefix("RoFormerLite")
-    without = set(_WITHOUT_EFFECT)
     is_language_model, is_classifier = hasattr(model, "lm_head"), hasattr(model, "classifier")
-    without |= set() if is_language_model else _OF_LANGUAGE_MODELS
-    without |= set() if is_classifier else _OF_CLASSIFIERS
-    without |= set() if kind in _OF_POOLING else {"classifier_pooling"}
-    without |= set() if kind == "Model" else {"add_pooling_layer"}
+    without = _WITHOUT_EFFECT.union(
+        () if is_language_model else _OF_LANGUAGE_MODELS,
+        () if is_classifier else _OF_CLASSIFIERS,
+        () if kind in _OF_POOLING else ("classifier_pooling",),
+        () if kind == "Model" else ("add_pooling_layer",),
+    )
     fields = {name: getattr(config, name) for name in config.__dataclass_fields__ if name not in without}
     has_dense = is_classifier and config.classifier_activation or is_language_model and config.lm_head_transform
     rope = config.rope_parameters or {}
@@ -209,19 +212,3 @@ def _weights(route: Route, model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Our tensors without copies of tied ones, where tied means what `route.ours` says."""
     tied = set(model.all_tied_weights_keys) if route.ours.tie_word_embeddings else set()
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-
-
-def _carry(route: Route, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    weights = _weights(route, model)
-    if route.scales:
-        for prefix, stack in stacks_of(model.config).items():
-            for name in [name for name in weights if name.endswith(prefix + TABLE)]:
-                if stack.scale_embeddings:
-                    weights[name] = weights[name] * math.sqrt(stack.embedding_size)
-    with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()}
-    weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
-    route.converter.settle(route.theirs, weights)
-    source_config = _source_config(route)
-    state_dict = route.converter.weight_map(route.back, source_config).to_theirs(weights)
-    return state_dict, route.theirs.to_dict()

@@ -20,10 +20,11 @@ import hf_roformer_lite
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors
-from .going_back import export
 from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRule, constant
 
 _OURS = "RoFormerLite"  # how the names of our classes begin
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_WHOLE_HEAD = ("partial_rotary_factor", 1.0)  # an entry of rope_parameters that says nothing where this is the default
 
 
 def same_names(*fields: str, **renamed: str) -> dict[str, str]:
@@ -84,8 +85,6 @@ class HuggingFaceConverter(Converter):
     refused: ClassVar[Mapping[str, str]] = {}
     fields: ClassVar[Mapping[str, str]]
     constants: ClassVar[Mapping[str, Any]] = {}
-    rules: ClassVar[Rules] = ()
-    ignored: ClassVar[tuple[str, ...]] = ()
     unread_heads: ClassVar[tuple[str, ...]] = ()
     output_matrix: ClassVar[str]
     output_bias: ClassVar[str | None] = None
@@ -97,11 +96,7 @@ class HuggingFaceConverter(Converter):
         return self.rules
 
     def computed_fields(self, theirs: Any) -> dict[str, Any]:
-        """Fields of ours that are not simply copied.
-
-        Raises:
-            ConversionError: for an option without an equivalent here.
-        """
+        """Fields of ours that are not simply copied; an option without an equivalent here is refused."""
         return {}
 
     def their_fields(self, ours: Any) -> dict[str, Any]:
@@ -125,6 +120,9 @@ class HuggingFaceConverter(Converter):
         theirs, (name, head) = self.config_class.from_dict(dict(source_config)), self.head(source_config)
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
+        rope = fields.get("rope_parameters") or {}
+        if _LAYER_TYPES[0] in rope:  # a set for each type of layer, of which the stack need not have all
+            fields["rope_parameters"] = {kind: rope[kind] for kind in _LAYER_TYPES if kind in theirs.layer_types}
         of_head = head.fields(theirs) if callable(head.fields) else head.fields
         fields |= {**self.computed_fields(theirs), **of_head}
         if name == "Model" and self.has_pooler is not None:
@@ -133,15 +131,24 @@ class HuggingFaceConverter(Converter):
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
         """Their config for `ours`, as far as it can say it; `our_config` of the result tells how far."""
-        fields = {name: getattr(ours, field) for field, name in self.fields.items()}
+        defaults, fields = self.config_class(), {name: getattr(ours, field) for field, name in self.fields.items()}
         for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
             fields[name] = bool(fields[name])
         if "type_vocab_size" in fields:
             fields["type_vocab_size"] = max(1, fields["type_vocab_size"])
+        dropout = self.fields.get("classifier_dropout")
+        if dropout and fields[dropout] is None and getattr(defaults, dropout) is not None:
+            fields[dropout] = ours.hidden_dropout
+        if "rope_parameters" in fields:
+            fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
         return self.config_class(architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)})
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """Set the fields of their config that depend on our `weights`, by our names."""
+
+    def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
+        """What files of theirs hold beside weights, for a model that goes back; names as in `rules`."""
+        return {}
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         completed = super().complete_config(source_config, state_dict)
@@ -159,11 +166,7 @@ class HuggingFaceConverter(Converter):
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
         """The head of their class and its name: of the first of the config's `architectures`, by default the stack
-        alone.
-
-        Raises:
-            ConversionError: for a class without an equivalent here.
-        """
+        alone. A class without an equivalent here is refused."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
@@ -174,11 +177,7 @@ class HuggingFaceConverter(Converter):
         return known[given], self.heads[known[given]]
 
     def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
-        """Which of `heads` a model of `model_class` may go back to, the one of the same name first.
-
-        Raises:
-            ConversionError: when there is none.
-        """
+        """Which of `heads` a model of `model_class` may go back to, the one of the same name first."""
         ours = model_class.__name__.removeprefix(_OURS)
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
@@ -203,58 +202,35 @@ class HuggingFaceConverter(Converter):
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
             ignored += [self.output_matrix] + ([_bias_of(self.output_matrix)] if self.output_bias else [])
-        if any(
-            rule.ours == "classifier.out_proj.weight" for rule in table
-        ):  # without a bias, which is one of zeros here
+        if any(rule.ours == "classifier.out_proj.weight" for rule in table):  # alone; here there is a bias of zeros
             table.append(WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels)))
         return WeightMap(table, ignored)
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        return export(self, model)
-
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        their_class = getattr(transformers, self.class_name(self.head(source_config)[0]))
+        head, options = self.head(source_config)[0], {}
+        if head == "Model" and self.has_pooler is not None:
+            options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
         # None is sdpa where a class has it. Their own eager attention computes probabilities in float32 in any dtype.
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": None})
-        if self.has_pooler is None or self.head(source_config)[0] != "Model":
-            return their_class(theirs)
-        return their_class(theirs, add_pooling_layer=source_config.get("add_pooling_layer", self.has_pooler))
+        return getattr(transformers, self.class_name(head))(theirs, **options)
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        return reference(
-            **{name: value.long() if value.dtype == torch.bool else value for name, value in inputs.items()}
-        )
+        masks = {name: value.long() for name, value in inputs.items() if value.dtype == torch.bool}
+        return reference(**inputs | masks)
 
 
 def _bias_of(matrix: str) -> str:
     return f"{matrix.removesuffix('weight')}bias"
 
 
-def dropout_of_classifier(ours: RoFormerLiteConfig) -> float:
-    """`classifier_dropout`, for a config that has no None in its place."""
-    return ours.hidden_dropout if ours.classifier_dropout is None else ours.classifier_dropout
-
-
-def plain_rope(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` for a config that has one set for all layers, without entries that say nothing; of several
-    sets the first, which is then not the same."""
-    return None if ours.rope_parameters is None else _short(next(iter(ours.rope_parameters_of_layers().values())))
-
-
-def rope_by_layer_type(ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` for a config that has a set for each type of layer; those that no layer reads repeat the
-    others."""
+def _rope_like(default: Mapping[str, Any], ours: RoFormerLiteConfig) -> dict[str, Any] | None:
+    """`rope_parameters` in the form of their `default`: a set for each type of layer, where those that no layer reads
+    repeat another, or one for all. Of several sets one for all is the first, and so not the same."""
     if ours.rope_parameters is None:
         return None
-    of_layers = ours.rope_parameters_of_layers()
-    any_of_them = next(iter(of_layers.values()))
-    return {kind: _short(of_layers.get(kind, any_of_them)) for kind in ("full_attention", "sliding_attention")}
-
-
-def own_rope(theirs: Any) -> dict[str, Any]:
-    """Of their `rope_parameters` by the type of layer, those of the types that the stack has."""
-    return {kind: value for kind, value in theirs.rope_parameters.items() if kind in theirs.layer_types}
-
-
-def _short(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if (name, value) != ("partial_rotary_factor", 1.0)}
+    sets = {
+        kind: {name: value for name, value in one.items() if name in default or (name, value) != _WHOLE_HEAD}
+        for kind, one in ours.rope_parameters_of_layers().items()
+    }
+    first = next(iter(sets.values()))
+    return {kind: sets.get(kind, first) for kind in _LAYER_TYPES} if _LAYER_TYPES[0] in default else first

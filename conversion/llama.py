@@ -7,31 +7,21 @@ converted only where their branches follow one another (`use_parallel_residual=F
 from dataclasses import replace
 from typing import Any
 
-from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, PreTrainedConfig, Qwen2Config, UltrabertConfig
+from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, Qwen2Config, UltrabertConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .bert import LINEAR, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, WITHOUT_DROPOUT
 from .converter import SourceConfig
-from .hugging_face import (
-    COMMON_FIELDS,
-    SIZES,
-    Head,
-    HuggingFaceConverter,
-    dropout_of_classifier,
-    own_rope,
-    plain_rope,
-    rope_by_layer_type,
-    same_names,
-)
-from .weight_map import ConversionError, Rules, StoredNames, WeightRule, in_layers, renamed, split_heads
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
+from .weight_map import ConversionError, Rules, StoredNames, WeightRule, in_layers, projections, renamed, split_heads
 
 PRE_RMS_NORM = {"norm_type": "rmsnorm", "norm_placement": "pre", "final_norm": True, "gated_mlp": True}
 LAYER_FIELDS = {
     **COMMON_FIELDS,
     **SIZES,
     **same_names("num_key_value_heads", "hidden_act", "max_position_embeddings", "attention_dropout"),
-    **same_names(norm_eps="rms_norm_eps"),
+    **same_names("rope_parameters", norm_eps="rms_norm_eps"),
 }
 SCORE = renamed({"score.weight": "classifier.out_proj.weight"})  # no bias
 LAST_TOKEN = {"classifier_pooling": "last"}
@@ -43,12 +33,12 @@ class LlamaFamilyConverter(HuggingFaceConverter):
 
     prefix = "model"
     fields = {**LAYER_FIELDS, **same_names("head_dim", "attention_bias", "mlp_bias")}
-    constants = PRE_RMS_NORM
+    constants = {**PRE_RMS_NORM, "hidden_dropout": 0.0}
     rules = (
         WeightRule("embed_tokens.weight", "embeddings.word_embeddings.weight"),
         *in_layers(
             {
-                **{f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"},
+                **projections(*(f"self_attn.{part}_proj" for part in "qkvo")),
                 **{f"mlp.{part}_proj.*": f"mlp.{part}_proj.*" for part in ("gate", "up", "down")},
                 "input_layernorm.weight": "self_attn_norm.weight",
                 "post_attention_layernorm.weight": "mlp_norm.weight",
@@ -59,12 +49,6 @@ class LlamaFamilyConverter(HuggingFaceConverter):
     ignored = ("rotary_emb.inv_freq", "layers.{i}.self_attn.rotary_emb.inv_freq")
     output_matrix = "lm_head.weight"
 
-    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {"rope_parameters": theirs.rope_parameters, "hidden_dropout": 0.0}
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"rope_parameters": plain_rope(ours)}
-
 
 class Llama(LlamaFamilyConverter):
     """Llama 1 to 3, SmolLM, TinyLlama and other causal models of this shape."""
@@ -72,7 +56,7 @@ class Llama(LlamaFamilyConverter):
     name = "llama"
     config_class = LlamaConfig
     fields = {**LlamaFamilyConverter.fields, **same_names("use_cache")}
-    constants = {**PRE_RMS_NORM, "is_decoder": True}
+    constants = {**LlamaFamilyConverter.constants, "is_decoder": True}
     heads = {
         "Model": Head(),
         "ForCausalLM": Head(),
@@ -91,12 +75,12 @@ class Qwen2(Llama):
     constants = {**Llama.constants, "attention_bias": ["q", "k", "v"], "mlp_bias": False}
 
     def computed_fields(self, theirs: Qwen2Config) -> dict[str, Any]:
-        return super().computed_fields(theirs) | {"sliding_window": theirs.sliding_window}
+        return {"sliding_window": theirs.sliding_window}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         has_windows = "sliding_attention" in ours.layer_types
         windows = {"sliding_window": ours.sliding_window} if has_windows else {}
-        return super().their_fields(ours) | windows | {"use_sliding_window": has_windows}
+        return windows | {"use_sliding_window": has_windows}
 
 
 class EuroBert(LlamaFamilyConverter):
@@ -121,7 +105,7 @@ class EuroBert(LlamaFamilyConverter):
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         pooling = {our: theirs for theirs, our in POOLING.items()}.get(ours.classifier_pooling, "mean")
-        return super().their_fields(ours) | {"classifier_pooling": pooling}
+        return {"classifier_pooling": pooling}
 
 
 class UltraBert(LlamaFamilyConverter):
@@ -139,13 +123,8 @@ class UltraBert(LlamaFamilyConverter):
     refused = {"ForMaskedLM": "it has two matrices before its output, where a masked language model here has one"}
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 
-    def computed_fields(self, theirs: UltrabertConfig) -> dict[str, Any]:
-        return super().computed_fields(theirs) | {"rope_parameters": own_rope(theirs)}
-
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        fields = {"rope_parameters": rope_by_layer_type(ours), "sliding_window": ours.sliding_window or 1}
-        pooling = {"classifier_pooling": ours.classifier_pooling}
-        return fields | pooling | {"classifier_dropout": dropout_of_classifier(ours)}
+        return {"sliding_window": ours.sliding_window or 1, "classifier_pooling": ours.classifier_pooling}
 
 
 class GPTNeoX(HuggingFaceConverter):
@@ -158,7 +137,9 @@ class GPTNeoX(HuggingFaceConverter):
         **COMMON_FIELDS,
         **SIZES,
         **same_names("hidden_act", "hidden_dropout", "attention_dropout", "max_position_embeddings"),
-        **same_names("attention_bias", "use_cache", norm_eps="layer_norm_eps"),
+        **same_names(
+            "attention_bias", "use_cache", "rope_parameters", "classifier_dropout", norm_eps="layer_norm_eps"
+        ),
     }
     constants = {"norm_placement": "pre", "final_norm": True, "is_decoder": True}
     rules = (
@@ -181,7 +162,7 @@ class GPTNeoX(HuggingFaceConverter):
         "Model": Head(),
         "ForCausalLM": Head(),
         "ForSequenceClassification": Head(SCORE, LAST_TOKEN | WITHOUT_DROPOUT),
-        "ForTokenClassification": Head(LINEAR, lambda theirs: {"classifier_dropout": theirs.classifier_dropout}),
+        "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
 
@@ -191,12 +172,10 @@ class GPTNeoX(HuggingFaceConverter):
                 "use_parallel_residual=True: attention and feed-forward read the same states there; here the "
                 "feed-forward reads the sum after the attention"
             )
-        return {"rope_parameters": theirs.rope_parameters}
+        return {}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        rope = plain_rope(ours)
-        rope = rope if rope is None else {"partial_rotary_factor": 1.0, **rope}
-        return {"use_parallel_residual": False, "rope_parameters": rope}
+        return {"use_parallel_residual": False}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         qkv = tuple(f"layers.{{i}}.self_attn.{part}_proj.*" for part in "qkv")

@@ -11,16 +11,7 @@ from transformers import ModernBertConfig, ModernBertDecoderConfig, PreTrainedCo
 from hf_roformer_lite import RoFormerLiteConfig
 
 from .bert import LINEAR, transform_rules
-from .hugging_face import (
-    COMMON_FIELDS,
-    SIZES,
-    Head,
-    HuggingFaceConverter,
-    dropout_of_classifier,
-    own_rope,
-    rope_by_layer_type,
-    same_names,
-)
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .weight_map import CHUNK, ConversionError, Rules, WeightRule, in_layers, renamed
 
 QKV = tuple(f"layers.{{i}}.self_attn.{part}_proj.*" for part in "qkv")
@@ -76,7 +67,7 @@ class ModernBert(HuggingFaceConverter):
         **SIZES,
         **same_names("norm_eps", "norm_bias", "attention_bias", "mlp_bias", "mlp_dropout", "attention_dropout"),
         **same_names(
-            *("layer_types", "max_position_embeddings"),
+            *("layer_types", "max_position_embeddings", "rope_parameters", "classifier_dropout"),
             hidden_act="hidden_activation",
             hidden_dropout="embedding_dropout",
             head_bias="classifier_bias",
@@ -102,18 +93,12 @@ class ModernBert(HuggingFaceConverter):
     }
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {
-            "rope_parameters": own_rope(theirs),
-            "sliding_window": theirs.local_attention // 2,
-            "classifier_dropout": theirs.classifier_dropout,
-        }
+        return {"sliding_window": theirs.local_attention // 2}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         fields = {
-            "rope_parameters": rope_by_layer_type(ours),
             "local_attention": 2 * (ours.sliding_window or 1),
             "classifier_activation": ours.classifier_activation or ours.hidden_act,
-            "classifier_dropout": dropout_of_classifier(ours),
             "decoder_bias": ours.lm_head_bias,
             "cls_token_id": ours.bos_token_id,
             "sep_token_id": ours.eos_token_id,

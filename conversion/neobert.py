@@ -5,11 +5,13 @@ channels. Its code was published with its weights and is not part of transformer
 that `verify` compares with are written from its description (Le Breton et al. 2025, arXiv:2502.19587).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import nn
+from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput, SequenceClassifierOutput
 
@@ -17,7 +19,7 @@ from hf_roformer_lite import RoFormerLiteConfig
 
 from .bert import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
-from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, dropout_of_classifier, same_names
+from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .llama import PRE_RMS_NORM
 from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_layers, in_turn, permute_for_rope, renamed, split_heads
 
@@ -73,20 +75,12 @@ class NeoBERT(PreTrainedModel):
         super().__init__(config)
         hidden, inner = config.hidden_size, config.inner_width
         self.encoder = nn.Embedding(config.vocab_size, hidden)
-        self.transformer_encoder = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "qkv": nn.Linear(hidden, 3 * hidden, bias=False),
-                    "wo": nn.Linear(hidden, hidden, bias=False),
-                    "ffn": nn.ModuleDict(
-                        {"w12": nn.Linear(hidden, 2 * inner, bias=False), "w3": nn.Linear(inner, hidden, bias=False)}
-                    ),
-                    "attention_norm": nn.RMSNorm(hidden, config.norm_eps),
-                    "ffn_norm": nn.RMSNorm(hidden, config.norm_eps),
-                }
-            )
-            for _ in range(config.num_hidden_layers)
-        )
+        self.transformer_encoder, linear = nn.ModuleList(), partial(nn.Linear, bias=False)
+        for _ in range(config.num_hidden_layers):
+            parts = {name: nn.RMSNorm(hidden, config.norm_eps) for name in ("attention_norm", "ffn_norm")}
+            parts |= {"qkv": linear(hidden, 3 * hidden), "wo": linear(hidden, hidden)}
+            parts["ffn"] = nn.ModuleDict({"w12": linear(hidden, 2 * inner), "w3": linear(inner, hidden)})
+            self.transformer_encoder.append(nn.ModuleDict(parts))
         self.layer_norm = nn.RMSNorm(hidden, config.norm_eps)
         self.post_init()
 
@@ -94,15 +88,12 @@ class NeoBERT(PreTrainedModel):
         """Ids `(B, L)` to states `(B, L, hidden)`."""
         states, real = self.encoder(input_ids), attention_mask.bool()[:, None, None]
         for layer in self.transformer_encoder:
-            packed = layer["qkv"](layer["attention_norm"](states))
-            query, key, value = (
-                packed.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2).chunk(3, -1)
-            )
-            query, key = rotate_pairs(query), rotate_pairs(key)
-            attended = nn.functional.scaled_dot_product_attention(query, key, value, real)
+            packed = layer["qkv"](layer["attention_norm"](states)).unflatten(-1, (self.config.num_attention_heads, -1))
+            query, key, value = packed.transpose(1, 2).chunk(3, -1)
+            attended = F.scaled_dot_product_attention(rotate_pairs(query), rotate_pairs(key), value, real)
             states = states + layer["wo"](attended.transpose(1, 2).flatten(-2))
             gate, up = layer["ffn"]["w12"](layer["ffn_norm"](states)).chunk(2, -1)
-            states = states + layer["ffn"]["w3"](nn.functional.silu(gate) * up)
+            states = states + layer["ffn"]["w3"](F.silu(gate) * up)
         return BaseModelOutput(last_hidden_state=self.layer_norm(states))
 
 
@@ -114,23 +105,25 @@ class NeoBERTLMHead(PreTrainedModel):
     def __init__(self, config: NeoBERTConfig):
         super().__init__(config)
         self.model = NeoBERT(config)
-        self.make_head(config)
-        self.post_init()
-
-    def make_head(self, config: NeoBERTConfig) -> None:
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         return MaskedLMOutput(logits=self.decoder(self.model(**inputs).last_hidden_state))
 
 
-class NeoBERTForSequenceClassification(NeoBERTLMHead):
-    """The classifier of texts, by the state of the first token, in place of the language model."""
+class NeoBERTForSequenceClassification(PreTrainedModel):
+    """The classifier of texts, by the state of the first token."""
 
-    def make_head(self, config: NeoBERTConfig) -> None:
+    config_class = NeoBERTConfig
+
+    def __init__(self, config: NeoBERTConfig):
+        super().__init__(config)
+        self.model = NeoBERT(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         first = self.model(**inputs).last_hidden_state[:, 0]
@@ -168,9 +161,7 @@ class NeoBert(HuggingFaceConverter):
             },
             LAYER,
         ),
-        WeightRule(
-            f"{LAYER}ffn.w12.weight", ("layers.{i}.mlp.gate_proj.weight", "layers.{i}.mlp.up_proj.weight"), CHUNK
-        ),
+        WeightRule(f"{LAYER}ffn.w12.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK),
         WeightRule("layer_norm.weight", "final_norm.weight"),
     )
     output_matrix = "decoder.weight"
@@ -187,8 +178,7 @@ class NeoBert(HuggingFaceConverter):
         return {"intermediate_size": theirs.inner_width, "initializer_range": theirs.decoder_init_range}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        sizes = {"intermediate_size": 3 * ours.intermediate_size // 2}
-        return sizes | {"classifier_dropout": dropout_of_classifier(ours)}
+        return {"intermediate_size": 3 * ours.intermediate_size // 2}
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         rows = permute_for_rope(ours.num_attention_heads)

@@ -1,12 +1,6 @@
 """Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take vectors, and a
 BERT-like encoder with learned positions, which takes ids.
 
-Example:
-    >>> layer = convert("prenorm-encoder-layer", state_dict, {"d_model": 512, "heads": 8, "d_ff": 2048})
-    >>> layer(inputs_embeds=vectors, attention_mask=ids != pad).last_hidden_state
-    >>> model = convert("bert-like", state_dict, {"vocab_size": 30522, "hidden_size": 768, ...})
-    >>> model(ids, attention_mask=mask).last_hidden_state
-
 The source of the layers adds its table of sinusoidal positions outside of them. With `"positions": True` in the config
 our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the sources are booleans `(B, 1, Lq, Lk)` here.
 """
@@ -14,13 +8,15 @@ our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the source
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
+from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, Tensors, read_fields
-from .weight_map import CONCATENATE, Rules, WeightMap, WeightRule, in_layers, renamed
+from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
+
+# In the order of the arguments of `BertLikeEncoder`.
+BERT_SIZES = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
+BERT_SIZES += ("intermediate_size",)
 
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
@@ -45,7 +41,6 @@ class PreNormEncoderLayer(LayerConverter):
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         options = ("dropout", "positions", "num_layers")
         width, heads, inner = read_fields(source_config, self.name, ("d_model", "heads", "d_ff"), options)
-        positions = "sinusoidal" if source_config.get("positions", False) else "none"
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS,
             vocab_size=0,
@@ -59,7 +54,7 @@ class PreNormEncoderLayer(LayerConverter):
             norm_placement="pre",
             norm_eps=1e-5,
             final_norm=False,
-            position_embedding_type=positions,
+            position_embedding_type="sinusoidal" if source_config.get("positions", False) else "none",
             is_decoder=self.is_decoder,
             add_cross_attention=self.is_decoder,
         )
@@ -94,9 +89,7 @@ class BertLike(Converter):
     num_hidden_layers, hidden_dropout_prob (0.1)."""
 
     name = "bert-like"
-    # In the order of the arguments of `BertLikeEncoder`.
-    sizes = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
-    sizes += ("intermediate_size",)
+    ignored = ("embeddings.position_ids",)
     rules = (
         *renamed(
             {
@@ -119,10 +112,10 @@ class BertLike(Converter):
     )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
-        sizes = read_fields(source_config, self.name, self.sizes, ("hidden_dropout_prob",))
+        sizes = read_fields(source_config, self.name, BERT_SIZES, ("hidden_dropout_prob",))
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS | {"embedding_norm": True},
-            **dict(zip(self.sizes, sizes, strict=True)),
+            **dict(zip(BERT_SIZES, sizes, strict=True)),
             head_dim=source_config["hidden_size"] // source_config["num_attention_heads"],
             hidden_dropout=source_config.get("hidden_dropout_prob", 0.1),
             hidden_act="gelu",
@@ -131,23 +124,14 @@ class BertLike(Converter):
             embedding_norm_eps=1e-12,
             final_norm=False,
             position_embedding_type="learned",
-            pad_token_id=None,
-            bos_token_id=None,
-            eos_token_id=None,
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         )
 
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteModel
-
-    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
-        return WeightMap(self.rules, ignored=("embeddings.position_ids",), num_heads=our_config.num_attention_heads)
-
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        return BertLikeEncoder(*(source_config[field] for field in self.sizes))
+        return BertLikeEncoder(*(source_config[field] for field in BERT_SIZES))
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        states = reference(inputs["input_ids"], inputs["attention_mask"][:, None])
-        return BaseModelOutput(last_hidden_state=states)
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
+        return reference(inputs["input_ids"], inputs["attention_mask"][:, None])
 
 
 class ManyHeads(nn.Module):
@@ -160,11 +144,10 @@ class ManyHeads(nn.Module):
         self.output = output
         self.add_module(output, nn.Linear(heads * size, width))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
-        heads = [
-            F.scaled_dot_product_attention(head["q"](x), head["k"](y), head["v"](y), visible) for head in self.heads
-        ]
-        return getattr(self, self.output)(torch.cat(heads, -1))
+    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+        projected = ((head["q"](x), head["k"](y), head["v"](y)) for head in self.heads)
+        attended = [F.scaled_dot_product_attention(*one, visible) for one in projected]
+        return getattr(self, self.output)(torch.cat(attended, -1))
 
 
 class PreNormLayer(nn.Module):
@@ -180,17 +163,14 @@ class PreNormLayer(nn.Module):
         self.ffn = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
 
     def forward(
-        self,
-        x: torch.Tensor,
-        visible: torch.Tensor | None = None,
-        memory: torch.Tensor | None = None,
-        memory_visible: torch.Tensor | None = None,
+        self, x: torch.Tensor, visible: torch.Tensor | None = None, *memory: torch.Tensor | None
     ) -> torch.Tensor:
+        """`memory` of the decoder: the encoder's states, and which of them are visible."""
         normed = self.residual1["norm"](x)
         x = x + self.self_attn(normed, normed, visible)
-        if memory is None:
+        if not memory:
             return x + self.ffn(self.residual2["norm"](x))
-        x = x + self.cross_attn(self.residual2["norm"](x), memory, memory_visible)
+        x = x + self.cross_attn(self.residual2["norm"](x), *memory)
         return x + self.ffn(self.residual3["norm"](x))
 
 
@@ -199,11 +179,9 @@ class BertLikeEncoder(nn.Module):
 
     def __init__(self, vocab: int, width: int, positions: int, layers: int, heads: int, inner: int):
         super().__init__()
-        tables = {
-            "token_embeddings": nn.Embedding(vocab, width),
-            "position_embeddings": nn.Embedding(positions, width),
-        }
-        self.embeddings = nn.ModuleDict(tables | {"layer_norm": nn.LayerNorm(width, eps=1e-12)})
+        tables = {"token_embeddings": vocab, "position_embeddings": positions}
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(size, width) for name, size in tables.items()})
+        self.embeddings["layer_norm"] = nn.LayerNorm(width, eps=1e-12)
         self.layers = nn.ModuleList(
             nn.ModuleDict(
                 {

@@ -21,7 +21,7 @@ from . import (
     walkthrough,
 )
 from .converter import Converter, SourceConfig
-from .going_back import fitting
+from .going_back import carry_back, fitting
 from .hugging_face import HuggingFaceConverter
 from .weight_map import ConversionError
 
@@ -33,11 +33,7 @@ CONVERTERS: dict[str, Converter] = {
 
 
 def find_converter(name: str) -> Converter:
-    """The converter of the source `name`.
-
-    Raises:
-        ConversionError: when there is no such source.
-    """
+    """The converter of the source `name`; a `ConversionError` where there is none."""
     if name not in CONVERTERS:
         raise ConversionError(f"there is no source {name!r}; choose one of {', '.join(CONVERTERS)}")
     return CONVERTERS[name]
@@ -70,7 +66,10 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
         ConversionError: when that source has no equivalent of the model, or exporting to it is not supported; for
             `auto` naming the nearest family and the fields in the way.
     """
-    return find_converter(fitting_family(model) if name == "auto" else name).export(model)
+    converter = find_converter(fitting_family(model) if name == "auto" else name)
+    if not isinstance(converter, HuggingFaceConverter):
+        raise ConversionError(f"a model cannot be exported to {name}")
+    return carry_back(converter, model)
 
 
 def families() -> list[HuggingFaceConverter]:
@@ -79,26 +78,16 @@ def families() -> list[HuggingFaceConverter]:
 
 
 def family_of(source_config: SourceConfig) -> str:
-    """The source that a config of transformers belongs to, by its `model_type`.
-
-    Raises:
-        ConversionError: when it is none of `families`.
-    """
+    """The source that a config of transformers belongs to, by its `model_type`; a `ConversionError` where there is
+    none."""
     for converter in families():
         if converter.reads(source_config):
             return converter.name
     known = ", ".join(converter.name for converter in families())
-    raise ConversionError(
-        f"model_type={source_config.get('model_type')!r} tells no source that can be converted; those it can tell are "
-        f"{known}"
-    )
+    kind = source_config.get("model_type")
+    raise ConversionError(f"model_type={kind!r} tells no source that can be converted; those it can tell are {known}")
 
 
 def fitting_family(model: PreTrainedModel) -> str:
-    """The family of transformers whose class computes what `model` does; of several the one that needs the fewest
-    additions.
-
-    Raises:
-        ConversionError: when there is none, naming the nearest one and the fields in the way.
-    """
+    """The family of transformers that `fitting` chooses for a model of this package."""
     return fitting([one for one in families() if one.in_transformers], model).name

@@ -1,9 +1,5 @@
 """HF RoFormer and RoFormerV2, all heads.
 
-Example:
-    >>> model = convert("roformer", hf_model.state_dict(), hf_model.config.to_dict())
-    >>> state_dict, config = export("roformer", model)
-
 Their rotation pairs neighbouring channels (2j, 2j + 1), ours the two halves (j, j + head_dim / 2): the rows of query
 and key projections are permuted, and with `rotary_value` those of the value projection and the columns that read them.
 Nothing is computed, so that weights which are exported and converted again are equal bit for bit.
@@ -52,37 +48,17 @@ SIM = (
 )
 POOLING = {"first": "cls", "last": "last"}  # their summary_type, our classifier_pooling
 
-# The values that fields of our config must have for RoFormer to have an equivalent. Train with them to export later.
-EXPRESSIBLE: dict[str, Any] = {
-    "classifier_text_features": 0,
-    "layer_style": "standard",
-    "norm_type": "layernorm",
-    "norm_placement": "post",
-    "norm_bias": True,
-    "final_norm": False,
-    "embedding_norm": True,
-    "embedding_norm_eps": None,
-    "scale_embeddings": False,
-    "gated_mlp": False,
-    "attention_bias": True,
-    "mlp_bias": True,
-    "position_embedding_type": "rope",
-    "add_pooling_layer": False,
-    "sliding_window": None,
-    "cross_attention_hidden_size": None,
-}
-
-
+# Of the fields of our config, those that must not be at their defaults for RoFormer to have an equivalent. Train with
+# these values to export later.
+EXPRESSIBLE: dict[str, Any] = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
 _OF_DECODERS = ("is_decoder", "use_cache", "add_cross_attention")
 
 
 def _multiple_choice_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     summary, projects = getattr(theirs, "summary_type", "last"), getattr(theirs, "summary_use_proj", False)
     if summary not in POOLING or projects:
-        raise ConversionError(
-            f"summary_type={summary!r}, summary_use_proj={projects}: only 'first' and 'last' without a projection "
-            "have an equivalent here"
-        )
+        given = f"summary_type={summary!r}, summary_use_proj={projects}"
+        raise ConversionError(f"{given}: only 'first' and 'last' without a projection have an equivalent here")
     return {"classifier_pooling": POOLING[summary], "classifier_dropout": getattr(theirs, "summary_last_dropout", 0.0)}
 
 
@@ -120,11 +96,12 @@ class RoFormer(BertFamilyConverter):
         return super().reads(source_config) and not is_second_version(source_config)
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        has_biases = any(name.endswith("attention.self.query.bias") for name in state_dict)
-        has_layers = any(name.endswith("attention.self.query.weight") for name in state_dict)
-        without_biases = {"use_bias": False} if has_layers and not has_biases else {}
-        has_pooler = any(name.endswith("pooler.dense.weight") for name in state_dict)
-        return super().complete_config(source_config, state_dict) | without_biases | {"add_pooling_layer": has_pooler}
+        has_weights, has_biases, has_pooler = (
+            any(name.endswith(part) for name in state_dict)
+            for part in ("attention.self.query.weight", "attention.self.query.bias", "pooler.dense.weight")
+        )
+        without_biases = {"use_bias": False} if has_weights and not has_biases else {}
+        return dict(source_config) | without_biases | {"add_pooling_layer": has_pooler}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         if is_second_version(source_config):
@@ -144,16 +121,11 @@ class RoFormer(BertFamilyConverter):
         return (*self.rules, *attention, *attention_rules("crossattention", "cross_attn"))
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
-        return (
-            our_config.classifier_pooling == "last"
-        )  # multiple choice, which reads the last position, padding or not
+        return our_config.classifier_pooling == "last"  # multiple choice, which reads the last position in any case
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        state_dict, source_config = super().export(model)
+    def computed_tensors(self, model: PreTrainedModel, theirs: RoFormerConfig) -> Tensors:
         positions = RoFormerSinusoidalPositionalEmbedding(model.config.max_position_embeddings, model.config.head_dim)
-        name = f"{self.stack_prefixes(source_config)[0]}encoder.embed_positions.weight"
-        state_dict[name] = positions.create_weight().to(model.dtype)
-        return state_dict, source_config
+        return {"encoder.embed_positions.weight": positions.create_weight().to(model.dtype)}
 
 
 class RoFormerV2(RoFormer):
@@ -168,9 +140,7 @@ class RoFormerV2(RoFormer):
         **{name: head for name, head in RoFormer.heads.items() if name not in ("ForCausalLM", "ForMultipleChoice")},
         "ForMaskedLM": Head(),
     }
-    refused = {
-        "ForCausalLM": "it sees the whole prompt from each of its tokens, causal models here earlier ones alone"
-    }
+    refused = {"ForCausalLM": "each of its tokens sees the whole prompt, causal models here see earlier ones alone"}
     output_bias = None
     unread_heads = ()  # a language model with the transform of the first version would lose it without an error
 
@@ -183,14 +153,10 @@ class RoFormerV2(RoFormer):
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         norm_type, use_bias = source_config.get("norm_type", "rms_norm"), source_config.get("use_bias", False)
         if norm_type != "rms_norm" or use_bias:
-            raise ConversionError(
-                f"norm_type={norm_type!r}, use_bias={use_bias}: RoFormerV2 has norm_type='rms_norm' and no biases; "
-                "RoFormer with layer norms and biases is the source roformer"
-            )
+            given = f"norm_type={norm_type!r}, use_bias={use_bias}"
+            raise ConversionError(f"{given}: RoFormerV2 has rms_norm and no biases; others have the source roformer")
         if source_config.get("is_decoder") or source_config.get("add_cross_attention"):
-            raise ConversionError(
-                f"is_decoder={source_config.get('is_decoder')}: only encoders of RoFormerV2 can be converted"
-            )
+            raise ConversionError("is_decoder=True: only encoders of RoFormerV2 can be converted")
         return super(RoFormer, self).our_config(source_config)
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
@@ -198,12 +164,12 @@ class RoFormerV2(RoFormer):
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         stored = (rule for rule in super().stack_rules(ours, source_config) if "LayerNorm" not in rule.theirs)
-        gains = {"embeddings.norm.weight": ours.embedding_size, "layers.{i}.self_attn_norm.weight": ours.hidden_size}
-        gains |= {"layers.{i}.mlp_norm.weight": ours.hidden_size}
-        return (*stored, *(WeightRule((), name, constant(1.0, size)) for name, size in gains.items()))
+        gains = {"embeddings.norm": ours.embedding_size}
+        gains |= {f"layers.{{i}}.{branch}_norm": ours.hidden_size for branch in ("self_attn", "mlp")}
+        return (*stored, *(WeightRule((), f"{norm}.weight", constant(1.0, size)) for norm, size in gains.items()))
 
-    def export(self, model: PreTrainedModel) -> tuple[Tensors, dict[str, Any]]:
-        return super(RoFormer, self).export(model)
+    def computed_tensors(self, model: PreTrainedModel, theirs: RoFormerConfig) -> Tensors:
+        return {}
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         """RoFormer's own class, after what the description of the second version changes (Su et al. 2022)."""

@@ -21,12 +21,13 @@ from .bert import (
     ROBERTA_LM,
     ROBERTA_TRANSFORM,
     TOKEN_CLASSIFICATION,
+    TRANSFORM,
     gelu_lm_fields,
     pooled_classifier,
     transform_rules,
 )
-from .hugging_face import Head, HuggingFaceConverter, plain_rope, same_names
-from .weight_map import Rules, StoredNames, in_layers, renamed
+from .hugging_face import Head, HuggingFaceConverter, same_names
+from .weight_map import Rules, StoredNames, in_layers, projections, renamed
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATED = {f"mlp.{name}_proj.*": f"mlp.{name}_proj.*" for name in ("gate", "up", "down")}
@@ -41,7 +42,7 @@ LAYER_NAMES = {
 
 def stack_rules(feed_forward: dict[str, str]) -> Rules:
     """Rules of embeddings and layers; the three differ in their feed-forward."""
-    names = {f"self_attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkvo"}
+    names = projections(*(f"self_attn.{part}_proj" for part in "qkvo"))
     names |= {"post_attention_layernorm.*": "self_attn_norm.*", "post_mlp_layernorm.*": "mlp_norm.*", **feed_forward}
     return (*EMBEDDINGS, *in_layers(names))
 
@@ -52,15 +53,10 @@ class RopeEncoder(HuggingFaceConverter):
     fields = {
         **ENCODER_FIELDS,
         **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "classifier_dropout"),
+        **same_names("rope_parameters"),
     }
     rules = stack_rules(GATED)
     ignored = ("embeddings.position_ids", "embeddings.token_type_ids")
-
-    def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return {"rope_parameters": theirs.rope_parameters}
-
-    def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"rope_parameters": plain_rope(ours)}
 
 
 class NomicBert(RopeEncoder):
@@ -76,9 +72,7 @@ class NomicBert(RopeEncoder):
     output_bias = "cls.predictions.bias"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(
-            transform_rules("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"), LM_FIELDS
-        ),
+        "ForMaskedLM": Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.layer_norm"), LM_FIELDS),
         "ForSequenceClassification": pooled_classifier("nomic_bert"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
@@ -143,10 +137,10 @@ class Gte(RopeEncoder):
     )
 
     def computed_fields(self, theirs: PreTrainedConfig) -> dict[str, Any]:
-        return super().computed_fields(theirs) | {"mlp_dropout": theirs.hidden_dropout_prob}
+        return {"mlp_dropout": theirs.hidden_dropout_prob}
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return super().their_fields(ours) | {"type_vocab_size": ours.type_vocab_size}
+        return {"type_vocab_size": ours.type_vocab_size}
 
 
 CONVERTERS = (NomicBert(), JinaV3(), Gte())

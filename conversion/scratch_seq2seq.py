@@ -1,10 +1,5 @@
 """A sequence-to-sequence Transformer with two vocabularies. It takes ids, returns logits, and generates.
 
-Example:
-    >>> config = {"src_vocab": 5000, "tgt_vocab": 5000, "d_model": 512, "N": 6, "heads": 8, "d_ff": 2048, "pad": 0}
-    >>> model = convert("scratch-seq2seq", state_dict, config)
-    >>> model.generate(source_ids, attention_mask=source_ids != 0, num_beams=4)
-
 Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)): with this factor folded into the gain, it
 is a layer norm.
 """
@@ -12,18 +7,13 @@ is a layer norm.
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteSeq2SeqConfig,
-)
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
 from .walkthrough import unbiased_norm
-from .weight_map import Operation, Rules, WeightMap, WeightRule, in_layers, renamed, scale
+from .weight_map import Operation, Rules, WeightMap, WeightRule, in_layers, projections, renamed, scale
 
 SIZES = ("src_vocab", "tgt_vocab", "d_model", "N", "heads", "d_ff")
 EMBEDDINGS = renamed(
@@ -33,7 +23,7 @@ EMBEDDINGS = renamed(
         "fc_out.*": "lm_head.*",
     }
 )
-ATTENTION = {"w_q.*": "q_proj.*", "w_k.*": "k_proj.*", "w_v.*": "v_proj.*", "fc_out.*": "o_proj.*"}
+MATRICES = ("w_q", "w_k", "w_v", "fc_out")
 SUBLAYERS = {"encoder": ("self_attn", "mlp"), "decoder": ("self_attn", "cross_attn", "mlp")}
 
 
@@ -41,7 +31,7 @@ def stack_rules(side: str, gain: Operation) -> Rules:
     """Rules of the encoder or the decoder; `gain` is the operation on the gains of the norms."""
     names = {"feed_forward.w_1.*": "mlp.up_proj.*", "feed_forward.w_2.*": "mlp.down_proj.*"}
     for attention in SUBLAYERS[side][:-1]:
-        names |= {f"{attention}.{theirs}": f"{attention}.{ours}" for theirs, ours in ATTENTION.items()}
+        names |= projections(*(f"{attention}.{matrix}" for matrix in MATRICES), ours=attention)
     norms = {f"layers.{{i}}.sublayers.{j}.norm": f"layers.{{i}}.{name}_norm" for j, name in enumerate(SUBLAYERS[side])}
     table = list(in_layers(names))
     for theirs, ours in (norms | {"norm": "final_norm"}).items():
@@ -54,13 +44,14 @@ class ScratchSeq2SeqConverter(Converter):
     last id of a target, sos (1) and eos (2)."""
 
     name = "scratch-seq2seq"
+    becomes = RoFormerLiteForConditionalGeneration
     tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}  # the folded gain is rounded, and its eps too
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         options = ("pad", "dropout", "sos", "eos")
         src_vocab, tgt_vocab, width, layers, heads, inner = read_fields(source_config, self.name, SIZES, options)
-        ids = {"pad_token_id": source_config.get("pad", 0), "bos_token_id": source_config.get("sos", 1)}
-        ids["eos_token_id"] = source_config.get("eos", 2)
+        given = {"pad": 0, "sos": 1, "eos": 2, **source_config}
+        ids = {"pad_token_id": given["pad"], "bos_token_id": given["sos"], "eos_token_id": given["eos"]}
         stack = {
             **CLASSIC_FIELDS,
             "hidden_size": width,
@@ -83,9 +74,6 @@ class ScratchSeq2SeqConverter(Converter):
             decoder_start_token_id=ids["bos_token_id"],
             **ids,
         )
-
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteForConditionalGeneration
 
     def weight_map(self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig) -> WeightMap:
         width = our_config.hidden_size
@@ -115,7 +103,7 @@ class ScratchAttention(nn.ModuleDict):
     """Attention of `heads` heads, `(B, L, width)` to `(B, L, width)`."""
 
     def __init__(self, width: int, heads: int):
-        super().__init__({name: nn.Linear(width, width) for name in ("w_q", "w_k", "w_v", "fc_out")})
+        super().__init__({name: nn.Linear(width, width) for name in MATRICES})
         self.heads = heads
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -143,18 +131,12 @@ class ScratchStack(nn.Module):
         )
         self.norm = UnbiasedNorm(width)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        visible: torch.Tensor,
-        memory: torch.Tensor | None = None,
-        memory_visible: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             norms = [sublayer["norm"] for sublayer in layer["sublayers"]]
             x = norms[0](x + layer["self_attn"](x, x, visible))
-            if memory is not None:
-                x = norms[1](x + layer["cross_attn"](x, memory, memory_visible))
+            if memory:  # the encoder's states, and which of them are visible
+                x = norms[1](x + layer["cross_attn"](x, *memory))
             inner = layer["feed_forward"]["w_1"](x).relu()
             x = norms[-1](x + layer["feed_forward"]["w_2"](inner))
         return self.norm(x)

@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel, RoFormerLiteSeq2SeqConfig, RoFormerLiteSeq2SeqModel
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig, RoFormerLiteSeq2SeqModel
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
-from .weight_map import CHUNK, ConversionError, Rules, WeightMap, WeightRule, in_layers
+from .weight_map import CHUNK, ConversionError, Rules, WeightRule, in_layers
 
 LAYER_FIELDS = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "norm_first", "bias")
 ACTIVATIONS = ("relu", "gelu")
@@ -28,11 +26,8 @@ ACTIVATIONS = ("relu", "gelu")
 def attention_rules(theirs: str, ours: str) -> Rules:
     """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
     theirs, ours = f"layers.{{i}}.{theirs}", f"layers.{{i}}.{ours}"
-    in_proj = (
-        WeightRule(f"{theirs}.in_proj_{part}", tuple(f"{ours}.{side}_proj.{part}" for side in "qkv"), CHUNK)
-        for part in ("weight", "bias")
-    )
-    return (*in_proj, WeightRule(f"{theirs}.out_proj.*", f"{ours}.o_proj.*"))
+    qkv = tuple(f"{ours}.{side}_proj.*" for side in "qkv")
+    return WeightRule(f"{theirs}.in_proj_*", qkv, CHUNK), WeightRule(f"{theirs}.out_proj.*", f"{ours}.o_proj.*")
 
 
 def stack_rules(is_decoder: bool) -> Rules:
@@ -95,6 +90,7 @@ class TorchEncoder(Converter):
 
     name = "torch-encoder"
     is_decoder = False
+    rules = stack_rules(is_decoder=False)
 
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         return dict(source_config) | {"norm": "norm.weight" in state_dict}
@@ -103,12 +99,6 @@ class TorchEncoder(Converter):
         known = (*LAYER_FIELDS, "batch_first", "norm")
         num_layers, _, _ = read_fields(source_config, self.name, ("num_layers", "d_model", "nhead"), known)
         return stack_config(source_config, num_layers, self.is_decoder, source_config.get("norm", False))
-
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteModel
-
-    def weight_map(self, our_config: RoFormerLiteConfig, source_config: SourceConfig) -> WeightMap:
-        return WeightMap(stack_rules(self.is_decoder))
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         norm, num_layers = None, source_config["num_layers"]
@@ -121,14 +111,12 @@ class TorchEncoder(Converter):
         layer = nn.TransformerEncoderLayer(**fields, batch_first=True)
         return nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False)
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
         states, mask = inputs["inputs_embeds"], inputs["attention_mask"]
-        if self.is_decoder:
-            masks = decoder_masks(mask, inputs["encoder_attention_mask"])
-            states = reference(states, inputs["encoder_hidden_states"], **masks)
-        else:
-            states = reference(states, src_key_padding_mask=~mask)
-        return BaseModelOutput(last_hidden_state=states)
+        if not self.is_decoder:
+            return reference(states, src_key_padding_mask=~mask)
+        masks = decoder_masks(mask, inputs["encoder_attention_mask"])
+        return reference(states, inputs["encoder_hidden_states"], **masks)
 
 
 class TorchDecoder(TorchEncoder):
@@ -136,12 +124,19 @@ class TorchDecoder(TorchEncoder):
 
     name = "torch-decoder"
     is_decoder = True
+    rules = stack_rules(is_decoder=True)
 
 
 class TorchTransformer(Converter):
     """Config: the arguments of `nn.Transformer`."""
 
     name = "torch-transformer"
+    becomes = RoFormerLiteSeq2SeqModel
+    rules = tuple(
+        rule.prefixed(side, side)
+        for side, is_decoder in (("encoder.", False), ("decoder.", True))
+        for rule in stack_rules(is_decoder)
+    )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         read_fields(
@@ -153,22 +148,13 @@ class TorchTransformer(Converter):
             decoder=stack_config(fields, fields["num_decoder_layers"], is_decoder=True, final_norm=True),
         )
 
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteSeq2SeqModel
-
-    def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
-        sides = {"encoder.": stack_rules(is_decoder=False), "decoder.": stack_rules(is_decoder=True)}
-        return WeightMap([rule.prefixed(side, side) for side, rules in sides.items() for rule in rules])
-
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        fields: dict[str, Any] = {**source_config, "batch_first": True}
-        return nn.Transformer(**fields)
+        return nn.Transformer(**{**source_config, "batch_first": True})
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
         masks = decoder_masks(inputs["decoder_attention_mask"], inputs["attention_mask"])
         masks["src_key_padding_mask"] = ~inputs["attention_mask"]
-        states = reference(inputs["inputs_embeds"], inputs["decoder_inputs_embeds"], **masks)
-        return BaseModelOutput(last_hidden_state=states)
+        return reference(inputs["inputs_embeds"], inputs["decoder_inputs_embeds"], **masks)
 
 
 CONVERTERS = (TorchEncoder(), TorchDecoder(), TorchTransformer())

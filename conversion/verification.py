@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
 from hf_roformer_lite import RoFormerLiteForMultipleChoice
@@ -50,21 +51,16 @@ class Difference:
 
 @torch.no_grad()
 def verify(
-    name: str,
-    state_dict: Mapping[str, torch.Tensor] | None,
-    config_dict: SourceConfig,
-    seed: int = 0,
+    name: str, state_dict: Mapping[str, torch.Tensor] | None, config_dict: SourceConfig, seed: int = 0
 ) -> list[Difference]:
-    """Run the source and its conversion on the same inputs, in each dtype of `Converter.tolerances`.
+    """How much the outputs of the source and of its conversion differ on the same inputs: one difference for each
+    output, and each dtype of `Converter.tolerances`.
 
     Args:
         name: The source.
         state_dict: Its weights; None draws random ones.
         config_dict: Its config.
         seed: Of random weights and inputs.
-
-    Returns:
-        One difference for each output and dtype.
 
     Raises:
         ConversionError: when the checkpoint cannot be converted.
@@ -95,27 +91,34 @@ def verify(
         for output, value in theirs.items():
             distance = (ours[output] - value).abs()
             tolerance = converter.tolerances[dtype] * max(1.0, value.abs().max().item())
-            found = distance.mean().item(), distance.max().item(), tolerance
-            differences.append(Difference(output, dtype, *found))
+            differences.append(Difference(output, dtype, distance.mean().item(), distance.max().item(), tolerance))
     return differences
 
 
 def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0) -> Tensors:
     """Random arguments of `model`: ids or vectors, on the right of the second row padding unless `full_rows`."""
     config, generator = model.config, torch.Generator().manual_seed(seed)
-    encoder = _encoder_of(config)
-    inputs = _random_side(encoder, generator, None if full_rows else 1)
     if config.is_encoder_decoder:
+        inputs = _random_side(config.encoder, generator, None if full_rows else 1)
         target = _random_side(config.decoder, generator, padded_row=2)
         return inputs | {f"decoder_{name}": value for name, value in target.items()}
-    if encoder.type_vocab_size and encoder.vocab_size:
+    inputs = _random_side(config, generator, None if full_rows else 1)
+    if config.type_vocab_size and config.vocab_size:
         shape = inputs["attention_mask"].shape
-        inputs["token_type_ids"] = torch.randint(encoder.type_vocab_size, shape, generator=generator)
-    return _for_model(model, inputs, generator)
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
+    if isinstance(model, RoFormerLiteForMultipleChoice):
+        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}  # (1, choices, L)
+    if config.add_cross_attention:
+        width = config.cross_attention_hidden_size or config.hidden_size
+        inputs["encoder_hidden_states"] = torch.randn(_ROWS, 5, width, generator=generator)
+        inputs["encoder_attention_mask"] = torch.ones(_ROWS, 5, dtype=torch.bool)
+        inputs["encoder_attention_mask"][0, 2:] = False
+    return inputs
 
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
     """The outputs that both models have; of those with one entry per token only the entries of real tokens."""
+    output = BaseModelOutput(last_hidden_state=output) if isinstance(output, torch.Tensor) else output
     mask, found = inputs.get("decoder_attention_mask", inputs["attention_mask"]), {}
     for name in _OUTPUTS:
         value = getattr(output, name, None)
@@ -127,16 +130,11 @@ def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
     return found
 
 
-def _encoder_of(config: PreTrainedConfig) -> PreTrainedConfig:
-    return config.encoder if config.is_encoder_decoder else config
-
-
 def _random_side(stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None) -> Tensors:
     """Ids are never those of padding, which some models take for a sign that nothing is there, but where the mask says
     so they always are."""
-    length = _LENGTH
-    if stack.position_embedding_type == "learned":
-        length = min(length, stack.max_position_embeddings)
+    is_bound = stack.position_embedding_type == "learned"
+    length = min(_LENGTH, stack.max_position_embeddings) if is_bound else _LENGTH
     mask = torch.ones(_ROWS, length, dtype=torch.bool)
     if padded_row is not None:
         mask[padded_row, _REAL:] = False
@@ -146,18 +144,6 @@ def _random_side(stack: PreTrainedConfig, generator: torch.Generator, padded_row
     pad = stack.pad_token_id or 0
     ids = torch.randint(stack.vocab_size - 1, mask.shape, generator=generator)
     return {"input_ids": (ids + (ids >= pad)).masked_fill(~mask, pad), "attention_mask": mask}
-
-
-def _for_model(model: PreTrainedModel, inputs: Tensors, generator: torch.Generator) -> Tensors:
-    config = model.config
-    if isinstance(model, RoFormerLiteForMultipleChoice):
-        return {name: tensor.unsqueeze(0) for name, tensor in inputs.items()}  # (1, choices, L)
-    if config.add_cross_attention:
-        rows, width = len(inputs["attention_mask"]), config.cross_attention_hidden_size or config.hidden_size
-        inputs["encoder_hidden_states"] = torch.randn(rows, 5, width, generator=generator)
-        inputs["encoder_attention_mask"] = torch.ones(rows, 5, dtype=torch.bool)
-        inputs["encoder_attention_mask"][0, 2:] = False
-    return inputs
 
 
 def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:

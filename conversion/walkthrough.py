@@ -1,9 +1,5 @@
 """The numeric walk-through, one layer with one head, here `layer_style="walkthrough"`. It takes vectors.
 
-Example:
-    >>> model = convert("walkthrough", weights, {})
-    >>> model(inputs_embeds=input_x[None]).last_hidden_state
-
 Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights: ours is a layer norm
 with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours, inside the root, is its square.
 """
@@ -14,16 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+from transformers import PreTrainedConfig
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel
+from hf_roformer_lite import RoFormerLiteConfig
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
 from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
 
 SIZES = ("d_in", "d_model")
-RULES = (
+MATRICES = (
     *(WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE) for side in "qkv"),
     *renamed({"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"}, "", "layers.0."),
 )
@@ -55,9 +50,6 @@ class WalkthroughConverter(Converter):
             position_embedding_type="none",
         )
 
-    def our_model_class(self, source_config: SourceConfig) -> type[PreTrainedModel]:
-        return RoFormerLiteModel
-
     def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         known = dict(zip(SIZES, state_dict["Wq"].shape, strict=True)) if "Wq" in state_dict else {}
         return known | dict(source_config)
@@ -70,13 +62,13 @@ class WalkthroughConverter(Converter):
             for norm in ("self_attn_norm", "mlp_inner_norm", "mlp_norm")
             for parameter, value in values.items()
         )
-        return WeightMap((*RULES, *norms))
+        return WeightMap((*MATRICES, *norms))
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         return Walkthrough(*(source_config[field] for field in SIZES))
 
-    def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
-        return BaseModelOutput(last_hidden_state=reference(inputs["inputs_embeds"])["norm3"])
+    def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
+        return reference(inputs["inputs_embeds"])["norm3"]
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
         return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 
 import torch
+from torch.nn import functional as F
 
 _MAX_LISTED = 6  # names in an error message
 Tensors = Sequence[torch.Tensor]
@@ -83,10 +84,7 @@ def constant(value: float, size: int) -> Operation:
 
 def drop_rows(rows: int) -> Operation:
     """Their table begins with `rows` rows that no token uses; an export writes zeros there."""
-    return Operation(
-        lambda theirs, count: [theirs[0][rows:]],
-        lambda ours, count: [torch.cat((ours[0].new_zeros(rows, ours[0].shape[1]), ours[0]))],
-    )
+    return Operation(lambda theirs, count: [theirs[0][rows:]], lambda ours, count: [F.pad(ours[0], (0, 0, rows, 0))])
 
 
 def split_heads(num_heads: int) -> Operation:
@@ -143,21 +141,15 @@ class WeightRule:
     ours: str | tuple[str, ...]
     operation: Operation = UNCHANGED
 
-    @property
-    def their_names(self) -> tuple[str, ...]:
-        return self.theirs if isinstance(self.theirs, tuple) else (self.theirs,)
-
-    @property
-    def our_names(self) -> tuple[str, ...]:
-        return self.ours if isinstance(self.ours, tuple) else (self.ours,)
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Theirs and ours, as tuples."""
+        theirs, ours = ((side,) if isinstance(side, str) else side for side in (self.theirs, self.ours))
+        return theirs, ours
 
     def prefixed(self, theirs: str, ours: str) -> "WeightRule":
         """The same rule for modules that stand inside others: `theirs` before all their names, `ours` before ours."""
-        return WeightRule(
-            tuple(theirs + name for name in self.their_names),
-            tuple(ours + name for name in self.our_names),
-            self.operation,
-        )
+        sides = zip((theirs, ours), self.names(), strict=True)
+        return WeightRule(*(tuple(prefix + name for name in names) for prefix, names in sides), self.operation)
 
 
 Rules = tuple[WeightRule, ...]
@@ -173,16 +165,16 @@ def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
     return renamed(names, theirs, "layers.{i}.")
 
 
+def projections(query: str, key: str, value: str, output: str, ours: str = "self_attn") -> dict[str, str]:
+    """What they call the four matrices of an attention, and we, for `in_layers`."""
+    names = zip((query, key, value, output), "qkvo", strict=True)
+    return {f"{theirs}.*": f"{ours}.{side}_proj.*" for theirs, side in names}
+
+
 @dataclass
 class WeightMap:
-    """The complete table of a source.
-
-    Args:
-        rules: One line of the table each.
-        ignored: Their names of tensors that the model does not need: tables that are computed here, copies of tied
-            weights, heads that the requested model does not have.
-        num_heads: Number of heads, for `{h}`.
-    """
+    """The complete table of a source: its rules, the names of their tensors that the model does not need (tables that
+    are computed here, copies of tied weights, other heads), and the number of heads, for `{h}`."""
 
     rules: Sequence[WeightRule]
     ignored: Sequence[str] = ()
@@ -198,33 +190,27 @@ class WeightMap:
         resolved, made, read = [], set(), set()
         our_names = sorted(our_names)
         for rule in self.rules:
-            pattern = _pattern(rule.our_names[0])
-            for match in filter(None, map(pattern.fullmatch, our_names)):
-                values = match.groupdict()
-                theirs = tuple(name for part in rule.their_names for name in self._their_names(part, values))
-                one = WeightRule(theirs, tuple(_fill(part, values) for part in rule.our_names), rule.operation)
+            theirs, ours = rule.names()
+            theirs = [
+                part.replace("{h}", str(h)) for part in theirs for h in range(self.num_heads if "{h}" in part else 1)
+            ]
+            for match in filter(None, map(_pattern(ours[0]).fullmatch, our_names)):
+                filled = (tuple(_fill(part, match.groupdict()) for part in side) for side in (theirs, ours))
+                one = WeightRule(*filled, rule.operation)
                 if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
                     raise ConversionError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
                 resolved.append(one)
                 made.update(one.ours)
                 read.update(one.theirs)
-        missing = [name for name in our_names if name not in made]
-        if missing:
+        if missing := [name for name in our_names if name not in made]:
             raise ConversionError(f"this source has nothing for {_listed(missing)} of the model")
         return resolved
-
-    def _their_names(self, name: str, values: Mapping[str, str]) -> Iterator[str]:
-        for head in range(self.num_heads) if "{h}" in name else ("",):
-            yield _fill(name.replace("{h}", str(head)), values)
 
     def to_ours(
         self, state_dict: Mapping[str, torch.Tensor], our_shapes: Mapping[str, torch.Size]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Our names and tensors, one after the other.
-
-        Args:
-            state_dict: Tensors of the checkpoint; each is read once.
-            our_shapes: Names and shapes of the model's tensors.
+        """Our names and tensors, one after the other, for a model with the tensors `our_shapes`. Each of theirs is
+        read once.
 
         Raises:
             ConversionError: for names that are missing or unknown, before any tensor is read; and for a tensor whose
@@ -234,12 +220,9 @@ class WeightMap:
         needed = {name for rule in resolved for name in rule.theirs}
         missing = sorted(needed - set(state_dict))
         unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
-        if missing or unknown:
-            faults = [f"lacks {_listed(missing)}"] if missing else []
-            faults += [f"has unknown {_listed(unknown)}"] if unknown else []
-            raise ConversionError(
-                f"the checkpoint {' and '.join(faults)}; is it a checkpoint of this source, and does its config match?"
-            )
+        faults = {"lacks": missing, "has unknown": unknown}
+        if found := " and ".join(f"{fault} {_listed(names)}" for fault, names in faults.items() if names):
+            raise ConversionError(f"the checkpoint {found}; is it of this source, and does its config match?")
         dtypes = set()
         for rule in sorted(resolved, key=lambda rule: not rule.theirs):  # constants last, in the dtype of all others
             theirs = [state_dict[name] for name in rule.theirs]
@@ -249,10 +232,8 @@ class WeightMap:
                 tensors = [tensor.to(reduce(torch.promote_types, dtypes)) for tensor in tensors]
             for name, tensor in zip(rule.ours, tensors, strict=True):
                 if tensor.shape != our_shapes[name]:
-                    raise ConversionError(
-                        f"{', '.join(rule.theirs)}: gives {name} the shape {tuple(tensor.shape)}, but the config "
-                        f"says {tuple(our_shapes[name])}"
-                    )
+                    shapes = f"the shape {tuple(tensor.shape)}, but the config says {tuple(our_shapes[name])}"
+                    raise ConversionError(f"{', '.join(rule.theirs)}: gives {name} {shapes}")
                 yield name, _with_own_storage(tensor.contiguous())
 
     def to_theirs(self, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -300,11 +281,11 @@ class StoredNames:
                 if current in found:
                     raise ConversionError(f"the checkpoint has {current} under an older and a newer name")
                 found[current] = partial(_part_of, state_dict, stored, index, len(parts))
-        return state_dict if found.keys() == set(state_dict) else LazyTensors(found)
+        return LazyTensors(found)
 
 
 def _part_of(state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int) -> torch.Tensor:
-    return state_dict[name] if parts == 1 else state_dict[name].chunk(parts)[index]
+    return state_dict[name].chunk(parts)[index] if parts > 1 else state_dict[name]
 
 
 class LazyTensors(Mapping[str, torch.Tensor]):

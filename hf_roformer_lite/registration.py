@@ -1,4 +1,5 @@
-"""Makes the package known to transformers' Auto classes and pipelines, and its default targets to PEFT."""
+"""Makes the package known to transformers' Auto classes and pipelines, and its default targets to PEFT; and the parts
+that few models have known to the models."""
 
 from importlib import import_module
 
@@ -7,6 +8,7 @@ from transformers.models.auto import modeling_auto
 
 from .integrations.peft_targets import register_peft_targets
 from .integrations.pipelines import register_pipelines
+from .model import reference_layers, text_features  # noqa: F401, as importing them adds their parts to the models
 from .model.configuration_roformer_lite import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer

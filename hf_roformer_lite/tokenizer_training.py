@@ -14,12 +14,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import UnigramTrainer
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from transformers.utils import logging
-
-from .model.tokenization_roformer_lite import SPACED_LETTER, SPECIAL_TOKENS, UNSPACED, make_template
 
 logger = logging.get_logger(__name__)
 
@@ -35,40 +33,6 @@ _DELIMITER, _MARK = "\x00", "\uffff"
 # Words seen this often are candidates for a piece. On 27,000 short Chinese–English sentence pairs and 8,192 entries,
 # 5 makes 2 % fewer tokens than 2 in English and 4 % fewer in Chinese (3 lies in between).
 _COMMON_WORD = 5
-# No token crosses the border of two of these: an English contraction, a run of Chinese (or of another script without
-# spaces), a word with the space before it, one digit, a run of punctuation and symbols, line ends, other white space.
-_SPLIT_PATTERN = (
-    r"(?i:['’](?:[sdmt]|ll|ve|re)(?!\p{L}))"
-    rf"|[{UNSPACED}][{UNSPACED}\p{{M}}]*"
-    rf"| ?{SPACED_LETTER}+"
-    r"|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s"
-)
-
-
-def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
-    """The pipeline of an algorithm with nothing but the special tokens in its vocabulary."""
-    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
-    if algorithm == "bpe":
-        backend = Tokenizer(models.BPE())
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-        backend.decoder = decoders.ByteLevel()
-    elif algorithm == "unigram":
-        pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
-        backend = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL_TOKENS.index("[UNK]")))
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split])
-        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    else:
-        vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-        backend.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    backend.post_processor = make_template(backend, "[CLS]", "[SEP]")
-    return backend
 
 
 def trained(

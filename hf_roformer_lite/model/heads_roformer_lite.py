@@ -6,7 +6,6 @@ large batch.
 """
 
 import copy
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -415,12 +414,16 @@ class RoFormerLiteClassificationHead(nn.Module):
         return self.score(self.transform(hidden_states))
 
 
+# Scores of the text beside a classifier, by what they are of. `text_features.py`, which few models need, adds its own.
+TEXT_SCORES: dict[str, type[nn.Module]] = {}
+
+
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     """Stack and classifier; what the classification heads have in common."""
 
     num_scores: int | None = None  # default: config.num_labels
     output_class: Any = SequenceClassifierOutput
-    text_features: str | None = None  # class of `text_features.py` whose scores may be added
+    scores_text_of: str | None = None  # the key in `TEXT_SCORES` of the scores that may be added
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
@@ -428,10 +431,8 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
         self.text_scores = None
-        if self.text_features is not None and config.classifier_text_features:
-            # Not by an import statement: those of a file say which files a bundle needs.
-            module = import_module(".text_features", __package__)
-            self.text_scores = getattr(module, self.text_features)(config, self.num_labels)
+        if self.scores_text_of is not None and config.classifier_text_features:
+            self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
 
     def add_text_scores(self, text_scores: nn.Module) -> None:
@@ -497,7 +498,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     or numbers, as `config.problem_type` says (inferred from the first labels when it is None, by transformers' rule).
     """
 
-    text_features = "RoFormerLiteDocumentScores"
+    scores_text_of = "document"
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
         problem_type = self.config.problem_type
@@ -577,7 +578,7 @@ class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     and of what the tags of their neighbours say."""
 
     output_class = TokenClassifierOutput
-    text_features = "RoFormerLiteWordScores"
+    scores_text_of = "word"
 
     def logits(self, hidden_states: torch.Tensor, *described: Any) -> torch.Tensor:
         return self.classifier(hidden_states)

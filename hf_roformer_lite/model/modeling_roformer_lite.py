@@ -11,7 +11,6 @@ Follow `hidden_states` through `RoFormerLiteModel.forward`. A batch goes through
 import copy
 import difflib
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -378,6 +377,10 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
         return total if self.is_pre_norm else norm(total)
 
 
+# By `layer_style`. `reference_layers.py`, which few models need, adds its own.
+LAYERS: dict[str, type[nn.Module]] = {"standard": RoFormerLiteLayer}
+
+
 class RoFormerLitePooler(nn.Module):
     """BERT's pooler (Devlin et al. 2018): dense and tanh over the first token of each document."""
 
@@ -504,10 +507,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     def __init__(self, config: RoFormerLiteConfig, add_pooling_layer: bool | None = None):
         super().__init__(config)
         self.embeddings = RoFormerLiteEmbeddings(config)
-        layer_class = RoFormerLiteLayer
-        if config.layer_style != "standard":
-            # Not by an import statement: those of a file say which files a bundle needs.
-            layer_class = import_module(".reference_layers", __package__).LAYERS[config.layer_style]
+        layer_class = LAYERS[config.layer_style]
         self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else None
         has_pooler = config.add_pooling_layer if add_pooling_layer is None else add_pooling_layer
@@ -820,4 +820,4 @@ def _meant(name: str) -> str | None:
     return next(iter(swapped or difflib.get_close_matches(name, known, n=1, cutoff=0.92)), None)
 
 
-__all__ = ["RoFormerLiteModel", "RoFormerLitePreTrainedModel", "make_norm", "rotate", "sinusoidal_positions"]
+__all__ = ["LAYERS", "RoFormerLiteModel", "RoFormerLitePreTrainedModel", "make_norm", "rotate", "sinusoidal_positions"]

@@ -1,6 +1,6 @@
 """The layers of two reference systems: `layer_style="parallel_heads"` (DeepLoTX) and `layer_style="walkthrough"`.
 
-Only models with these layers load this file, and only their bundles have it.
+Only bundles of models with these layers have this file; their `auto_map` names all classes in it.
 
 Fields of `parallel_heads`, besides those of every stack; `hidden_act` is ignored, as PReLU is used throughout:
     num_mlp_layers (`int`, defaults to 1): Feed-forward units of a layer, one after the other.
@@ -32,11 +32,8 @@ from .heads_roformer_lite import (
     RoFormerLiteForSequenceClassification,
     RoFormerLiteForTokenClassification,
 )
-from .modeling_roformer_lite import RoFormerLiteAttention, RoFormerLiteModel, make_norm, rotate
-from .modeling_roformer_lite_seq2seq import (
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteSeq2SeqModel,
-)
+from .modeling_roformer_lite import LAYERS, RoFormerLiteAttention, RoFormerLiteModel, make_norm, rotate
+from .modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
 
 SLOPE = 5e-3  # of negative inputs, at the start
 
@@ -278,14 +275,9 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         return self.mlp_norm(self.self_attn_norm(total) + self.dropout(branch))
 
 
-LAYERS: dict[str, type[nn.Module]] = {
-    "parallel_heads": RoFormerLiteParallelHeadsLayer,
-    "walkthrough": RoFormerLiteWalkthroughLayer,
-}
+LAYERS.update(parallel_heads=RoFormerLiteParallelHeadsLayer, walkthrough=RoFormerLiteWalkthroughLayer)
 
-# The models too: the `auto_map` of a bundle names them in this file, so that it travels with them.
 __all__ = [
-    "LAYERS",
     "RoFormerLiteForCausalLM",
     "RoFormerLiteForConditionalGeneration",
     "RoFormerLiteForMaskedLM",

@@ -5,7 +5,7 @@ EACL), and it errs elsewhere than an encoder does. For taggers, the word, its sh
 the same (Lafferty et al. 2001, ICML). The text is read from `input_ids`: the bytes of the tokens are put together and
 cut into words, so that pipelines, servers and exported graphs work as without it, whatever the tokens are.
 
-Only models with `classifier_text_features` load this file, and only their bundles have it.
+Only bundles of models with `classifier_text_features` have this file; their `auto_map` names all classes in it.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .heads_roformer_lite import (
+    TEXT_SCORES,
     RoFormerLiteForCausalLM,
     RoFormerLiteForMaskedLM,
     RoFormerLiteForMultipleChoice,
@@ -421,6 +422,8 @@ def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.T
     values, beside = F.pad(values, (0, 1)), F.pad(owners, (0, 1), value=-1)
     return torch.where(beside[places] == owners, values[places], 0)
 
+
+TEXT_SCORES.update(document=RoFormerLiteDocumentScores, word=RoFormerLiteWordScores)
 
 __all__ = [
     "RoFormerLiteDocumentScores",

@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, normalizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BatchEncoding
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -22,6 +22,16 @@ _ROLES |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
 # Scripts written without spaces; the last two are the long-vowel signs, whose script property is Common.
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\x{30FC}\x{FF70}"
 SPACED_LETTER = rf"[\p{{L}}\p{{M}}&&[^{UNSPACED}]]"
+# No token crosses the border of two of these: an English contraction, a run of Chinese (or of another script without
+# spaces), a word with the space before it, one digit, a run of punctuation and symbols, line ends, other white space.
+_SPLIT_PATTERN = (
+    r"(?i:['’](?:[sdmt]|ll|ve|re)(?!\p{L}))"
+    rf"|[{UNSPACED}][{UNSPACED}\p{{M}}]*"
+    rf"| ?{SPACED_LETTER}+"
+    r"|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}][^\s\p{L}\p{N}]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s"
+)
 # Puts a space before a word of spaced script and before nothing else (see the class, "Text split into words").
 _SPACE_BEFORE_WORD = normalizers.Sequence(
     [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?!{SPACED_LETTER})"), "")]
@@ -132,7 +142,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
         if algorithm != "wordpiece" and (lowercase or strip_accents):
             raise ValueError(f"{lowercase=}, {strip_accents=}: {algorithm} is lossless; only wordpiece can do that")
         training = _training()
-        backend = training.untrained_backend(algorithm, lowercase is not False, strip_accents)
+        backend = untrained_backend(algorithm, lowercase is not False, strip_accents)
         untrained = cls(tokenizer_object=backend, model_max_length=model_max_length)
         options = {"min_frequency": min_frequency, "show_progress": show_progress, **trainer_options}
         return training.trained(untrained, training.read_texts(source), vocab_size, is_bound=True, **options)
@@ -221,6 +231,30 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
     def template(self, start: bool = True) -> processors.Sequence:
         """The special tokens around a text or a pair, with its present ids; without `start`, around labels."""
         return make_template(self.backend_tokenizer, self.cls_token if start else None, self.sep_token)
+
+
+def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
+    """The pipeline of an algorithm with nothing but the special tokens in its vocabulary."""
+    split = pre_tokenizers.Split(Regex(_SPLIT_PATTERN), "isolated")
+    if algorithm == "bpe":
+        backend = Tokenizer(models.BPE())
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        backend.decoder = decoders.ByteLevel()
+    elif algorithm == "unigram":
+        pieces = [(token, 0.0) for token in SPECIAL_TOKENS]
+        backend = Tokenizer(models.Unigram(pieces, unk_id=SPECIAL_TOKENS.index("[UNK]")))
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split])
+        backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        backend.normalizer = normalizers.BertNormalizer(strip_accents=strip_accents, lowercase=lowercase)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    backend.post_processor = make_template(backend, "[CLS]", "[SEP]")
+    return backend
 
 
 def make_template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:

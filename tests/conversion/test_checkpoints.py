@@ -340,7 +340,7 @@ def test_what_cannot_be_converted():
         ("ultrabert", {"architectures": ["UltrabertForNothing"]}, "a ultrabert source is one of"),
         ("roformer", {"use_bias": False}, "RoFormerV2"),
         ("roformer_v2", {"norm_type": "layer_norm", "use_bias": True}, "use_bias=True.*the source roformer"),
-        ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "the whole prompt from each of its tokens"),
+        ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
         ("roformer_v2", {"is_decoder": True}, "is_decoder=True"),
         ("esm", {"is_decoder": True}, "is_decoder=True"),
     ):

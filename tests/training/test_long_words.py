@@ -8,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from hf_roformer_lite.tokenizer_training import cut_long_words, untrained_backend
+from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
+from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
 
 WORDS = "the cat sees a red house".split()
