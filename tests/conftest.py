@@ -19,6 +19,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"  # data and references that only some machines have
 VOCAB = 99
+CLOSE = {"rtol": 0, "atol": 1e-5}  # of two ways to the same numbers in float32
 
 STACKS: dict[str, dict] = {
     "default": {},
@@ -103,3 +104,12 @@ def ragged_input(generator) -> dict[str, torch.Tensor]:
     mask[4, 5] = 1
     mask[5] = 0
     return {"input_ids": torch.randint(5, VOCAB, (6, 17), generator=generator), "attention_mask": mask}
+
+
+def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+    """The real tokens of a batch as one row `(1, N)`, and the two ways to say where its documents begin."""
+    lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    forms = [{"position_ids": positions[None]}, {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}]
+    return ids[mask.bool()][None], forms

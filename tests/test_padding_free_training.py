@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from test_padding_free import BERT, DECODER, collate, make, rows_for
+from test_padding_free import BERT, DECODER, MODELS, batch_for, make
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -42,6 +42,25 @@ OPTIONS = {
     "disable_tqdm": True,
     "save_strategy": "no",
 }
+
+
+def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(2, 16, (24,), generator=generator).tolist()
+    return [
+        {key: value[0] for key, value in batch_for(f"{name} {number}", lengths=(length,)).items()}
+        for number, length in enumerate(lengths)
+    ]
+
+
+def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+    return {
+        key: torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True, padding_value=fill[key])
+        if rows[0][key].ndim
+        else torch.stack([row[key] for row in rows])
+        for key in rows[0]
+    }
 
 
 @dataclass
@@ -92,13 +111,29 @@ def assert_same(stock: Run, free: Run, is_flat: bool = True) -> None:
     assert (free.tokens < stock.tokens) == is_flat
 
 
-@pytest.mark.parametrize("name", ["bert mlm", "llama classes", "gpt2"])
-def test_noise_on_the_embeddings(name, tmp_path):
-    """NEFTune draws its noise for `(B, L, width)` and scales it by L: for a flat row it would be another."""
-    quiet = run(trainer_of(make(name).double(), name, tmp_path))
-    stock, free = (run(trainer_of(model, name, tmp_path, neftune_noise_alpha=30.0)) for model in two_of(name))
+CHECKPOINTING = "gradient_checkpointing_kwargs"
+WAYS: dict[str, dict[str, Any]] = {
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "reentrant": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": True}},
+    "checkpointing": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": False}},
+    "grouped": {"train_sampling_strategy": "group_by_length"},
+    "smoothing": {"label_smoothing_factor": 0.1},
+    "noise": {"neftune_noise_alpha": 30.0},  # drawn for `(B, L, width)` and scaled by L: a flat row would have another
+}
+TRAININGS = [(name, way) for name in ("bert mlm", "llama") for way in WAYS if way != "noise"]
+TRAININGS += [("bert mlm", "noise"), ("llama classes", "noise"), ("gpt2", "noise")]
+# Of every family; RoBERTa's padding is another number.
+FAMILIES = [pytest.param(name, "plain", marks=pytest.mark.slow) for name in MODELS if name != "roberta mlm"]
+
+
+@pytest.mark.parametrize("name, way", [*TRAININGS, *FAMILIES])
+def test_ways_to_train(name, way, tmp_path):
+    options = WAYS.get(way, {})
+    stock, free = (run(trainer_of(model, name, tmp_path, **options)) for model in two_of(name))
     assert_same(stock, free)
-    assert (stock.losses - quiet.losses).abs().max() > 1e-2
+    if (name, way) == ("bert mlm", "noise"):
+        quiet = run(trainer_of(make(name).double(), name, tmp_path))
+        assert (stock.losses - quiet.losses).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,21 @@
 import json
 
 import pytest
-from conftest import VOCAB, stack_config
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteModel, RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteModel,
+    RoFormerLiteSeq2SeqConfig,
+)
 from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
+BOTH = [RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig]
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
     ({"num_attention_heads": 6, "num_key_value_heads": 4, "hidden_size": 48}, "num_key_value_heads=4.*divisor"),
@@ -107,16 +115,21 @@ def test_presets_and_files(name, tmp_path):
         RoFormerLiteConfig.from_preset("huge")
 
 
-def test_auto_config_knows_the_names():
+def test_derived_fields():
     assert AutoConfig.for_model("roformer_lite", hidden_size=64).hidden_size == 64
     assert AutoConfig.for_model("roformer_lite_seq2seq").is_encoder_decoder
-    old_style = RoFormerLiteConfig(rope_theta=500.0, rope_scaling={"rope_type": "linear", "factor": 2.0})
-    assert old_style.rope_parameters == {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
-    one_type = RoFormerLiteConfig(rope_parameters={"full_attention": {"rope_theta": 500.0}})
-    assert one_type.rope_parameters["rope_theta"] == 500.0  # nested without need, and written plainly
     assert RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
-    assert stack_config("modern").rope_parameters["full_attention"]["partial_rotary_factor"] == 1.0
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]
+    linear = {"rope_type": "linear", "factor": 2.0}
+    for given, wanted in (
+        ({}, {"partial_rotary_factor": 1.0}),
+        ({"rope_theta": 500.0, "partial_rotary_factor": 0.5}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
+        ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),  # as older versions say it
+        ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),  # nested for one type
+    ):
+        found = RoFormerLiteConfig(**given).rope_parameters
+        assert {name: found[name] for name in wanted} == wanted
+    assert stack_config("modern").rope_parameters["full_attention"]["partial_rotary_factor"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -132,3 +145,110 @@ def test_auto_config_knows_the_names():
 def test_layers_of_reference_systems_refuse_what_they_do_not_have(fields, message):
     with pytest.raises(ValueError, match=message):
         RoFormerLiteModel(RoFormerLiteConfig(**fields))
+
+
+def test_token_ids_and_initial_range_reach_the_stacks():
+    config = RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, pad_token_id=1, initializer_range=0.07)
+    assert config.encoder.pad_token_id == config.decoder.pad_token_id == 1
+    model = RoFormerLiteForConditionalGeneration(config)
+    table = model.get_input_embeddings().weight
+    assert (table[1] == 0).all() and (table[0] != 0).all()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            assert parameter.std().item() == pytest.approx(0.07, rel=0.1), name
+
+
+def test_outputs_asked_for_by_the_config():
+    config, ids = seq2seq_config(), torch.tensor([[5, 6, 7, 3]])
+    config.output_hidden_states = True
+    output = build(RoFormerLiteForConditionalGeneration, config)(ids, decoder_input_ids=ids)
+    assert len(output.encoder_hidden_states) == 2 and len(output.decoder_hidden_states) == 3
+    config = stack_config()
+    config.return_dict = False
+    assert isinstance(build(RoFormerLiteForMaskedLM, config)(ids), tuple)
+
+
+# Fields that a configuration does not have: refused where they are written, read over where they were saved
+
+WRITTEN = [
+    ({"hiden_size": 32}, "'hiden_size'; did you mean 'hidden_size'"),
+    ({"n_layers": 3}, "'n_layers'"),
+    ({"num_attention_head": 3}, "did you mean 'num_attention_heads'"),
+    ({"d_model": 32}, "d_model"),
+    ({"hidden_dropout_prob": 0.2}, "hidden_dropout"),
+    ({"dropout": 0.2}, "'dropout'"),
+    ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
+    ({"pad_token": 0}, "did you mean 'pad_token_id'"),
+    ({"banana": 3}, "RoFormerLiteConfig has no field 'banana'."),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRITTEN)
+def test_written_by_hand(fields, message):
+    for make in (
+        RoFormerLiteConfig,
+        lambda **fields: RoFormerLiteConfig.from_preset("tiny", **fields),
+        lambda **fields: RoFormerLiteSeq2SeqConfig(encoder=fields),
+        lambda **fields: RoFormerLiteSeq2SeqConfig(decoder=fields),
+        lambda **fields: RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
+        lambda **fields: AutoConfig.for_model("roformer_lite", **fields),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"encodr": {}}, "'encodr'; did you mean 'encoder'"),
+        ({"share_embedding": True}, "did you mean 'share_embeddings'"),
+        ({"decoder_start_token": 3}, "did you mean 'decoder_start_token_id'"),
+        ({"n_layers": 3}, "n_layers"),
+        ({"banana": 3}, "RoFormerLiteSeq2SeqConfig has no field 'banana'."),
+        ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder="),
+    ],
+)
+def test_written_of_the_pair(fields, message):
+    with pytest.raises(TypeError, match=message):
+        RoFormerLiteSeq2SeqConfig(**fields)
+
+
+OF_TRANSFORMERS = {
+    **{"num_labels": 3, "torch_dtype": "float32", "attn_implementation": "eager", "output_attentions": False},
+    **{"name_or_path": "x", "auto_map": {}, "quantization_config": {"quant_method": "x"}, "_commit_hash": "x"},
+    **{"num_beams": 4, "max_length": 30, "forced_bos_token_id": 3, "finetuning_task": "x", "pruned_heads": {}},
+    **{"torchscript": False, "gradient_checkpointing": False, "sep_token_id": 3, "tokenizer_class": "x"},
+}
+
+
+@pytest.mark.parametrize("config_class", BOTH)
+def test_what_transformers_passes(config_class):
+    for name, value in OF_TRANSFORMERS.items():
+        config_class(**{name: value})
+    for name in PreTrainedConfig.__dataclass_fields__:
+        config_class(**{name: getattr(config_class(), name, None)})
+    assert config_class(num_labels=3).num_labels == 3
+
+
+@pytest.mark.parametrize("config_class", BOTH)
+def test_what_was_saved_goes_on_loading(config_class, tmp_path):
+    """Fields of other versions and programs, at any depth."""
+    config = config_class()
+    config.tag_of_somebody = 7
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    for part in [written, *(written[side] for side in ("encoder", "decoder") if side in written)]:
+        part |= {"field_of_tomorrow": [1], "embedding_norm_epss": 1e-5, "rope_theta": 20000.0}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.tag_of_somebody == 7 and loaded.field_of_tomorrow == [1]
+    again = config_class(**loaded.to_dict())  # as programs copy a config
+    assert again.field_of_tomorrow == [1]
+    assert AutoConfig.from_pretrained(tmp_path, num_labels=5).num_labels == 5
+
+
+def test_a_model_remembers_what_its_config_was_given(tmp_path):
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=30)
+    config.my_own = "note"
+    RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path)
+    assert RoFormerLiteForMaskedLM.from_pretrained(tmp_path).config.my_own == "note"

@@ -1,11 +1,11 @@
-"""Learned positions can be resized, and all RoPE types know partial rotation."""
+"""Learned positions and their resizing; every type of RoPE, its scaling, and what it turns."""
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
 
 from hf_roformer_lite import (
-    RoFormerLiteConfig,
+    RoFormerLiteForCausalLM,
     RoFormerLiteForConditionalGeneration,
     RoFormerLiteForMaskedLM,
     RoFormerLiteModel,
@@ -53,6 +53,7 @@ def test_resized_positions_of_the_pair(tmp_path):
 @pytest.mark.parametrize("name", ["default", "post-sinusoidal", "factorised-no-position"])
 def test_no_table_to_resize(name):
     model = build(RoFormerLiteModel, stack_config(name))
+    assert model(IDS)[0].shape == (2, 70, 32)  # more than max_position_embeddings
     for call in (model.get_position_embeddings, lambda: model.resize_position_embeddings(9)):
         with pytest.raises(ValueError, match="position_embedding_type='learned' has a table"):
             call()
@@ -60,24 +61,45 @@ def test_no_table_to_resize(name):
 
 ROPE = {
     "default": {},
-    "linear": {"factor": 2.0},
-    "dynamic": {"factor": 2.0},
-    "yarn": {"factor": 2.0, "original_max_position_embeddings": 32},
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
     "llama3": {
-        **{"factor": 2.0, "original_max_position_embeddings": 32},
-        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
     },
     "longrope": {
-        **{"factor": 2.0, "original_max_position_embeddings": 32},
-        **{"short_factor": [1.0] * 2, "long_factor": [2.0] * 2},
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "short_factor": [1.0, 1.5, 2.0, 2.5],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
     },
 }
+
+
+@pytest.mark.parametrize("rope_type", [rope_type for rope_type in ROPE if rope_type != "default"])
+@torch.no_grad()
+def test_rope_scalings_change_the_model_and_decode(rope_type):
+    rope = {"rope_type": rope_type, **ROPE[rope_type]}
+    plain = build(RoFormerLiteForCausalLM, stack_config(max_position_embeddings=16))
+    scaled = build(RoFormerLiteForCausalLM, stack_config(rope_parameters=rope, max_position_embeddings=16))
+    ids = IDS[:, :40]
+    assert (plain(ids).logits - scaled(ids).logits).abs().max() > 1e-3
+    if rope_type == "dynamic":  # by its definition the frequencies follow the length, so cached keys keep older ones
+        torch.testing.assert_close(plain(ids[:, :15]).logits, scaled(ids[:, :15]).logits, **CLOSE)
+        return
+    prefix = scaled(ids[:, :34], use_cache=True)
+    rest = scaled(ids[:, 34:], past_key_values=prefix.past_key_values).logits
+    torch.testing.assert_close(rest, scaled(ids, use_cache=False).logits[:, 34:], **CLOSE)
 
 
 @pytest.mark.parametrize("rope_type", ROPE)
 def test_partial_rotation(rope_type):
     """Only the first half of the channels turns: the tables are half as wide, at short and at long inputs."""
     rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
+    rope |= {name: rope[name][:2] for name in rope if name in ("short_factor", "long_factor")}
     model = build(RoFormerLiteModel, stack_config(rope_parameters=rope))
     assert len(model.rotary_emb.inv_freq) == 2  # heads of 8 channels
     for ids in (IDS[:, :10], IDS):
@@ -85,7 +107,19 @@ def test_partial_rotation(rope_type):
         assert len(model.rotary_emb.inv_freq) == 2
 
 
-def test_default_rope_parameters_say_how_much_is_rotated():
-    assert RoFormerLiteConfig().rope_parameters["partial_rotary_factor"] == 1.0
-    assert RoFormerLiteConfig(partial_rotary_factor=0.5).rope_parameters["partial_rotary_factor"] == 0.5
-    assert RoFormerLiteConfig(rope_theta=500.0).rope_parameters["rope_theta"] == 500.0
+@pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
+def test_rotated_values_keep_their_size(rope_type):
+    """With one token, attention gives back its value, which position 0 does not turn."""
+    rope = {"rope_type": rope_type, **ROPE[rope_type], "original_max_position_embeddings": 16}
+    rotated, plain = (
+        build(RoFormerLiteModel, stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)))
+        for rotary_value in (True, False)
+    )
+    assert rotated.rotary_emb.attention_scaling > 1
+    torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
+    default = build(RoFormerLiteModel, stack_config(rotary_value=True))
+    default.rotary_emb.inv_freq = rotated.rotary_emb.inv_freq
+    for layer in default.layers:  # what the scaling of the tables does to queries and keys
+        layer.self_attn.scaling *= rotated.rotary_emb.attention_scaling**2
+    mask = (torch.arange(8) < torch.tensor([[8], [5]])).long()
+    torch.testing.assert_close(rotated(IDS[:, :8], mask)[0], default(IDS[:, :8], mask)[0], **CLOSE)

@@ -1,7 +1,6 @@
 """Quantised weights by transformers' own configs: int8 of torchao, on a CPU."""
 
 import copy
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    BitsAndBytesConfig,
     PreTrainedModel,
     TorchAoConfig,
 )
@@ -80,10 +78,3 @@ def test_int8(kind, method, tmp_path):
 
 def size(directory: Path) -> int:
     return (directory / "model.safetensors").stat().st_size
-
-
-@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_bitsandbytes_is_asked_for(tmp_path):
-    build(rl.RoFormerLiteForCausalLM, stack_config()).save_pretrained(tmp_path)
-    with pytest.raises(ImportError, match="bitsandbytes"):
-        AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=BitsAndBytesConfig(load_in_8bit=True))

@@ -1,18 +1,20 @@
-"""Saved here, loaded in a fresh process that only imports the package: equal outputs to the bit."""
+"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, resized: the same."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCAB, build, stack_config
+from conftest import VOCAB, build, seq2seq_config, stack_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from toy_training import make_model, make_rows
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
+from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
 
 STACK_CLASSES = {
     "AutoModel": rl.RoFormerLiteModel,
@@ -31,52 +33,73 @@ IDS = torch.tensor([[2, 17, 33, 90, 3], [2, 45, 3, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 
 LOAD_ELSEWHERE = """
-import json, sys, torch, transformers
+from transformers import AutoModel, AutoTokenizer, pipeline  # before the package: the order of imports is no matter
 import hf_roformer_lite
+import json, sys, torch, transformers
 from safetensors.torch import load_file, save_file
-for directory, auto, class_name in json.loads(sys.argv[1]):
-    model = getattr(transformers, auto).from_pretrained(directory)
-    assert type(model).__name__ == class_name, (type(model), class_name)
-    inputs = load_file(directory + "/inputs.safetensors")
-    with torch.no_grad():
-        output = model(**inputs)[0]
-    save_file({"output": output.contiguous()}, directory + "/output.safetensors")
+for directory, auto, class_name in json.load(sys.stdin):
+    part = getattr(transformers, auto).from_pretrained(directory)
+    assert type(part).__name__ == class_name, (type(part), class_name)
+    if auto == "AutoTokenizer":
+        outputs = {name: torch.tensor(ids) for name, ids in part("我们 the 龘 [SEP]", text_target="dog 我").items()}
+    else:
+        with torch.no_grad():
+            outputs = {"output": part(**load_file(directory + "/inputs.safetensors"))[0].contiguous()}
+    save_file(outputs, directory + "/output.safetensors")
 """
 
 
-def inputs_for(auto: str, is_pair: bool) -> dict[str, torch.Tensor]:
+def saved_model(auto: str, preset: str, folder: Path) -> dict[str, torch.Tensor]:
+    """Save a model with the inputs of a call beside it; returns what the call gives."""
+    is_pair = auto in PAIR_CLASSES and "pair" in folder.name
+    config_class = rl.RoFormerLiteSeq2SeqConfig if is_pair else rl.RoFormerLiteConfig
+    model_class = (PAIR_CLASSES if is_pair else STACK_CLASSES)[auto]
+    model = build(model_class, config_class.from_preset(preset, vocab_size=VOCAB))
+    model.save_pretrained(folder)
+    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+    assert "lm_head.weight" not in names and not any("rotary" in name for name in names)
+    inputs = {"input_ids": IDS, "attention_mask": MASK}
     if auto == "AutoModelForMultipleChoice":
-        return {"input_ids": IDS[None], "attention_mask": MASK[None]}
-    return {"input_ids": IDS, "attention_mask": MASK} | ({"decoder_input_ids": IDS.flip(0)} if is_pair else {})
+        inputs = {name: value[None] for name, value in inputs.items()}
+    if is_pair:
+        assert len([name for name in names if "word_embeddings" in name]) == 1
+        inputs["decoder_input_ids"] = IDS.flip(0)
+    save_file(inputs, folder / "inputs.safetensors")
+    with torch.no_grad():
+        return {"output": model(**inputs)[0]}
 
 
 @pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("small", "base"))) for name in PRESETS]
+    "presets", [("tiny", "mini"), pytest.param(("small", "base"), marks=pytest.mark.slow)], ids=" ".join
 )
-def test_every_class_and_preset(preset, tmp_path):
+def test_a_fresh_process(presets, tmp_path):
+    """Every class and preset, and every tokenizer: equal to the bit."""
     jobs, expected = [], {}
-    for is_pair, classes in ((False, STACK_CLASSES), (True, PAIR_CLASSES)):
-        for auto, model_class in classes.items():
-            config_class = rl.RoFormerLiteSeq2SeqConfig if is_pair else rl.RoFormerLiteConfig
-            model = build(model_class, config_class.from_preset(preset, vocab_size=VOCAB))
-            directory = tmp_path / model_class.__name__
-            model.save_pretrained(directory)
-            inputs = inputs_for(auto, is_pair)
-            save_file(inputs, directory / "inputs.safetensors")
-            with torch.no_grad():
-                expected[str(directory)] = model(**inputs)[0]
-            jobs.append((str(directory), auto, model_class.__name__))
-            weights = [path.name for path in directory.glob("*.safetensors") if path.name != "inputs.safetensors"]
-            assert weights == ["model.safetensors"]
-            with safe_open(directory / "model.safetensors", "pt") as file:
-                names = set(file.keys())
-            assert "lm_head.weight" not in names and not any("rotary" in name for name in names)
-            if is_pair:
-                assert len([name for name in names if "word_embeddings" in name]) == 1
-            del model
-    subprocess.run([sys.executable, "-c", LOAD_ELSEWHERE, json.dumps(jobs)], check=True)
-    for directory, output in expected.items():
-        assert torch.equal(load_file(f"{directory}/output.safetensors")["output"], output), directory
+    for preset in presets:
+        for kind, classes in (("stack", STACK_CLASSES), ("pair", PAIR_CLASSES)):
+            for auto, model_class in classes.items():
+                folder = tmp_path / f"{preset}-{kind}-{auto}"
+                expected[folder] = saved_model(auto, preset, folder)
+                jobs.append((str(folder), auto, model_class.__name__))
+    corpus = ["the quick brown fox, 我们老师", "the lazy dog 今天"] * 6
+    tokenizers = [
+        rl.RoFormerLiteTokenizer.train(corpus, vocab_size=500, algorithm=algorithm, show_progress=False)
+        for algorithm in ALGORITHMS
+    ]
+    vocabulary = [*SPECIAL_TOKENS, *"我们dogthe", "the", "dog", "我们"]
+    tokenizers.append(rl.RoFormerLiteJiebaTokenizer({t: n for n, t in enumerate(dict.fromkeys(vocabulary))}))
+    for number, tokenizer in enumerate(tokenizers):
+        folder = tmp_path / f"tokenizer-{number}"
+        tokenizer.save_pretrained(folder)
+        encoded = tokenizer("我们 the 龘 [SEP]", text_target="dog 我")
+        expected[folder] = {name: torch.tensor(ids) for name, ids in encoded.items()}
+        jobs.append((str(folder), "AutoTokenizer", type(tokenizer).__name__))
+    subprocess.run([sys.executable, "-c", LOAD_ELSEWHERE], input=json.dumps(jobs), text=True, check=True)
+    for folder, outputs in expected.items():
+        found = load_file(folder / "output.safetensors")
+        assert found.keys() == outputs.keys() and all(torch.equal(found[name], outputs[name]) for name in found)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -89,8 +112,63 @@ def test_sharded(tied, tmp_path):
     state, state_again = model.state_dict(), again.state_dict()
     assert state.keys() == state_again.keys()
     assert all(torch.equal(state[name], state_again[name]) for name in state)
-    assert (again.lm_head.weight is again.model.decoder.embeddings.word_embeddings.weight) == tied
-    assert (again.lm_head.weight is again.model.encoder.embeddings.word_embeddings.weight) == tied
+    for side in (again.model.decoder, again.model.encoder):
+        assert (again.lm_head.weight is side.embeddings.word_embeddings.weight) == tied
+
+
+@pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
+def test_weights_on_the_disk(kind, tmp_path):
+    """`device_map`: weights that come from memory or disk when they are needed."""
+    whole = make_model(kind)
+    whole.save_pretrained(tmp_path / "model", max_shard_size="20kB")
+    room = sum(p.numel() * 4 for p in whole.parameters()) // 2
+    model = type(whole).from_pretrained(
+        tmp_path / "model", device_map="auto", max_memory={"cpu": room}, offload_folder=tmp_path / "disk"
+    )
+    assert "disk" in model.hf_device_map.values() and any(p.is_meta for p in model.parameters())
+    rows = make_rows(kind)
+    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    with torch.no_grad():
+        got, wanted = model(**inputs), whole(**inputs)
+    torch.testing.assert_close(got.logits, wanted.logits, rtol=0, atol=1e-6)
+    if model.can_generate():
+        source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        texts = [m.generate(**source, max_new_tokens=5, num_beams=2) for m in (model, whole)]
+        assert torch.equal(*texts)
+    model.save_pretrained(tmp_path / "again")
+    again = type(whole).from_pretrained(tmp_path / "again").state_dict()
+    assert all(torch.equal(weight, again[name]) for name, weight in whole.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"share_embeddings": True},
+        {"share_embeddings": False},
+        {"tie_word_embeddings": False},
+        {"tie_word_embeddings": False, "lm_head_bias": True},
+        {"lm_head_bias": True},
+    ],
+)
+def test_resized_embeddings_come_back(fields, tmp_path):
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, num_hidden_layers=1, **fields)
+    model, ids = build(rl.RoFormerLiteForConditionalGeneration, config), torch.tensor([[5, 6, 7, 3]])
+    before = model(ids, decoder_input_ids=ids).logits
+    model.resize_token_embeddings(60)
+    assert model.config.encoder.vocab_size == model.config.decoder.vocab_size == 60
+    new = torch.tensor([[55, 59]])
+    after = model(torch.cat((ids, new), 1), decoder_input_ids=new).logits
+    assert after.shape == (1, 2, 60)
+    torch.testing.assert_close(model(ids, decoder_input_ids=ids).logits[..., :50], before)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(torch.cat((ids, new), 1), decoder_input_ids=new).logits, after)
+
+
+def test_two_vocabularies_get_one_size():
+    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
+    model.resize_token_embeddings(200)
+    assert model(torch.tensor([[150]]), decoder_input_ids=torch.tensor([[199]])).logits.shape == (1, 1, 200)
 
 
 def test_a_trained_encoder_becomes_the_encoder_of_a_pair(tmp_path):

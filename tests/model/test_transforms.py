@@ -1,8 +1,8 @@
-"""Batches without rows, functions of torch that transform a model, and compiled training steps: the same numbers."""
+"""The numbers stay the same: for no rows, in pieces, computed again, by functions of torch that transform a model."""
 
 import pytest
 import torch
-from conftest import STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.func import functional_call, grad, jvp
 
 from hf_roformer_lite import (
@@ -15,6 +15,7 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteModel,
 )
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteMLP
 
 IDS = torch.randint(5, VOCAB, (3, 8), generator=torch.Generator().manual_seed(0))
 MASK = torch.ones_like(IDS).index_put((torch.tensor([0, 0, 1]), torch.tensor([6, 7, 0])), torch.tensor(0))
@@ -28,6 +29,7 @@ HEADS = {
     RoFormerLiteForQuestionAnswering: {"start_positions": CLASSES, "end_positions": CLASSES},
     RoFormerLiteForConditionalGeneration: {"labels": LABELS},
 }
+every_head = pytest.mark.parametrize("model_class", HEADS)
 
 
 def head(model_class, **fields):
@@ -41,6 +43,9 @@ def gradients(model) -> dict[str, torch.Tensor]:
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
+# No rows
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_no_rows(name, backend):
@@ -52,7 +57,7 @@ def test_no_rows(name, backend):
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("model_class", HEADS)
+@every_head
 def test_no_rows_with_a_head(model_class, training):
     model = head(model_class).train(training)
     targets = {name: value[:0] for name, value in HEADS[model_class].items()}
@@ -69,15 +74,7 @@ def test_no_rows_to_pool():
     assert choices(IDS[:0].view(0, 3, 8), labels=CLASSES[:0]).loss == 0
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("model_class", HEADS)
-def test_functional_gradients_of_padded_input(model_class, training):
-    assert_functional_gradients(head(model_class).train(training), {"attention_mask": MASK, **HEADS[model_class]})
-
-
-def test_functional_gradients_of_packed_documents():
-    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]] * 3)
-    assert_functional_gradients(head(RoFormerLiteForMaskedLM).train(), {"position_ids": positions, "labels": LABELS})
+# Functions of torch
 
 
 def assert_functional_gradients(model, inputs: dict[str, torch.Tensor]) -> None:
@@ -86,15 +83,18 @@ def assert_functional_gradients(model, inputs: dict[str, torch.Tensor]) -> None:
     found = grad(lambda weights: functional_call(model, weights, (), inputs).loss)(weights)
     model(**inputs).loss.backward()
     for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
 
 
-@pytest.mark.parametrize("model_class", [RoFormerLiteForMaskedLM, RoFormerLiteForConditionalGeneration])
-def test_masks_that_are_added_are_refused_in_training(model_class):
-    """With two dimensions: 0 would be padding there, and the rest real."""
-    model = head(model_class).train()
-    with pytest.raises(ValueError, match="attention_mask"):
-        model(IDS, attention_mask=(1.0 - MASK) * -1e9, labels=LABELS)
+@pytest.mark.parametrize("training", [False, True])
+@every_head
+def test_functional_gradients_of_padded_input(model_class, training):
+    assert_functional_gradients(head(model_class).train(training), {"attention_mask": MASK, **HEADS[model_class]})
+
+
+def test_functional_gradients_of_packed_documents():
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]] * 3)
+    assert_functional_gradients(head(RoFormerLiteForMaskedLM).train(), {"position_ids": positions, "labels": LABELS})
 
 
 def test_forward_mode_of_padded_input():
@@ -112,7 +112,7 @@ def test_forward_mode_of_padded_input():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("items", [None, 9])
-@pytest.mark.parametrize("model_class", HEADS)
+@every_head
 def test_compiled_training_step(model_class, items):
     """As one graph, with and without `num_items_in_batch`."""
     torch.compiler.reset()
@@ -126,22 +126,38 @@ def test_compiled_training_step(model_class, items):
     expected.backward()
     torch.testing.assert_close(loss, expected)
     for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
 
 
-@pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
-def test_rotated_values_keep_their_size(rope_type):
-    """With one token, attention gives back its value, which position 0 does not turn."""
-    rope = {"rope_type": rope_type, "factor": 4.0, "original_max_position_embeddings": 16}
-    rope |= {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4} if rope_type == "longrope" else {}
-    rotated, plain = (
-        build(RoFormerLiteModel, stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)))
-        for rotary_value in (True, False)
-    )
-    assert rotated.rotary_emb.attention_scaling > 1
-    torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
-    default = build(RoFormerLiteModel, stack_config(rotary_value=True))
-    default.rotary_emb.inv_freq = rotated.rotary_emb.inv_freq
-    for layer in default.layers:  # what the scaling of the tables does to queries and keys
-        layer.self_attn.scaling *= rotated.rotary_emb.attention_scaling**2
-    torch.testing.assert_close(rotated(IDS, MASK)[0], default(IDS, MASK)[0], rtol=0, atol=1e-5)
+# In pieces, and again
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("chunk_size", [1, 7, 100])
+def test_feed_forward_in_chunks(gated, chunk_size):
+    whole = RoFormerLiteMLP(stack_config(gated_mlp=gated)).double()
+    chunked = RoFormerLiteMLP(stack_config(gated_mlp=gated, chunk_size_feed_forward=chunk_size)).double()
+    chunked.load_state_dict(whole.state_dict())
+    states = torch.randn(3, 15, 32, dtype=torch.double, requires_grad=True)
+    found = []
+    for mlp in (whole, chunked):
+        output = mlp(states)
+        found.append([output, *torch.autograd.grad(output.sin().sum(), [states, *mlp.parameters()])])
+        with torch.no_grad():
+            torch.testing.assert_close(mlp(states), output)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("model_class", [RoFormerLiteForMaskedLM, RoFormerLiteForCausalLM])
+def test_gradient_checkpointing(model_class, reentrant):
+    """Both kinds, with windows and padding, give the gradients of a model that keeps everything."""
+    ids, found = torch.randint(5, 60, (2, 40), generator=torch.Generator().manual_seed(0)), []
+    for checkpoints in (False, True):
+        model = build(model_class, stack_config("sliding")).train()
+        if checkpoints:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model(ids, attention_mask=(ids % 7 > 0).long(), labels=ids).loss.backward()
+        found.append(gradients(model))
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-5, atol=1e-6, msg=name)

@@ -1,0 +1,170 @@
+"""Inputs and labels that do not fit are refused, where torch would compute something from them."""
+
+import pytest
+import torch
+from conftest import VOCAB, build, seq2seq_config, stack_config
+from transformers import DynamicCache
+
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
+)
+
+IDS = torch.randint(5, VOCAB, (4, 8), generator=torch.Generator().manual_seed(0))
+PAIR = {"decoder_input_ids": IDS}
+MASKS = {
+    "three dimensions": torch.ones(4, 8, 8),
+    "one dimension": torch.ones(8),
+    "whole numbers in four": torch.ones(4, 1, 8, 8).long(),
+    "to be added, in two": torch.zeros(4, 8).index_fill(1, torch.tensor([7]), -1e9),
+    "another batch": torch.ones(3, 8),
+    "another length": torch.ones(4, 5),
+}
+
+
+def make(model_class: type, **fields):
+    config = seq2seq_config() if model_class is RoFormerLiteForConditionalGeneration else stack_config(**fields)
+    return build(model_class, config)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", MASKS)
+def test_masks(kind, training):
+    given = {"attention_mask": MASKS[kind]}
+    for is_decoder in (False, True):
+        model = make(RoFormerLiteModel, is_decoder=is_decoder)  # as many heads as rows: broadcasting fits
+        with pytest.raises((ValueError, TypeError), match="attention_mask"):
+            model.train(training)(IDS, **given, use_cache=False)
+    for model_class in (RoFormerLiteForMaskedLM, RoFormerLiteForConditionalGeneration):
+        with pytest.raises((ValueError, TypeError), match="attention_mask"):
+            make(model_class).train(training)(IDS, **given, labels=IDS)
+
+
+@pytest.mark.parametrize("ids", [IDS[0], IDS[None], IDS.float(), IDS.tolist()])
+@pytest.mark.parametrize("model_class", [RoFormerLiteModel, RoFormerLiteForSequenceClassification])
+def test_ids(ids, model_class):
+    with pytest.raises((ValueError, TypeError, RuntimeError, AttributeError)):
+        make(model_class)(ids)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"attention_mask": torch.ones(4, 5)}, r"attention_mask has shape \(4, 5\).*\(4, 8\)"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
+        ({"inputs_embeds": torch.zeros(4, 8, 32)}, "exactly one of input_ids and inputs_embeds"),
+        ({"encoder_hidden_states": torch.zeros(4, 2, 32)}, "does not attend to encoder_hidden_states"),
+        ({"seq_idx": torch.zeros(4, 8).long()}, "seq_idx alone"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make(RoFormerLiteModel)(IDS, **kwargs)
+
+
+def test_inputs_of_the_pair():
+    model = make(RoFormerLiteForConditionalGeneration)
+    with pytest.raises(ValueError, match="decoder_input_ids"):
+        model(IDS)
+    with pytest.raises(ValueError, match="attention_mask"):
+        model(IDS, torch.ones(1, 1, 4, 4), **PAIR)
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):
+        model(IDS, **PAIR, cu_seq_lens_q=torch.tensor([0, 3, 32], dtype=torch.int32))
+    with pytest.raises(ValueError, match="documents"):
+        model(IDS[:1], position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), decoder_input_ids=IDS[:1])
+
+
+def test_inputs_of_a_stack_with_cross_attention():
+    stack = make(RoFormerLiteModel, is_decoder=True, add_cross_attention=True)
+    memory = torch.randn(4, 5, 32)
+    with pytest.raises(ValueError, match="encoder_attention_mask"):
+        stack(IDS, encoder_hidden_states=memory, encoder_attention_mask=torch.ones(1, 5))
+    packed = {"cu_seq_lens_q": torch.tensor([0, 2, 8]), "encoder_hidden_states": memory[:1]}
+    with pytest.raises(ValueError, match="documents"):
+        stack(IDS[:1], **packed, output_hidden_states=True)
+    assert stack(IDS[:1], encoder_hidden_states=memory[:1], use_cache=False)[0].shape == (1, 8, 32)
+
+
+def test_inputs_beside_a_cache():
+    """A mask has a column for each token in the cache: with fewer or more, which are the new ones?"""
+    model = make(RoFormerLiteForCausalLM)
+    for columns in (3, 4, 9, 12):
+        cache = DynamicCache(config=model.config)
+        model(IDS[:, :5], past_key_values=cache)
+        with pytest.raises(ValueError, match="attention_mask"):
+            model(IDS[:, 5:], attention_mask=torch.ones(4, columns), past_key_values=cache)
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):
+        model(IDS[:1], cu_seq_lens_q=torch.tensor([0, 2, 8]), past_key_values=DynamicCache())
+    right = (torch.arange(8) < torch.tensor([[8], [2], [8], [8]])).long()
+    with pytest.raises(ValueError, match="prefill_chunk_size"):
+        model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
+
+
+def test_token_dropout_of_a_decoder():
+    with pytest.raises(ValueError, match="token_dropout_mask_id"):  # each token would know how many masks follow
+        RoFormerLiteForCausalLM(stack_config(token_dropout_mask_id=4))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("model_class", "more"),
+    [
+        (RoFormerLiteForMaskedLM, {}),
+        (RoFormerLiteForCausalLM, {}),
+        (RoFormerLiteForTokenClassification, {}),
+        (RoFormerLiteForConditionalGeneration, PAIR),
+    ],
+)
+def test_labels_of_another_shape(model_class, more, training):
+    model = make(model_class, num_labels=VOCAB).train(training)
+    with pytest.raises(ValueError, match="labels"):
+        model(IDS, labels=IDS[:, :6], **more)
+    with pytest.raises((ValueError, IndexError)):
+        model(IDS, labels=IDS.flatten(), **more)
+
+
+def test_labels_of_rows():
+    model = make(RoFormerLiteForSequenceClassification, num_labels=3)
+    for labels in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 2.0])):
+        with pytest.raises(ValueError, match="labels"):
+            model(IDS, labels=labels)
+    assert model.config.problem_type is None  # labels that were refused decide nothing
+    assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
+
+
+@pytest.mark.parametrize(
+    ("model_class", "wrong", "right"),
+    [
+        (RoFormerLiteForMaskedLM, "atention_mask", "attention_mask"),
+        (RoFormerLiteForMaskedLM, "lables", "labels"),
+        (RoFormerLiteModel, "position_id", "position_ids"),
+        (RoFormerLiteForSequenceClassification, "attention_masks", "attention_mask"),
+        (RoFormerLiteForConditionalGeneration, "encoder_output", "encoder_outputs"),
+        (RoFormerLiteForConditionalGeneration, "decoder_input_id", "decoder_input_ids"),
+    ],
+)
+def test_misspelt_arguments(model_class, wrong, right):
+    more = PAIR if model_class is RoFormerLiteForConditionalGeneration else {}
+    with pytest.raises(TypeError, match=f"{wrong!r}; did you mean {right!r}"):
+        make(model_class)(IDS, **{wrong: IDS}, **more)
+
+
+def test_options_of_attention_functions_go_through():
+    model = make(RoFormerLiteModel)
+    options = {"softcap": None, "output_attentions": False, "max_length": 9, "past_key_value": None}
+    options["position_bias"] = torch.zeros(1, 1, 1, 1)
+    torch.testing.assert_close(model(IDS, **options)[0], model(IDS)[0])
+
+
+def test_segments_where_there_are_none():
+    segments = torch.zeros_like(IDS)
+    model = make(RoFormerLiteForSequenceClassification)
+    torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)  # of BERT's tokenizers
+    segments[0, 3:] = 1
+    with pytest.raises(ValueError, match="token_type_ids"):
+        make(RoFormerLiteModel)(IDS, token_type_ids=segments)
+    assert make(RoFormerLiteModel, name="learned-typed")(IDS, token_type_ids=segments)[0].isfinite().all()
