@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command continues a training from its last checkpoint", file=sys.stderr)
+        can_continue = arguments.command in ("train", "demo")
+        continues = "; the same command continues from the last checkpoint, if there is one" if can_continue else ""
+        print(f"\nroformer-lite {arguments.command}: interrupted{continues}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

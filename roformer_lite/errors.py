@@ -3,7 +3,6 @@
 import difflib
 import math
 import os
-import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from pathlib import Path
 LARGEST_BATCH = 2**20  # rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
 MOST_BEAMS = 1000  # each with its own keys and values
 _LARGEST = 2**31 - 1  # of whole numbers; the libraries below count with fewer digits than Python
-_HUB_TIMEOUT = 5.0  # seconds; transformers would try for half a minute
+_HUB_TIMEOUT = 5.0  # seconds
 
 
 class InputError(ValueError):
@@ -103,21 +102,20 @@ def check_model_name(name: str | Path, given: str = "") -> None:
         given: How an error begins. Default: with the name.
 
     Raises:
-        InputError: saying which of the two it is not.
+        InputError: saying what is known.
     """
     if os.path.isdir(name):
         return
     if not is_hub_name(name):
         check_directory(name, given)
-    refusal = _refusal_of_hub(str(name))
-    if refusal:
-        similar = _similar(Path(name))
-        raise InputError(f"{given or name}: there is no such directory{similar}, nor is it on the Hub: {refusal}")
+    if refusal := _refusal_of_hub(str(name)):
+        raise InputError(f"{given or name}: there is no such directory here{_similar(Path(name))}, and {refusal}")
 
 
 @cache
 def _refusal_of_hub(name: str) -> str:
-    """Why neither the Hub nor the cache has a repository, after one attempt; empty if one of them has it."""
+    """Why no repository can be loaded, after one attempt (transformers itself would try for half a minute); empty
+    where the Hub or the cache has it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -126,14 +124,13 @@ def _refusal_of_hub(name: str) -> str:
     except EntryNotFoundError:
         return ""  # whoever loads it says what the repository lacks
     except RepositoryNotFoundError:
-        return "no repository has this name, or none that is open to you"
+        return "the Hub has no repository of this name that is open to you"
     except Exception as error:  # of the HTTP library, which is another one in other versions of huggingface_hub
-        is_offline = isinstance(error, OfflineModeIsEnabled)
-        reason = "HF_HUB_OFFLINE is set" if is_offline else " ".join(str(error).split()) or type(error).__name__
-        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return reason
-        if not is_offline:
-            print(f"{name}: the Hub gives no answer ({reason}); its files in the cache are used", file=sys.stderr)
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return ""
+        if isinstance(error, OfflineModeIsEnabled):
+            return "the Hub was not asked, as HF_HUB_OFFLINE is set"
+        return f"the Hub can't be reached: {' '.join(str(error).split()) or type(error).__name__}"
     return ""
 
 

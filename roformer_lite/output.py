@@ -18,8 +18,8 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already,
 
 
 def check_place(option: str, path: str) -> str:
-    """The directory `path`, with a link to a directory followed, after the place has been tried: a finished directory
-    is renamed into it, so that whatever it replaces and the directory around it must allow that.
+    """The directory `path`, with links followed, after the place has been tried: a finished directory is renamed into
+    it at the end of hours, so that the directory around it must allow that.
 
     Args:
         option: The option that named it; empty where the path is an argument without one.
@@ -28,27 +28,20 @@ def check_place(option: str, path: str) -> str:
     Raises:
         InputError: naming option, path and reason.
     """
-    given = f"--{option} {path}" if option else path
-    target = Path(path)
-    if os.path.islink(target):
-        if not os.path.exists(target):
-            raise InputError(f"{given} is a link to {os.readlink(target)}, which does not exist")
-        target = Path(os.path.realpath(target))
-    if target.name in ("", ".", ".."):
-        raise InputError(f"{given} names no new directory; give it a name, such as {target / 'model'}")
+    given, target = f"--{option} {path}" if option else path, Path(os.path.realpath(path))
+    if Path(path).name in ("", ".."):
+        raise InputError(f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{given} is a file; give the name of a directory")
     if os.path.ismount(target):
         raise InputError(f"{given} is a mount point, which cannot be replaced; give a directory in it")
-    parent = target.absolute().parent
-    while not os.path.lexists(parent):
-        parent = parent.parent
-    if not parent.is_dir():
-        raise InputError(f"{given}: {parent} is not a directory")
+    parent = next(parent for parent in target.parents if parent.exists())
     try:
         with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):  # as long a name as any needed
             pass
     except OSError as error:
         raise InputError(f"{given}: no directory can be made in {parent}: {error.strerror}") from error
-    return str(target)
+    return str(target) if os.path.islink(path) else path
 
 
 def new_directory(path: str) -> Path:
@@ -58,7 +51,7 @@ def new_directory(path: str) -> Path:
         InputError: when something is there, or no directory can be made there.
     """
     out = Path(check_place("", path))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} exists already; choose a new directory")
     return out
 
@@ -72,27 +65,26 @@ def check_output_dir(
     """Refuse to write to the directory `target` when something would be lost.
 
     Args:
-        target: The directory.
+        target: The directory; `check_place` has accepted it.
         overwrite: Whether what an earlier command has written there may be replaced.
         signs: Files by which that is known.
         holds: What it is, for the message.
 
     Raises:
-        InputError: when `target` is a file, a directory of anything else, or one that `overwrite` does not allow to
-            replace.
+        InputError: when `target` is a directory of anything else, or one that `overwrite` does not allow to replace.
     """
     _unfinished(target)
     previous = _previous(target)
     if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
         previous.rename(target)
     shutil.rmtree(previous, ignore_errors=True)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or not any(target.iterdir()):
         return
     if not all((target / file).is_file() for file in signs):
         raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
     if not overwrite:
         raise InputError(
-            f"--output_dir {target} holds {holds}; replace it with --overwrite_output_dir, or choose a new directory"
+            f"--output_dir {target} holds {holds}; choose a new directory, or replace it with --overwrite_output_dir"
         )
 
 

@@ -24,7 +24,6 @@ import hf_roformer_lite
 from .errors import InputError, check_model_name
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
-_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}  # smallest values; transformers looks too late
 _SHOWN_TENSORS, _SHOWN_CHARACTERS = 3, 300  # in a message
 
 
@@ -116,8 +115,7 @@ def load_model(name: str | Path) -> PreTrainedModel:
     model_class = model_class_of(config, name)
     if not is_ours(model_class):
         raise InputError(
-            f"{name}: {model_class.__name__} is no model of this package; `roformer-lite convert --from auto` makes "
-            "one of it"
+            f"{name}: {model_class.__name__} is of transformers; make it ours with `roformer-lite convert`"
         )
     return load_complete_model(name, config, model_class)
 
@@ -198,10 +196,6 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(name)
         generation_config.validate()
-    for field, least in _COUNTS.items():
-        value = getattr(generation_config, field)
-        if value is not None and (type(value) is not int or value < least):
-            raise InputError(f"{path}: {field}={value!r} must be a whole number of at least {least}")
     return generation_config
 
 

@@ -1,7 +1,6 @@
 """An encoder that gives one vector for a text, for export and for the server."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,22 +11,9 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoF
 from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
-from .saved_model import find_file, reason
+from .saved_model import find_file, naming
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
-
-
-@dataclass
-class SentenceEncoderOutput(ModelOutput):
-    """What `SentenceEncoder` returns.
-
-    Args:
-        last_hidden_state: `(B, L, hidden)`.
-        sentence_embedding: `(B, hidden)`, pooled from them and not normalised.
-    """
-
-    last_hidden_state: torch.Tensor | None = None
-    sentence_embedding: torch.Tensor | None = None
 
 
 def check_sentence_modules(name: str | Path) -> None:
@@ -39,10 +25,8 @@ def check_sentence_modules(name: str | Path) -> None:
     path = find_file(name, "modules.json")
     if path is None:
         return
-    try:
+    with naming(path):
         kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: must hold a list of modules with a type each: {reason(error)}") from error
     others = [kind for kind in kinds if kind not in _MODULES]
     if others or "Pooling" not in kinds:
         raise InputError(
@@ -79,10 +63,11 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-    ) -> SentenceEncoderOutput:
-        """As `RoFormerLiteModel.forward`."""
+    ) -> ModelOutput:
+        """`last_hidden_state` `(B, L, hidden)`, and `sentence_embedding` `(B, hidden)`, pooled from it and not
+        normalised. Inputs are those of `RoFormerLiteModel.forward`."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
         states = self.model(**inputs, return_dict=True).last_hidden_state
         pooled = pool(states, self.config.classifier_pooling, None, attention_mask)
-        return SentenceEncoderOutput(states, pooled)
+        return ModelOutput(last_hidden_state=states, sentence_embedding=pooled)

@@ -31,8 +31,7 @@ def attention_to(
         outputs = model(**encoded, **written, output_attentions=True)
     finally:
         model.set_attn_implementation(usual)
-    attentions = outputs.cross_attentions if written else outputs.attentions
-    shares = attentions[-1][0].float().mean(0)  # (tokens that look, tokens)
+    shares = (outputs.cross_attentions if written else outputs.attentions)[-1][0].float().mean(0)  # (look, tokens)
     if getattr(config, "is_decoder", False):
         shares = shares[-1:]
     elif getattr(config, "classifier_pooling", None) == "cls":
@@ -72,7 +71,7 @@ def ngram_scores(scores: RoFormerLiteDocumentScores, token_ids: torch.Tensor, la
     text, bounds = bytes(words.text.tolist()), zip(words.starts.tolist(), words.ends.tolist(), strict=True)
     names = [text[start:end].decode(errors="replace") for start, end in bounds]
     names += [f"{first} {second}" for first, second in zip(names, names[1:], strict=False)]
-    total: dict[str, float] = {}
+    total = dict.fromkeys(names, 0.0)
     for name, value in zip(names, added, strict=False):
-        total[name] = total.get(name, 0.0) + value
+        total[name] += value
     return total

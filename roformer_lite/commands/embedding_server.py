@@ -24,64 +24,16 @@ _BATCH = 32  # texts of similar length that are computed together
 
 
 class EmbeddingRequest(BaseModel):
-    """What `/v1/embeddings` takes: one text or several, as text or as tokens."""
+    """What `/v1/embeddings` takes. Tokens are refused: those that OpenAI's clients make are of another vocabulary."""
 
-    input: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=2048)]
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[list[int]], Field(min_length=1, max_length=2048)]
-    )
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: None = None  # vectors are as wide as the model
 
 
-class TextEmbedder:
-    """Vectors of texts, one request at a time.
-
-    Args:
-        model: An encoder; its tokens are pooled as `classifier_pooling` says.
-        tokenizer: That of the model. Texts with more tokens than its `model_max_length` are refused.
-    """
-
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
-        self.encoder, self.tokenizer = SentenceEncoder(model).eval(), tokenizer
-        config = model.config
-        learned = config.position_embedding_type == "learned"
-        self.longest = min(tokenizer.model_max_length, max(config.max_position_embeddings, 0 if learned else 1024))
-        self._turn = threading.Lock()
-
-    def encode(self, given: list[str] | list[list[int]]) -> list[list[int]]:
-        """The tokens of texts; ids stay as they are.
-
-        Raises:
-            InputError: when a text has none or too many, or the model does not have them.
-        """
-        rows = [self.tokenizer(row, verbose=False)["input_ids"] if isinstance(row, str) else row for row in given]
-        for number, row in enumerate(rows):
-            if not 0 < len(row) <= self.longest:
-                raise InputError(f"input {number} has {len(row):,} tokens, and the model reads 1 to {self.longest:,}")
-            if not 0 <= min(row) <= max(row) < self.encoder.config.vocab_size:
-                raise InputError(f"input {number} has tokens beyond the model's {self.encoder.config.vocab_size:,}")
-        return rows
-
-    @torch.inference_mode()
-    def embed(self, rows: list[list[int]]) -> np.ndarray:
-        """Vectors of length 1, `(texts, hidden)`, of tokens."""
-        vectors = np.zeros((len(rows), self.encoder.config.hidden_size), dtype=np.float32)
-        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
-        with self._turn:
-            for start in range(0, len(order), _BATCH):
-                chosen = order[start : start + _BATCH]
-                batch = self.tokenizer.pad({"input_ids": [rows[i] for i in chosen]}, return_tensors="pt")
-                pooled = self.encoder(**batch.to(self.encoder.device)).sentence_embedding
-                vectors[chosen] = torch.nn.functional.normalize(pooled.float()).cpu().numpy()
-        return vectors
-
-
 def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, lifespan: Any = None) -> FastAPI:
-    """An application with `/health` and `/v1/models`, which refuses large bodies and models of another name.
+    """An application with `/health` and `/v1/models`, which refuses large bodies.
 
     Args:
         name: Of the model.
@@ -120,26 +72,45 @@ def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, life
 
 
 def embedding_application(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> FastAPI:
-    """The application of an encoder."""
-    application, embedder = new_application(name), TextEmbedder(model, tokenizer)
+    """The application of an encoder: vectors of length 1, pooled as `classifier_pooling` says, one request at a time.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer. A text with more tokens than its `model_max_length` is refused.
+        name: By which requests may call the model.
+    """
+    application, encoder, turn = new_application(name), SentenceEncoder(model).eval(), threading.Lock()
+    learned = model.config.position_embedding_type == "learned"
+    longest = min(tokenizer.model_max_length, max(model.config.max_position_embeddings, 0 if learned else 1024))
+
+    @torch.inference_mode()
+    def embed(rows: list[list[int]]) -> np.ndarray:
+        vectors = np.zeros((len(rows), model.config.hidden_size), dtype=np.float32)
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+        for start in range(0, len(order), _BATCH):
+            chosen = order[start : start + _BATCH]
+            batch = tokenizer.pad({"input_ids": [rows[i] for i in chosen]}, return_tensors="pt").to(model.device)
+            pooled = encoder(**batch).sentence_embedding
+            vectors[chosen] = torch.nn.functional.normalize(pooled.float()).cpu().numpy()
+        return vectors
 
     @application.post("/v1/embeddings")
     def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
         if request.model not in (None, name):
             raise InputError(f"model {request.model!r}: this server has {name!r} alone")
-        given = request.input
-        rows = embedder.encode([given] if isinstance(given, str) or isinstance(given[0], int) else given)
-        shape = _as_base64 if request.encoding_format == "base64" else np.ndarray.tolist
-        data = [
-            {"object": "embedding", "index": number, "embedding": shape(vector)}
-            for number, vector in enumerate(embedder.embed(rows))
-        ]
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
+        for number, row in enumerate(rows):
+            if not 0 < len(row) <= longest:
+                raise InputError(f"input {number} has {len(row):,} tokens, and the model reads 1 to {longest:,}")
+        with turn:
+            vectors = embed(rows)
+        shown = vectors.tolist()
+        if request.encoding_format == "base64":
+            shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
         used = sum(map(len, rows))
         usage = {"prompt_tokens": used, "total_tokens": used}
         return {"object": "list", "data": data, "model": name, "usage": usage}
 
     return application
-
-
-def _as_base64(vector: np.ndarray) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

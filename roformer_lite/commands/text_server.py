@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Response
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import ContinuousBatchingConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
-from transformers.cli.serving.utils import BaseHandler, CBWorkerDeadError, GenerationState, Modality
+from transformers.cli.serving.utils import BaseHandler, GenerationState, Modality
 
 from ..errors import InputError
 from .embedding_server import Text, new_application
@@ -25,15 +24,11 @@ _DEFAULT_NEW_TOKENS = 1024  # transformers' own
 
 
 class TextRequest(BaseModel):
-    """What every request may say about the answer; transformers itself reads further fields.
-
-    A generation config, which could ask for any amount of work, is refused.
-    """
+    """What every request may say about the answer. transformers reads further fields, and does not check these. A
+    generation config, which could ask for any amount of work, is refused."""
 
     model_config = ConfigDict(extra="allow")
 
-    model: str | None = None
-    stream: bool | None = None
     seed: int | None = Field(None, ge=0, lt=2**63)
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -100,6 +95,10 @@ def text_application(
     state = GenerationState(continuous_batching=batching is not None, cb_config=batching)
     parts = {"model_manager": _OneModel(name, model, tokenizer), "generation_state": state}
     completion, chat = CompletionHandler(**parts), ChatCompletionHandler(**parts)
+    # Prompt and answer together; rotary positions go on beyond those of the training.
+    window, learned = model.config.max_position_embeddings, "learned"
+    if getattr(model.config, "position_embedding_type", learned) != learned:
+        window = max(window, 2 * _DEFAULT_NEW_TOKENS)
 
     @asynccontextmanager
     async def lifespan(application: FastAPI) -> AsyncIterator[None]:
@@ -108,14 +107,10 @@ def text_application(
 
     application = new_application(name, state.is_cb_alive, lifespan)
 
-    @application.exception_handler(CBWorkerDeadError)
-    async def report_end(request: Request, error: CBWorkerDeadError) -> Response:
-        return JSONResponse({"detail": str(error)}, 503)
-
     def body_of(request: TextRequest, field: str, used: int) -> dict[str, Any]:
-        body, room = request.model_dump(exclude_none=True), _window(model) - used
+        body, room = request.model_dump(exclude_none=True), window - used
         if room < 1:
-            raise InputError(f"the prompt has {used:,} tokens, and the model reads {_window(model):,} with its answer")
+            raise InputError(f"the prompt has {used:,} tokens, and the model reads {window:,} with its answer")
         wanted = body.get(field) or body.get("max_tokens")
         if wanted is None:
             body[field] = min(room, max(_DEFAULT_NEW_TOKENS, model.generation_config.max_new_tokens or 0))
@@ -139,10 +134,3 @@ def text_application(
         return await chat.handle_request(body_of(request, "max_completion_tokens", used), str(uuid.uuid4()))
 
     return application
-
-
-def _window(model: PreTrainedModel) -> int:
-    """How many tokens prompt and answer have together; rotary positions go on beyond those of the training."""
-    positions = model.config.max_position_embeddings
-    is_learned = getattr(model.config, "position_embedding_type", "learned") == "learned"
-    return positions if is_learned else max(positions, 2 * _DEFAULT_NEW_TOKENS)

@@ -17,8 +17,7 @@ from loopback import refuse_other_hosts  # noqa: E402
 from tiny_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.app.explanations import attention_to, ngram_scores  # noqa: E402
-from roformer_lite.app.page import build_page, open_page  # noqa: E402
-from roformer_lite.app.trial import Trial, entities  # noqa: E402
+from roformer_lite.app.page import Page, open_page  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
 from roformer_lite.predict.predictor import Predictor  # noqa: E402
 
@@ -31,8 +30,8 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trial_of(place) -> Callable[[str], Trial]:
-    return lambda kind: Trial(Predictor.load(str(save_model(kind, place / kind)), "cpu"))
+def trial_of(place) -> Callable[[str], Page]:
+    return lambda kind: Page(Predictor.load(str(save_model(kind, place / kind)), "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -50,52 +49,53 @@ def predicted(place):
 
 def test_labels_and_numbers(trial_of, predicted):
     for kind in ("classify", "labels"):
-        scores, *_ = trial_of(kind).show(TEXTS[:1], {})
+        scores, *_ = trial_of(kind).show(TEXTS[0])
         line = "\t".join(f"{label}\t{score:.4f}" for label, score in scores.items())
         assert [line] == predicted(kind, TEXTS[:1], "--top_k", "3")
-    number, _ = trial_of("number").show(TEXTS[1:2], {})
+    number, _ = trial_of("number").show(TEXTS[1])
     assert f"{number:.4f}" == predicted("number", TEXTS[1:2])[0]
-    scores, _ = trial_of("pairs").show(PAIRS[0], {})
+    scores, _ = trial_of("pairs").show(*PAIRS[0])
     assert "{}\t{:.4f}".format(*next(iter(scores.items()))) == predicted("pairs", ["\t".join(PAIRS[0])])[0]
 
 
 def test_a_truncated_text_is_reported(trial_of):
     with pytest.warns(UserWarning, match="reads the first 48 tokens"):
-        trial_of("classify").show(["fine " * 60], {})
+        trial_of("classify").show("fine " * 60)
 
 
 def test_entities(trial_of, predicted):
     """The tags of IOB2, what models give that do not keep to it, and tags that are no entities."""
     tags = ["B-PER", "I-PER", "B-PER", "O", "O", "I-LOC", "I-PER"]
     line = " ".join(f"{token}/{tag}" for token, tag in zip("abcde/g", tags, strict=True))
-    assert entities(line, "-") == [("a-b-", "PER"), ("c-", "PER"), ("d-e-", None), ("/-", "LOC"), ("g-", "PER")]
-    assert entities("a/X b/X", "") == [("a", "X"), ("b", "X")]
-    parts, _ = trial_of("entities").show(TEXTS[3:], {})
-    assert parts == entities(predicted("entities", TEXTS[3:])[0], " ")
+    page = trial_of("entities")
+    assert page.entities(line) == [("a b ", "PER"), ("c ", "PER"), ("d e ", None), ("/ ", "LOC"), ("g ", "PER")]
+    assert page.entities("a/X b/X") == [("a ", "X"), ("b ", "X")]
+    parts, _ = page.show(TEXTS[3])
+    assert parts == page.entities(predicted("entities", TEXTS[3:])[0])
 
 
 def test_text_that_is_written(trial_of, predicted):
-    shown, _ = trial_of("seq2seq").show(TEXTS[:1], {"max_new_tokens": 6})
+    shown, _ = trial_of("seq2seq").show(TEXTS[0], 6)
     assert [shown] == predicted("seq2seq", TEXTS[:1], "--max_new_tokens", "6")
     for temperature, option in ((1.5, ["--temperature", "1.5"]), (0, ["--greedy"])):
-        shown, _ = trial_of("causal").show(TEXTS[:1], {"max_new_tokens": 5, "temperature": temperature})
+        shown, _ = trial_of("causal").show(TEXTS[0], 5, temperature)
         assert [shown] == predicted("causal", TEXTS[:1], "--max_new_tokens", "5", *option)
 
 
 def test_masks(trial_of):
     """Several, and a single one."""
     trial = trial_of("mlm")
-    rows = trial.show(["a [MASK] film in [MASK]"], {})[0]
+    rows = trial.show("a [MASK] film in [MASK]")[0]
     assert [row[0] for row in rows] == [1] * 5 + [2] * 5
     encoded = trial.saved.tokenizer("a [MASK] film", return_tensors="pt")
     place = encoded["input_ids"][0].tolist().index(trial.saved.tokenizer.mask_token_id)
     expected = trial.saved.model(**encoded).logits[0, place].softmax(-1).topk(5).values.tolist()
-    assert [row[2] for row in trial.show(["a [MASK] film"], {})[0]] == pytest.approx(expected, abs=1e-4)
+    assert [row[2] for row in trial.show("a [MASK] film")[0]] == pytest.approx(expected, abs=1e-4)
 
 
 def test_nearest_texts(trial_of, predicted):
     for kind in ("embed", "rerank"):
-        (rows,) = trial_of(kind).show([TEXTS[0], "\n".join(TEXTS[1:]) + "\n\n"], {})
+        rows = trial_of(kind).show(TEXTS[0], "\n".join(TEXTS[1:]) + "\n\n")
         scores = {text: score for score, text in rows}
         assert list(scores.values()) == sorted(scores.values(), reverse=True)
         if kind == "rerank":
@@ -121,9 +121,9 @@ def test_attention(trial_of, place):
     expected = (shares - shares.min()) / (shares.max() - shares.min())
     assert [share for _, share in parts] == pytest.approx(expected.tolist(), abs=1e-3)
     trial = trial_of("pairs")
-    before = trial.answer([PAIRS[0]])
+    before = trial.show(*PAIRS[0])
     parts = attention_to(trial.saved.model, trial.saved.tokenizer, PAIRS[0])
-    assert "".join(text for text, _ in parts) == " ".join(PAIRS[0]) and trial.answer([PAIRS[0]]) == before
+    assert "".join(text for text, _ in parts) == " ".join(PAIRS[0]) and trial.show(*PAIRS[0]) == before
     assert {min(parts, key=lambda p: p[1])[1], max(parts, key=lambda p: p[1])[1]} == {0, 1}
 
 
@@ -151,7 +151,7 @@ def client(place):
         patch.setattr(socket.socket, "connect", socket.socket.connect)  # both are put back at the end
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         refuse_other_hosts(asked.append)
-        page = open_page(str(save_model("classify", place / "classify")), TEXTS, "127.0.0.1", device="cpu", wait=False)
+        page = open_page(str(save_model("classify", place / "classify")), TEXTS, device="cpu", server_name="127.0.0.1")
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()
     assert asked == []
@@ -162,16 +162,13 @@ def test_the_page(client, predicted):
     assert f"{shown['label']}\t{shown['confidences'][0]['confidence']:.4f}" == predicted("classify", TEXTS[:1])[0]
     assert "".join(part["token"] for part in parts) == TEXTS[0]
     assert table["headers"] == ["n-gram", shown["label"]] and 0 < len(table["data"]) <= 8
-    rows = client.predict("\n".join(["", *TEXTS]), api_name="/table")
-    assert rows["headers"] == ["label", "score", "text"]
-    assert [f"{label}\t{score:.4f}" for label, score, _ in rows["data"]] == predicted("classify", TEXTS)
     head = next(part["props"]["value"] for part in client.config["components"] if part["type"] == "markdown")
     assert "`a`, `b`, `c`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
     assert client.config["analytics_enabled"] is False and client.src.startswith("http://127.0.0.1:")
 
 
 def test_mistakes_are_reported_to_visitors(client):
-    for text, message in ((" ", "a box is empty"), ("a" * 200_001, "200,001 characters; this page takes 200,000")):
+    for text, message in ((" ", "a box is empty"), ("a" * 200_001, "200,001 characters; the page takes 200,000")):
         with pytest.raises(AppError, match=message):
             client.predict(text, api_name="/answer")
 
@@ -185,8 +182,6 @@ def test_no_file_is_taken(client):
 @pytest.mark.parametrize("kind", ["pairs", "number", "seq2seq", "causal", "mlm", "embed"])
 def test_other_pages(kind, trial_of):
     """Each of them is made, and its example is answered."""
-    trial = trial_of(kind)
-    page = build_page(trial, kind)
-    answer = next(one.fn for one in page.fns.values() if one.api_name == "answer")
-    values = [*trial.examples[0], *({"max_new_tokens": 3, "temperature": 1}[name] for name in trial.options())]
-    assert answer(*values)
+    page = trial_of(kind)
+    answer = next(one for one in page.build(kind).fns.values() if one.api_name == "answer")
+    assert answer.fn(*page.examples[0], *[3, 1.0][: len(answer.inputs) - len(page.names)])

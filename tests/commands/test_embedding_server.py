@@ -32,19 +32,16 @@ def client(model, tokenizer):
 
 
 def test_vectors(client, model, tokenizer):
-    """As lists, as tokens, and by OpenAI's client, which asks for base64."""
+    """As lists, and by OpenAI's client, which asks for base64."""
     with torch.no_grad():
         pooled = [SentenceEncoder(model)(**tokenizer(text, return_tensors="pt"))[1][0] for text in TEXTS]
     vectors = torch.nn.functional.normalize(torch.stack(pooled)).numpy()
     answer = client.post("/v1/embeddings", json={"input": TEXTS}).json()
     assert [item["index"] for item in answer["data"]] == [0, 1, 2]
     np.testing.assert_allclose([item["embedding"] for item in answer["data"]], vectors, rtol=0, atol=1e-6)
-    ids = tokenizer(TEXTS)["input_ids"]
-    assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
-    assert client.post("/v1/embeddings", json={"input": ids}).json() == answer
-    for one in (TEXTS[1], ids[1]):
-        found = client.post("/v1/embeddings", json={"input": one}).json()["data"][0]["embedding"]
-        assert found == pytest.approx(vectors[1].tolist(), abs=1e-6)
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, tokenizer(TEXTS)["input_ids"]))
+    found = client.post("/v1/embeddings", json={"input": TEXTS[1]}).json()["data"][0]["embedding"]
+    assert found == pytest.approx(vectors[1].tolist(), abs=1e-6)
     others = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
     (name,) = [found.id for found in others.models.list()]
     found = others.embeddings.create(model=name, input=TEXTS).data
@@ -56,11 +53,8 @@ def test_bad_requests(client):
         ({}, "input"),
         ({"input": []}, "at least 1 item"),
         ({"input": ["a"] * 2049}, "at most 2048 items"),
-        ({"input": ["a", 5]}, "input"),
-        ({"input": [[1, 10**6]]}, "tokens beyond the model's"),
-        ({"input": [[]]}, "input 0 has 0 tokens"),
+        ({"input": [[1, 2]]}, "valid string"),
         ({"input": "film " * 200}, "and the model reads 1 to 64"),
-        ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "dimensions": 8}, "dimensions"),
         ({"input": "a", "model": "other"}, "this server has 'encoder' alone"),
         ({"input": "a" * 2_000_000}, "at most 1,048,576 bytes"),

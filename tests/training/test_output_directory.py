@@ -83,7 +83,7 @@ def test_what_may_be_overwritten(model, tmp_path):
     check_output_dir(tmp_path / "new", overwrite=False)
     (tmp_path / "empty").mkdir()
     check_output_dir(tmp_path / "empty", overwrite=False)
-    with pytest.raises(InputError, match="finished model; replace it with --overwrite_output_dir"):
+    with pytest.raises(InputError, match="holds a finished model"):
         check_output_dir(model, overwrite=False)
     check_output_dir(model, overwrite=True)
     (tmp_path / "photos").mkdir()
