@@ -52,6 +52,6 @@ def main(argv: list[str]) -> None:
         check_model_name(tokenizer.tokenizer, f"--tokenizer {tokenizer.tokenizer}")
     require_packages("preparing data", TRAINING_PACKAGES)
     from ..data.prepare import prepare
-    from ..tasks import TASKS
+    from ..tasks.registry import TASKS
 
     prepare(TASKS[task](text), tokenizer, Path(preparation.output_dir))

@@ -38,7 +38,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     with complete_directory(directory.output_dir) as folder:
         for part in (finished.model, finished.tokenizer):
             _save(part, folder, with_code=run.card.remote_code)
-        finished.task.save_beside(folder)
+        finished.task.model.save_beside(folder)
         draw_loss_curve(finished.history, folder / CURVE_FILE, finished.chosen_step)
         results = summarise(finished, finished.earlier_seconds + time.monotonic() - started)
         results["training"]["id"] = directory.state()["id"]

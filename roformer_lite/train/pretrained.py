@@ -69,17 +69,17 @@ def pretrained_for_task(
     name = run.model.model_name_or_path
     given = pretrained_config(name)
     _check_fits(given, name, task)
-    why_new_head = task.why_new_head(given)  # before `config_fields`, which gives the labels in their order
-    of_task = {field: value for field, value in task.config_fields().items() if hasattr(given, field)}
+    why_new_head = task.model.why_new_head(given)  # before `config_fields`, which gives the labels in their order
+    of_task = {field: value for field, value in task.model.config_fields().items() if hasattr(given, field)}
     check_vocabulary(name, given, tokens)
     if not why_new_head:
         config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-        model, new = load_with_new_head(task.auto_model, name, config)
+        model, new = load_with_new_head(task.model.auto_model, name, config)
         message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     else:
-        model, new = with_new_head(task.auto_model, name, {**of_task, **fields}), ["the head"]
+        model, new = with_new_head(task.model.auto_model, name, {**of_task, **fields}), ["the head"]
         message = f"{why_new_head}; the training starts with a new head"
-    task.has_new_head, task.has_own_class = bool(new), is_ours(model)
+    task.model.has_new_head, task.model.has_own_class = bool(new), is_ours(model)
     try:
         padding_free(model)
     except ValueError as error:

@@ -111,7 +111,7 @@ def train_seeds(run: Run, train: Callable[[Run, Siblings], Any]) -> None:
     Raises:
         InputError: as `train`, and for options that can't be combined with several seeds.
     """
-    from ..tasks import TASKS
+    from ..tasks.registry import TASKS
     from .training_arguments import make_training_arguments
 
     if "LOCAL_RANK" in os.environ:
@@ -121,7 +121,9 @@ def train_seeds(run: Run, train: Callable[[Run, Siblings], Any]) -> None:
         )
     directory, seeds = TrainingDirectory(run.output_dir), run.training.seeds
     siblings = Siblings(run, directory, run.training.overwrite_output_dir)
-    args = make_training_arguments(run.with_defaults(), TASKS[run.task].training_classes()[0], str(directory.path))
+    args = make_training_arguments(
+        run.with_defaults(), TASKS[run.task].model_class.training_classes()[0], str(directory.path)
+    )
     with ExitStack() as held:
         held.enter_context(directory.held())
         directory.open(run, devices=max(1, args.n_gpu))

@@ -16,8 +16,9 @@ from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
-from ..tasks import TASKS
-from ..tasks.base import Task, one_of
+from ..tasks.base import Task
+from ..tasks.examples import neutral_example
+from ..tasks.registry import TASKS
 from .bfloat16 import is_faster_in_bfloat16
 from .finished_model import create_repository, publish, save_finished_model
 from .model_and_tokenizer import make_model, make_tokenizer
@@ -51,8 +52,7 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         return train_seeds(run, train)
     started, given, run = time.monotonic(), run, run.with_defaults()
     task, directory = TASKS[run.task](run.data), TrainingDirectory(run.output_dir)
-    args = make_training_arguments(run, task.training_classes()[0], str(directory.path))
-    check_run(run, task, args)
+    args = make_training_arguments(run, task.model.training_classes()[0], str(directory.path))
     with ExitStack() as held:
         held.enter_context(_full_disk_explained(directory.path))
         with args.main_process_first(local=False, desc="preparing the output directory"):
@@ -68,7 +68,8 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         with args.main_process_first(local=False, desc="comparing with the interrupted training"):
             if args.should_save:
                 check_data(rows, run, directory, siblings)
-        task.inspect_training_data(rows["train"])
+        task.data.inspect(rows)
+        task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
         tokenizer = make_tokenizer(
             run, task, args, rows["train"], (siblings.directory if siblings else directory).path
         )
@@ -80,12 +81,12 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
         baselines = siblings.baselines() if siblings else None
         if baselines is None:
             baselines = measure_baselines(run, task, args, rows, encoded)
-        generation_config = task.prepare_generation(model, args)
+        generation_config = task.model.prepare_generation(model, args)
         choose_epochs_and_metric(run, task, args, encoded)
         trainer = make_trainer(run, task, args, model, rows, encoded, checkpoint, started)
         choose_bfloat16(run, task, trainer, directory)
         if checkpoint is None:
-            task.prepare_head(trainer, encoded["train"])
+            task.model.prepare_head(trainer, encoded["train"])
         elif args.should_save:
             step = TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").global_step
             print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
@@ -94,7 +95,7 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
             model = trainer.gather_weights()
         trainer.compute_metrics = None
         vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
-        parts = task.complete_model(run, trainer, encoded)
+        parts = task.model.complete(run, trainer, encoded, task.metrics)
         evaluations = [
             evaluate(trainer, task, split, rows[split], encoded[split])
             for split in ("validation", "test")
@@ -127,21 +128,6 @@ def train(run: Run, siblings: Siblings | None = None) -> FinishedTraining | None
                 publish(results, run, args)
         _leave_process_group(trainer)
         return finished
-
-
-def check_run(run: Run, task: Task, args: Any) -> None:
-    """Refuse options that would stop the command only after it has trained for some time.
-
-    Raises:
-        InputError: naming the option, its value and what would be right.
-    """
-    metric, known = args.metric_for_best_model, ("loss", *task.metric_names)
-    if metric is not None and metric.removeprefix("eval_") not in known:
-        raise InputError(
-            f"--training_arguments metric_for_best_model={metric} is not measured by {task.name}; choose "
-            f"{one_of(known)}"
-        )
-    task.check_options(args)
 
 
 @contextmanager
@@ -188,13 +174,13 @@ def measure_baselines(run: Run, task: Task, args: Any, rows: DatasetDict, encode
         return {}
     if "text" not in (rows["train"].column_names or ()) and task.name in ("mlm", "causal"):
         blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
-        texts = task.tokenizer.batch_decode(blocks, skip_special_tokens=True)
+        texts = task.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
         sample = Dataset.from_dict({"input_ids": blocks, "text": texts})
         rows, encoded = DatasetDict({**rows, "train": sample}), DatasetDict({**encoded, "train": sample})
-    metrics = task.baselines(rows, encoded)
+    metrics = task.metrics.baselines(rows, encoded)
     for name, by_split in metrics.items():
-        shown = ", ".join(f"{split} {by_split[split][task.main_metric]:.4f}" for split in by_split)
-        print(f"Baseline, {task.main_metric}: {name}: {shown}", file=sys.stderr)
+        shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
+        print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
     return metrics
 
 
@@ -205,8 +191,8 @@ def choose_epochs_and_metric(run: Run, task: Task, args: Any, encoded: DatasetDi
     if run.training.num_train_epochs is None and isinstance(encoded["train"], Dataset):
         args.num_train_epochs = epochs_for(len(encoded["train"]))
     if "metric_for_best_model" not in run.training.stock:
-        args.metric_for_best_model = task.metric_for_best_model
-        args.greater_is_better = is_greater_better(task.metric_for_best_model)
+        args.metric_for_best_model = task.metrics.for_best_model
+        args.greater_is_better = is_greater_better(task.metrics.for_best_model)
 
 
 def make_trainer(
@@ -221,12 +207,12 @@ def make_trainer(
 ) -> Trainer:
     """The task's trainer, which measures on the validation data."""
     has_lengths = run.training.max_tokens_per_batch and isinstance(encoded["train"], Dataset)
-    return task.training_classes()[1](
+    return task.model.training_classes()[1](
         args=args,
-        processing_class=task.tokenizer,
+        processing_class=task.data.tokenizer,
         **task.trainer_parts(run, args, model, rows, encoded),
         options=run.training,
-        lengths=task.lengths(encoded["train"]) if has_lengths else (),
+        lengths=task.data.lengths(encoded["train"]) if has_lengths else (),
         resume_from=checkpoint,
         command_started=started,
     )
@@ -239,7 +225,7 @@ def choose_bfloat16(run: Run, task: Task, trainer: Trainer, directory: TrainingD
         run.training.bf16 is not None
         or run.training.shard_weights
         or args.mixed_precision != "no"
-        or not task.tries_bfloat16
+        or not task.model.tries_bfloat16
     ):
         return
     noted = directory.state().get("bf16")
@@ -255,7 +241,7 @@ def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
     """A row of the data for the card; prepared data and a stream have none as it was."""
     source = rows.get("validation", rows["train"])
     return (
-        source[0] if isinstance(source, Dataset) and "input_ids" not in source.column_names else task.neutral_example()
+        source[0] if isinstance(source, Dataset) and "input_ids" not in source.column_names else neutral_example(task)
     )
 
 

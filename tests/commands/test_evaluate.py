@@ -107,7 +107,7 @@ def check_table(task: str, rows: list[dict], found: dict, data: Path) -> None:
         true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
         assert [row["text"] for row in rows] == TEXTS and true == [str(i % 3) for i in range(len(rows))]
         assert accuracy_score(true, predicted) == metrics["accuracy"]
-        by_label = [scores["f1-score"] for scores in found["labels"].values()]
+        by_label = [scores["f1"] for scores in found["labels"].values()]
         assert np.mean(by_label) == pytest.approx(metrics["macro_f1"])
         assert f1_score(true, predicted, average="macro", zero_division=0) == pytest.approx(metrics["macro_f1"])
     else:

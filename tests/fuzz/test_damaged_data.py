@@ -13,7 +13,7 @@ from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table, read_tagged
 from roformer_lite.errors import InputError
 from roformer_lite.predict.tables import TableWriter
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 ROWS = [{"text": f"the {word} house", "label": "ab"[n % 2]} for n, word in enumerate("red old big wee".split())]
@@ -74,7 +74,7 @@ def damaged(content: bytes, seed: int) -> bytes:
 
 def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     kind = TASKS[task_name]
-    return list(kind(kind.arguments(train_file=[str(path)], **options)).read_rows([str(path)]))
+    return list(kind(kind.arguments(train_file=[str(path)], **options)).data.read_rows([str(path)]))
 
 
 def texts_in(value: Any) -> Iterator[str]:

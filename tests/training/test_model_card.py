@@ -11,7 +11,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from roformer_lite.commands.train import parse_run
-from roformer_lite.tasks import TASKS
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining
 
@@ -75,7 +75,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
     model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
-    example = of_task.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    example = of_task.data.select_columns({**rows[task], "origin": "data.jsonl:1"})
     unused = [None, run.training, model, None, [], 1, 1.0, 1.0, {"train": 1}]
     finished = FinishedTraining(run, of_task, *unused, example, [], {}, {})
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
