@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, disable_progress_bars
-from tqdm import tqdm
-from transformers import EvalPrediction, Trainer, TrainerCallback, set_seed
+from transformers import EvalPrediction, Trainer, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
@@ -26,8 +25,6 @@ from ..train.divergence import check_metrics
 from ..train.results import Evaluation
 from .metrics import Metrics
 from .report import Outcome
-
-_SHOWN_AFTER = 3  # seconds
 
 
 def encode(task: Task, rows: DatasetDict) -> DatasetDict:
@@ -130,7 +127,7 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
             args = kind(
                 **arguments,
                 eval_strategy="no",
-                disable_tqdm=True,
+                disable_tqdm=not sys.stderr.isatty(),
                 use_cpu=saved.model.device.type == "cpu",
                 report_to="none",
                 dataloader_pin_memory=torch.cuda.is_available(),
@@ -143,7 +140,6 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
         data_collator=task.data.collator(saved.model),
         processing_class=saved.tokenizer,
         preprocess_logits_for_metrics=task.metrics.reduce_logits,
-        callbacks=[_Progress()],
     )
 
 
@@ -161,19 +157,3 @@ def _only(device: torch.device) -> Iterator[None]:
         del os.environ[name]
         if before is not None:
             os.environ[name] = before
-
-
-class _Progress(TrainerCallback):
-    """A bar on standard error, where that is a terminal, if the evaluation takes longer than a few seconds."""
-
-    def __init__(self):
-        self._bar: tqdm | None = None
-
-    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
-        if self._bar is None:
-            self._bar = tqdm(total=len(eval_dataloader), unit=" batches", delay=_SHOWN_AFTER, disable=None)
-        self._bar.update()
-
-    def on_predict(self, *args: Any, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()

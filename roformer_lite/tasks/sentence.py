@@ -188,7 +188,7 @@ class SentenceMetrics(TaskMetrics):
 
         cosine = TfidfCosine(list(self.data.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {"cosine of TF-IDF": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
+        return {"TF-IDF cosine": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
 
     def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         """What the cosine of TF-IDF gives on a split."""

@@ -151,7 +151,7 @@ def test_results_and_card(trained):
     assert metrics["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
     assert metrics["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
     for task, found in results.items():
-        assert found["main_metric"] in found["baselines"]["cosine of TF-IDF"]["validation"]
+        assert found["main_metric"] in found["baselines"]["TF-IDF cosine"]["validation"]
         card = (folder / task / "README.md").read_text("utf-8")
         assert "library_name: sentence-transformers" in card and 'pip install ".[embed]"' in card
         assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])  # a heading needs an empty line before it
