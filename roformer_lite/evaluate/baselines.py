@@ -17,8 +17,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import FeatureUnion, make_union
 
 from .metrics import (
-    CLASSIFICATION_METRICS,
     Metrics,
+    classification_metrics,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
@@ -64,13 +64,14 @@ def classification_baselines(problem_type: str, train: Examples, measured: Mappi
     from sklearn.svm import LinearSVC
 
     texts, answers = at_most(train[0], _MOST_TEXTS), at_most(train[1], _MOST_TEXTS)
+    measure = regression_metrics if problem_type == "regression" else classification_metrics
     if problem_type == "regression":
         models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
     else:
         is_multi = problem_type == "multi_label_classification"
         linear = OneVsRestClassifier(LinearSVC()) if is_multi else LinearSVC()
         models = {"most frequent class": DummyClassifier(), "linear SVM on n-grams": linear}
-    features, measure = _text_features(texts), CLASSIFICATION_METRICS[problem_type]
+    features = _text_features(texts)
     known = features.fit_transform(texts)
     inputs = {split: features.transform(own) for split, (own, _) in measured.items()}
     found: Baselines = {}

@@ -14,7 +14,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
-from ..evaluate.metrics import CLASSIFICATION_METRICS, Metrics
+from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
 from .base import Task
 from .labels import LabelData, LabelMetrics, LabelModel
@@ -156,10 +156,10 @@ class ClassifyMetrics(LabelMetrics):
     def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
         kind = self.data.problem_type
         if kind == REGRESSION:
-            predicted = logits.squeeze(-1)
-        else:
-            predicted = logits.argmax(-1) if kind == SINGLE else (logits > 0).astype(int)
-        return CLASSIFICATION_METRICS[kind](predicted, labels.astype(int) if kind == MULTI else labels)
+            return regression_metrics(logits.squeeze(-1), labels)
+        if kind == MULTI:
+            return classification_metrics((logits > 0).astype(int), labels.astype(int))
+        return classification_metrics(logits.argmax(-1), labels)
 
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)

@@ -16,7 +16,6 @@ from roformer_lite.evaluate.metrics import (
     classification_metrics,
     metrics_by_entity,
     metrics_by_label,
-    multi_label_metrics,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
@@ -66,7 +65,7 @@ def test_perplexity_is_over_tokens_not_over_batches():
 def test_classification():
     scores = classification_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
     assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3) / 2)}
-    several = multi_label_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
+    several = classification_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
     assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
 
 
