@@ -34,7 +34,7 @@ def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
     Raises:
         InputError: when no model can be made of it.
     """
-    task, model = TASKS[run.task](run.data), run.model
+    task, model = TASKS[run.task](run.data).model, run.model
     fields = {} if model.size else task.new_model
     given = parse_overrides([*model.config, *assignments], task.config_class)
     try:
@@ -52,7 +52,7 @@ def assignments(run: Run, variant: str) -> list[str]:
     have tokens at most.
     """
     args, config = run.data, make_config(run, [])
-    stacks = {"": (config, TASKS[run.task](args).max_length)}
+    stacks = {"": (config, TASKS[run.task](args).data.max_length)}
     if not isinstance(config, RoFormerLiteConfig):
         stacks = {
             "encoder.": (config.encoder, args.max_source_length),

@@ -51,11 +51,11 @@ def make_models(text, task, words, **fields) -> dict[str, nn.Module]:
     for variant, config in configs.items():
         own = ["--config", *config] if config else []
         options = parse_run(task, [*typed, *own, "--output_dir", str(text.parent / "model")])
-        task_class = TASKS[task](options.data)
-        given = {**task_class.config_fields(), **parse_overrides(options.model.config, task_class.config_class)}
+        of_task = TASKS[task](options.data).model
+        given = {**of_task.config_fields(), **parse_overrides(options.model.config, of_task.config_class)}
         torch.manual_seed(0)
-        config = task_class.config_class.from_preset(options.model.size or "mini", vocab_size=500, **given)
-        models[variant] = task_class.auto_model.from_config(config).eval()
+        config = of_task.config_class.from_preset(options.model.size or "mini", vocab_size=500, **given)
+        models[variant] = of_task.auto_model.from_config(config).eval()
     return models
 
 

@@ -22,7 +22,7 @@ from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
     from ..evaluate.evaluation import SavedEvaluation
-    from ..evaluate.evaluation_report import LabelReport
+    from ..evaluate.report import LabelReport
     from ..predict.predictor import Predictor
     from ..tasks.base import Task
 
@@ -104,7 +104,6 @@ def main(argv: list[str]) -> None:
     from hf_roformer_lite.version import __version__
 
     from ..evaluate.evaluation import evaluate_saved
-    from ..evaluate.evaluation_report import label_report
     from ..predict.predictor import Predictor
 
     disable_progress_bar()  # of loading the weights
@@ -112,7 +111,7 @@ def main(argv: list[str]) -> None:
     task = _task(predictor, options, given, paths.dir)
     arguments = _training_arguments(paths.dir, options)
     found = evaluate_saved(task, predictor.saved, arguments)
-    report = label_report(task, found.outcomes)
+    report = task.metrics.report(found.outcomes)
     text = _report_text(found, report, options.examples)
     print(text)
     _print_metrics(task, found)
@@ -120,7 +119,7 @@ def main(argv: list[str]) -> None:
         results = {
             "task": task.name,
             "command": shlex.join(["roformer-lite", "evaluate", *argv]),
-            "settings": task.prediction_settings(),
+            "settings": task.data.settings(),
             "metrics": {"test": found.metrics},
             "labels": report.scores if report is not None else {},
             "evaluation_seconds": {"test": round(found.seconds, 1)},
@@ -163,7 +162,7 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
     """The report: scores by label, what is confused, the worst answers."""
-    from ..evaluate.evaluation_report import confused_pairs, example_text, worst
+    from ..evaluate.report import confused_pairs, example_text, worst
 
     parts = []
     if report is not None:

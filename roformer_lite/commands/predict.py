@@ -184,13 +184,13 @@ def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict
 
 def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
     kind = file_format(files.output_file or files.input_file)
-    columns = predictor.task.answer_columns(predictor.saved, options)
+    columns = predictor.answers.columns(options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
         table = AnswerTable(stream, kind, columns, files.prefix or "")
         for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
+            inputs = [predictor.answers.input_of(row, files.text_column, files.text_pair_column) for row in rows]
             for row in rows:
                 table.check(row)
-            inputs = [predictor.task.input_of(row, files.text_column, files.text_pair_column) for row in rows]
             answers = predictor.answer(inputs, files.batch_size, options, bar.update)
             for row, answer in zip(rows, answers, strict=True):
                 table.write(row, answer.columns)

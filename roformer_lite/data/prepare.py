@@ -16,7 +16,7 @@ from datasets import disable_progress_bars
 from hf_roformer_lite.version import __version__
 
 from ..output import complete_directory
-from ..tasks.language_model import LanguageModelTask
+from ..tasks.base import Task
 from ..tasks.task_arguments import PREPARED_FILE
 from ..train.options import TokenizerArguments
 from ..train.tokenizers import pretrained_tokenizer, set_up_tokenizer, train_tokenizer
@@ -25,7 +25,7 @@ from .splits import load_splits
 TOKENIZER_FOLDER = "tokenizer"
 
 
-def prepare(task: LanguageModelTask, asked: TokenizerArguments, output_dir: Path) -> None:
+def prepare(task: Task, asked: TokenizerArguments, output_dir: Path) -> None:
     """Tokenise the training data of `task` into `output_dir`, which appears when all of it is there.
 
     Args:
@@ -43,21 +43,21 @@ def prepare(task: LanguageModelTask, asked: TokenizerArguments, output_dir: Path
         if asked.tokenizer:
             tokenizer = pretrained_tokenizer(asked.tokenizer)
         else:
-            tokenizer = train_tokenizer(task.texts(rows["train"]), asked)
+            tokenizer = train_tokenizer(task.data.texts(rows["train"]), asked)
         set_up_tokenizer(tokenizer, task).save_pretrained(folder / TOKENIZER_FOLDER)
-        encoded = task.encode(rows["train"], training=False)
+        encoded = task.data.encode(rows["train"], training=False)
         encoded.select_columns(["input_ids"]).save_to_disk(folder / "train")
         held_out = [split for split in rows if split != "train"]
         for split in held_out:
             rows[split].save_to_disk(folder / split)
-        tokens = sum(task.lengths(encoded))
+        tokens = sum(task.data.lengths(encoded))
         content = {
             "task": task.name,
             "tokenizer": hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest(),
             "held_out": held_out,
             "blocks": len(encoded),
             "tokens": tokens,
-            "options": {**asdict(task.args), "block_size": task.max_length},
+            "options": {**asdict(task.args), "block_size": task.data.max_length},
             "version": __version__,
         }
         (folder / PREPARED_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")

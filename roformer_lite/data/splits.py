@@ -73,10 +73,10 @@ def load_splits(
     for split, source in sources.items():
         splits[split] = _collect_rows(source, task, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
-        which = "at random" if task.rows_are_independent else "the last ones"
+        which = "at random" if task.data.rows_are_independent else "the last ones"
         amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which)
         if amount:
-            parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.rows_are_independent)
+            parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
             splits["train"], splits["validation"] = parts["train"], parts["test"]
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
@@ -90,7 +90,7 @@ def _open_splits(task: Task, args: DataArguments, wanted: Sequence[str]) -> dict
         }
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     return {
-        split: Source(", ".join(paths), partial(task.read_rows, paths))
+        split: Source(", ".join(paths), partial(task.data.read_rows, paths))
         for split, paths in files.items()
         if paths and split in wanted
     }
@@ -98,7 +98,7 @@ def _open_splits(task: Task, args: DataArguments, wanted: Sequence[str]) -> dict
 
 def _stream(task: Task, source: Source, skipped: int) -> Iterator[Row]:
     for row in islice(source.rows(), skipped, None):
-        if not task.is_empty(row):
+        if not task.data.is_empty(row):
             yield row
 
 
@@ -141,7 +141,7 @@ def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Pa
         kept = [folder for folder in args.prepared if split in read_prepared(folder)["held_out"]]
         if files:
             splits[split] = _collect_rows(
-                Source(", ".join(files), partial(task.read_rows, files)), task, cache_dir / split
+                Source(", ".join(files), partial(task.data.read_rows, files)), task, cache_dir / split
             )
         elif kept:
             splits[split] = concatenate_datasets([_from_disk(folder, split) for folder in kept])
@@ -178,7 +178,7 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
+        yield task.data.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
 
 
 def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
@@ -193,10 +193,10 @@ def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
     def with_text() -> Iterator[Row]:
         nonlocal has_text
         for row in source.rows():
-            if task.is_empty(row):
+            if task.data.is_empty(row):
                 left_out.append(row["origin"])
             else:
-                has_text = has_text or any(text.strip() for text in task.texts([row]))
+                has_text = has_text or any(text.strip() for text in task.data.texts([row]))
                 yield row
 
     kept = with_text()

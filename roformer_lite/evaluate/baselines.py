@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.pipeline import FeatureUnion, make_pipeline, make_union
+from sklearn.pipeline import FeatureUnion, make_union
 
 from .metrics import (
-    CLASSIFICATION_METRICS,
     Metrics,
+    classification_metrics,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
@@ -48,7 +48,7 @@ def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
 
 
 def classification_baselines(problem_type: str, train: Examples, measured: Mapping[str, Examples]) -> Baselines:
-    """Metrics of the commonest answer and of a linear model.
+    """Metrics of the most frequent class, or the mean of numbers, and of a linear model on n-grams.
 
     The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words, word pairs and
     character n-grams, which is hard to beat on short texts (Wang & Manning 2012, ACL).
@@ -64,20 +64,21 @@ def classification_baselines(problem_type: str, train: Examples, measured: Mappi
     from sklearn.svm import LinearSVC
 
     texts, answers = at_most(train[0], _MOST_TEXTS), at_most(train[1], _MOST_TEXTS)
+    measure = regression_metrics if problem_type == "regression" else classification_metrics
     if problem_type == "regression":
-        dummy, linear = {"the mean": DummyRegressor()}, Ridge()
+        models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
     else:
         is_multi = problem_type == "multi_label_classification"
-        dummy, linear = {"the commonest answer": DummyClassifier()}, LinearSVC()
-        linear = OneVsRestClassifier(linear) if is_multi else linear
-    models = {**dummy, "a linear model on n-grams": make_pipeline(_text_features(texts), linear)}
-    measure = CLASSIFICATION_METRICS[problem_type]
-    for model in models.values():
-        model.fit(texts, answers)
-    return {
-        name: {split: measure(model.predict(own), true) for split, (own, true) in measured.items()}
-        for name, model in models.items()
-    }
+        linear = OneVsRestClassifier(LinearSVC()) if is_multi else LinearSVC()
+        models = {"most frequent class": DummyClassifier(), "linear SVM on n-grams": linear}
+    features = _text_features(texts)
+    known = features.fit_transform(texts)
+    inputs = {split: features.transform(own) for split, (own, _) in measured.items()}
+    found: Baselines = {}
+    for name, model in models.items():
+        model.fit(known, answers)
+        found[name] = {split: measure(model.predict(inputs[split]), true) for split, (_, true) in measured.items()}
+    return found
 
 
 def _text_features(texts: Sequence[str]) -> FeatureUnion:
@@ -106,8 +107,8 @@ def tagging_baselines(entities: bool, train: Sentences, measured: Mapping[str, S
     words, tags = (at_most(part, _MOST_SENTENCES) for part in train)
     field = train_field(zip(map(word_features, words), tags, strict=True))
     taggers = {
-        "the commonest tag of a word": lambda words: [commonest[word] for word in words],
-        "a conditional random field": lambda words: field.tag(word_features(words)),
+        "most frequent tag of each word": lambda words: [commonest[word] for word in words],
+        "CRF": lambda words: field.tag(word_features(words)),
     }
     return {
         name: {
@@ -205,7 +206,7 @@ def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[
             split: translation_metrics(answer(sources), targets, bleu_tokenizer)
             for split, (sources, targets) in measured.items()
         }
-        for name, answer in {"copying the source": list, "the most similar example": nearest}.items()
+        for name, answer in {"copying the source": list, "nearest neighbour (TF-IDF)": nearest}.items()
     }
 
 
@@ -223,7 +224,7 @@ def byte_baselines(train: Iterable[str], measured: Mapping[str, Iterable[str]]) 
     for split, texts in measured.items():
         text = "".join(texts).encode()
         values[split] = {"bits_per_byte": 8 * (_compressed_size(known + text) - alone) / len(text)}
-    return {"an n-gram model of 6 bytes": values}
+    return {"PPMd of order 6": values}
 
 
 def _compressed_size(data: bytes) -> int:
@@ -271,7 +272,7 @@ def neighbour_baselines(train: Sequence[list[int]], measured: Mapping[str, Seque
             for loss, right in (score(*three) for three in zip(block, block[1:], block[2:], strict=False))
         ]
         values[split] = perplexity_metrics(np.array(scores))
-    return {"counts of the tokens beside it": values}
+    return {"counts of neighbouring tokens": values}
 
 
 # embed and rerank

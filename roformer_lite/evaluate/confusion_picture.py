@@ -1,9 +1,10 @@
 """A picture of the labels that a model confuses."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,38 +14,23 @@ _LONGEST = 24  # characters of a label
 _CHINESE_FONTS = re.compile("CJK|YaHei|PingFang|WenQuanYi|SimHei|Hiragino")
 
 
-def confusion_matrix(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """How often each label was answered for each true one.
 
     Returns:
         The counts `(true, predicted)`, and the labels. With more labels than a picture can show, those of the most
         frequent confusions; all others are counted together, in the last row and column.
     """
+    from sklearn.metrics import confusion_matrix
+
     labels = sorted({*true, *predicted})
-    numbers = {label: number for number, label in enumerate(labels)}
-    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, ([numbers[label] for label in true], [numbers[label] for label in predicted]), 1)
-    if len(labels) <= _MOST:
-        return counts, labels
-    kept = sorted(_most_confused(counts, _MOST - 1))
-    place = np.full(len(labels), len(kept))
-    place[kept] = np.arange(len(kept))
-    merged = np.zeros((len(kept) + 1, len(kept) + 1), dtype=np.int64)
-    np.add.at(merged, (place[:, None], place[None, :]), counts)
-    return merged, [*(labels[number] for number in kept), _OTHER]
-
-
-def _most_confused(counts: np.ndarray, number: int) -> list[int]:
-    """The labels of the largest counts beside the diagonal."""
-    mistakes = counts - np.diag(np.diag(counts))
-    order = np.argsort(-mistakes, axis=None, kind="stable")
-    pairs = zip(*np.unravel_index(order, counts.shape), strict=True)
-    kept: dict[int, None] = {}
-    for pair in pairs:
-        kept.update(dict.fromkeys(map(int, pair)))
-        if len(kept) >= number:
-            break
-    return list(kept)[:number]
+    if len(labels) > _MOST:
+        confused = Counter(pair for pair in zip(true, predicted, strict=True) if len({*pair}) > 1).most_common()
+        first = dict.fromkeys(chain.from_iterable(pair for pair, _ in confused))
+        kept = set([*first, *labels][: _MOST - 1])  # right answers alone fill what is left
+        true, predicted = ([label if label in kept else _OTHER for label in side] for side in (true, predicted))
+        labels = [*sorted(kept), _OTHER]
+    return confusion_matrix(true, predicted, labels=labels), labels
 
 
 def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> dict[str, str]:
@@ -62,25 +48,25 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
         The labels that are drawn as numbers, by these numbers.
     """
     from matplotlib.figure import Figure  # not pyplot: needs no display and keeps no global state
+    from sklearn.metrics import ConfusionMatrixDisplay
 
-    counts, labels = confusion_matrix(true, predicted)
-    everything = sorted({*true, *predicted})
-    fonts = _fonts()
+    counts, labels = confusion_counts(true, predicted)
+    everything, fonts = sorted({*true, *predicted}), _fonts()
     known = _characters(fonts)
     names = [_name(label, everything, known) for label in labels]
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
-    axes = figure.subplots()
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for row, column in zip(*counts.nonzero(), strict=True):
-        colour = "white" if shares[row, column] > 0.5 else "black"
-        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=colour, fontsize=7)
-    text: dict[str, Any] = {"fontfamily": fonts, "parse_math": False, "fontsize": 8}
-    axes.set_xticks(range(len(labels)), names, rotation=90, **text)
-    axes.set_yticks(range(len(labels)), names, **text)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true")
+    shown = ConfusionMatrixDisplay(counts / np.maximum(counts.sum(1, keepdims=True), 1), display_labels=names)
+    shown.plot(
+        ax=figure.subplots(), cmap="Blues", colorbar=False, text_kw={"fontsize": 7}, im_kw={"vmin": 0, "vmax": 1}
+    )
+    for text, count in zip(shown.text_.flat, counts.flat, strict=True):
+        text.set_text(f"{count:,}" if count else "")
+    axes = shown.ax_
+    axes.set(xlabel="predicted", ylabel="true")
+    axes.tick_params(axis="x", rotation=90)
+    for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = sum(ours == theirs for ours, theirs in zip(predicted, true, strict=True))
     part = f"; {len(labels) - 1} of {len(everything)} labels, those confused most" if len(everything) > _MOST else ""
     axes.set_title(f"{right:,} of {len(true):,} right{part}", fontsize=10)

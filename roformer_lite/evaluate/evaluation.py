@@ -13,20 +13,18 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, disable_progress_bars
-from tqdm import tqdm
-from transformers import EvalPrediction, Trainer, TrainerCallback, set_seed
+from transformers import EvalPrediction, Trainer, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
+from ..predict.answers import SavedModel
 from ..saved_model import reason
-from ..tasks.answers import Outcome, SavedModel
 from ..tasks.base import Task
 from ..tasks.sentence import SentenceTask
 from ..train.callbacks import check_metrics
 from ..train.results import Evaluation
 from .metrics import Metrics
-
-_SHOWN_AFTER = 3  # seconds
+from .report import Outcome
 
 
 def encode(task: Task, rows: DatasetDict) -> DatasetDict:
@@ -37,9 +35,9 @@ def encode(task: Task, rows: DatasetDict) -> DatasetDict:
     """
     encoded = DatasetDict()
     for split, dataset in rows.items():
-        encoded[split] = task.encode(dataset, training=split == "train")
+        encoded[split] = task.data.encode(dataset, training=split == "train")
         if split != "train" and len(encoded[split]) == len(dataset):
-            lengths = task.lengths(encoded[split])
+            lengths = task.data.lengths(encoded[split])
             order = sorted(range(len(dataset)), key=lambda i, lengths=lengths: -lengths[i])
             encoded[split], rows[split] = encoded[split].select(order), dataset.select(order)
     return encoded
@@ -60,7 +58,7 @@ def measure(
     trainer.compute_metrics = None
     if hasattr(trainer.args, "predict_with_generate"):
         trainer.args.predict_with_generate = True
-    return task.measure(trainer, split, rows, encoded)
+    return task.metrics.measure(trainer, split, rows, encoded)
 
 
 def evaluate(trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset) -> Evaluation:
@@ -70,7 +68,7 @@ def evaluate(trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: D
         print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
     metrics, prediction = measure(trainer, task, split, rows, encoded)
     check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
-    by_label = task.metrics_by_label(prediction, rows)
+    by_label = task.metrics.by_label(prediction, rows)
     return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
 
 
@@ -96,20 +94,20 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
         InputError: about the data, about options that do not fit the model, and when a metric is not a number.
     """
     disable_progress_bars()  # of preparing the data; the evaluation itself has one
-    task.inspect_model(saved.model.config, saved.settings)
+    task.data.inspect_model(saved.model.config, saved.settings)
     with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
         rows = load_splits(task, task.args, Path(folder), seed=0, wanted=("test",))
         places = {origin: place for place, origin in enumerate(rows["test"]["origin"])}
-        task.tokenizer = saved.tokenizer
+        task.data.tokenizer = saved.tokenizer
         encoded = encode(task, rows)
         started = time.monotonic()
         outcomes: list[Outcome] = []
         if isinstance(task, SentenceTask):
-            metrics = task.measure_saved(saved.model, encoded["test"], arguments["per_device_eval_batch_size"])
+            metrics = task.metrics.measure_saved(saved.model, encoded["test"], arguments["per_device_eval_batch_size"])
         else:
             trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
             metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"])
-            outcomes = task.outcomes(prediction, rows["test"], encoded["test"])
+            outcomes = task.metrics.outcomes(prediction, rows["test"], encoded["test"])
         seconds = time.monotonic() - started
         count = len(rows["test"])
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
@@ -121,7 +119,7 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
 
 def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Trainer:
     """The trainer of the task, with which the training measured."""
-    arguments_class, trainer_class = task.training_classes()
+    arguments_class, trainer_class = task.model.training_classes()
     with _only(saved.model.device):
         try:
             # One device, even where the process sees several: the one that was asked for.
@@ -129,7 +127,7 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
             args = kind(
                 **arguments,
                 eval_strategy="no",
-                disable_tqdm=True,
+                disable_tqdm=not sys.stderr.isatty(),
                 use_cpu=saved.model.device.type == "cpu",
                 report_to="none",
                 dataloader_pin_memory=torch.cuda.is_available(),
@@ -139,10 +137,9 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
     return trainer_class(
         model=saved.model,
         args=args,
-        data_collator=task.collator(saved.model),
+        data_collator=task.data.collator(saved.model),
         processing_class=saved.tokenizer,
-        preprocess_logits_for_metrics=task.reduce_logits,
-        callbacks=[_Progress()],
+        preprocess_logits_for_metrics=task.metrics.reduce_logits,
     )
 
 
@@ -160,19 +157,3 @@ def _only(device: torch.device) -> Iterator[None]:
         del os.environ[name]
         if before is not None:
             os.environ[name] = before
-
-
-class _Progress(TrainerCallback):
-    """A bar on standard error, where that is a terminal, if the evaluation takes longer than a few seconds."""
-
-    def __init__(self):
-        self._bar: tqdm | None = None
-
-    def on_prediction_step(self, *args: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
-        if self._bar is None:
-            self._bar = tqdm(total=len(eval_dataloader), unit=" batches", delay=_SHOWN_AFTER, disable=None)
-        self._bar.update()
-
-    def on_predict(self, *args: Any, **kwargs: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -76,24 +76,17 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Accuracy and macro F1 (the mean over the classes that occur)."""
+    """Accuracy and macro F1, the mean over the classes that occur; of rows with several labels also micro F1.
+
+    Args:
+        predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`. Of the latter
+            accuracy is the fraction of rows that are exactly right.
+    """
     from sklearn.metrics import accuracy_score, f1_score
 
-    return {
-        "accuracy": float(accuracy_score(true, predicted)),
-        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
-    }
-
-
-def multi_label_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """For `(rows, labels)` of 0 and 1: fraction of rows that are exactly right, macro and micro F1."""
-    from sklearn.metrics import accuracy_score, f1_score
-
-    return {
-        "accuracy": float(accuracy_score(true, predicted)),
-        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
-        "micro_f1": float(f1_score(true, predicted, average="micro", zero_division=0)),
-    }
+    names = {"macro_f1": "macro"} if true.ndim == 1 else {"macro_f1": "macro", "micro_f1": "micro"}
+    f1 = {name: float(f1_score(true, predicted, average=kind, zero_division=0)) for name, kind in names.items()}
+    return {"accuracy": float(accuracy_score(true, predicted)), **f1}
 
 
 def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
@@ -136,14 +129,6 @@ def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
         "spearman": 0.0 if constant else float(spearmanr(predicted, true).statistic),
         "mse": float(np.mean((predicted - true) ** 2)),
     }
-
-
-# By the problem type of a classifier.
-CLASSIFICATION_METRICS = {
-    "single_label_classification": classification_metrics,
-    "multi_label_classification": multi_label_metrics,
-    "regression": regression_metrics,
-}
 
 
 def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:

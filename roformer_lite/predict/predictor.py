@@ -20,9 +20,9 @@ from ..saved_model import (
     try_tokenizer,
     without_reports,
 )
-from ..tasks.answers import Answer, Input, SavedModel
 from ..tasks.base import Task
 from ..tasks.registry import TASKS
+from .answers import ANSWERS, Answer, Answers, Input, SavedModel
 from .engines import Engine, load_engine
 
 
@@ -32,6 +32,7 @@ class Predictor:
 
     task: type[Task]
     saved: SavedModel
+    answers: Answers
 
     @classmethod
     def load(
@@ -64,15 +65,17 @@ class Predictor:
         check_vocabulary(tokenizer, getattr(getattr(config, "encoder", config), "vocab_size", None), directory)
         try_tokenizer(tokenizer, directory)
         require_packages(directory, task.arguments.packages)
-        task.check_prediction_options(config, settings, options or {})
-        if engine not in task.engines:
-            raise InputError(f"--engine {engine} is not for {task.name} models, which take {', '.join(task.engines)}")
+        kind = ANSWERS[task.name]
+        kind.check(task.name, config, settings, options or {})
+        if engine not in kind.engines:
+            raise InputError(f"--engine {engine} is not for {task.name} models, which take {', '.join(kind.engines)}")
         model: PreTrainedModel | Engine
         if engine == "torch":
-            model = task.load(directory, config, _device(device))
+            model = kind.load(directory, config, _device(device))
         else:
             model = load_engine(engine, directory, config, tokenizer)
-        predictor = cls(task, SavedModel(model, tokenizer, settings))
+        saved = SavedModel(model, tokenizer, settings)
+        predictor = cls(task, saved, kind(saved))
         predictor._try(directory)
         return predictor
 
@@ -109,18 +112,18 @@ class Predictor:
         Args:
             inputs: Texts, pairs of texts or lists of tokens, whatever the task takes.
             batch_size: Number of inputs in a batch.
-            options: Of the task's `predict`, by their names.
+            options: Those of `predict` for the task, by their names.
             report: Called with the number of inputs that were answered since the last call.
         """
         options, report = options or {}, report or (lambda count: None)
-        nothing = dict.fromkeys(self.task.answer_columns(self.saved, options))
+        nothing = dict.fromkeys(self.answers.columns(options))
         answers = [Answer("", dict(nothing)) for _ in inputs]
         order = sorted((i for i, given in enumerate(inputs) if not _is_empty(given)), key=lambda i: _size(inputs[i]))
         report(len(inputs) - len(order))
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = [given.strip("\r\n") if isinstance(given := inputs[i], str) else given for i in indices]
-            for i, answer in zip(indices, self.task.predict(self.saved, batch, options), strict=True):
+            for i, answer in zip(indices, self.answers.answer(batch, options), strict=True):
                 answers[i] = answer
             report(len(indices))
         return answers
@@ -153,7 +156,7 @@ def _task_of(config: PreTrainedConfig, results: dict[str, Any], directory: str) 
     """The task whose architecture the model has; of several the one that it was trained for."""
     architectures = config.architectures if isinstance(config.architectures, list) else []
     architecture = str((architectures or ["no architecture"])[0])
-    fitting = [task for task in TASKS.values() if architecture.endswith(task.architecture)]
+    fitting = [task for task in TASKS.values() if architecture.endswith(task.model_class.architecture)]
     if not fitting:
         raise InputError(f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}")
     return next((task for task in fitting if task.name == results.get("task")), fitting[0])

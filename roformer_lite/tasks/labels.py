@@ -11,12 +11,13 @@ import torch
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
-from .base import Task
+from ..evaluate.metrics import ByLabel
+from .base import TaskData, TaskMetrics, TaskModel
 from .task_arguments import TaskArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import Trainer
+    from transformers import EvalPrediction, Trainer
 
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
@@ -27,23 +28,14 @@ if TYPE_CHECKING:
 _SHOWN = 20  # labels in a message
 
 
-class LabelTask(Task):
-    """A task whose labels are those of the training data, in an order that the model's configuration keeps."""
+class LabelData(TaskData):
+    """Data whose labels are those of the training data, in an order that the model's configuration keeps."""
 
     label_word: ClassVar[str]  # what messages call a label
-    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
 
     def __init__(self, args: TaskArguments):
         super().__init__(args)
         self.labels: dict[str, int] = {}  # and their numbers
-
-    @property
-    def max_length(self) -> int:
-        return self.args.max_length
-
-    @property
-    def metric_for_best_model(self) -> str:
-        return self.main_metric
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.
@@ -69,26 +61,34 @@ class LabelTask(Task):
         return self.labels[label]
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
-        self.set_labels(_labels_of(config))
+        self.set_labels(labels_of(config))
 
     def config_labels(self) -> list[str]:
         """The labels that the configuration of the model names, in the order of their numbers."""
         return list(self.labels)
 
+
+class LabelModel(TaskModel):
+    """A model with a head for labels and, where that helps, scores of the text beside the encoder."""
+
+    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
+    data: LabelData
+
     def config_fields(self) -> dict[str, Any]:
-        return label_names(self.config_labels())
+        id2label = dict(enumerate(self.data.config_labels()))
+        return {"id2label": id2label, "label2id": {label: number for number, label in id2label.items()}}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        theirs, ours = _labels_of(config), self.config_labels()
+        theirs, ours = labels_of(config), self.data.config_labels()
         why = self.has_no_head(config)
         if not why and set(theirs) != set(ours):
-            why = f"its {self.label_word}s are {_shown(theirs)}, those of the training data {_shown(ours)}"
-        if not why and self.labels:
-            self.set_labels(theirs)
+            why = f"its {self.data.label_word}s are {_shown(theirs)}, those of the training data {_shown(ours)}"
+        if not why and self.data.labels:
+            self.data.set_labels(theirs)
         return why
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
-        if not (self.has_new_head and self.args.fit_head):
+        if not (self.has_new_head and self.data.args.fit_head):
             return
         if trainer.is_fsdp_enabled:
             if trainer.is_world_process_zero():
@@ -98,20 +98,20 @@ class LabelTask(Task):
 
         fit_head(trainer, train)
 
-    def complete_model(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> Baselines:
+    def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: LabelMetrics) -> Baselines:
         from ..train.text_scores_weights import add_fitted_scores
         from ..train.token_bytes import token_bytes
 
-        tokens = token_bytes(self.tokenizer)
-        if tokens is None or not self._wants_text_scores(run, trainer, encoded):
+        wanted = self.data.args.text_scores
+        if wanted is None:
+            wanted = run.model.model_name_or_path is None
+        tokens = token_bytes(self.data.tokenizer)
+        if tokens is None or not wanted or "validation" not in encoded or trainer.is_fsdp_enabled:
             return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
-        splits = {
-            split: self.split_of(trainer, scores, encoded[split])
-            for split in ("validation", "test")
-            if split in encoded
-        }
-        return add_fitted_scores(trainer.model, scores, splits, self.main_metric)
+        measured = [split for split in ("validation", "test") if split in encoded]
+        splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}
+        return add_fitted_scores(trainer.model, scores, splits, metrics.main)
 
     @abstractmethod
     def fit_text_scores(
@@ -119,28 +119,30 @@ class LabelTask(Task):
     ) -> RoFormerLiteTextScores:
         """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
 
+
+class LabelMetrics(TaskMetrics):
+    """Metrics of answers that are labels."""
+
+    data: LabelData
+
+    @property
+    def for_best_model(self) -> str:
+        return self.main
+
+    def by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
+        report = self.report(self.outcomes(prediction, rows, rows))
+        return {} if report is None else report.scores
+
     @abstractmethod
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
         """What the trained encoder and the scores of the text say about a split."""
 
-    def _wants_text_scores(self, run: Run, trainer: Trainer, encoded: DatasetDict) -> bool:
-        """Whether scores of the text are fitted beside the encoder: see `--text_scores`."""
-        wanted = self.args.text_scores
-        if wanted is None:
-            wanted = run.model.model_name_or_path is None
-        return wanted and "validation" in encoded and not trainer.is_fsdp_enabled
 
-
-def _labels_of(config: PreTrainedConfig) -> list[str]:
+def labels_of(config: PreTrainedConfig) -> list[str]:
+    """The labels of a model, in the order of their numbers."""
     return [str(config.id2label[number]) for number in sorted(config.id2label)]
 
 
 def _shown(labels: Iterable[str]) -> str:
     labels = list(labels)
     return ", ".join(labels[:_SHOWN]) + (" …" if len(labels) > _SHOWN else "")
-
-
-def label_names(labels: Iterable[str]) -> dict[str, dict]:
-    """The fields of a configuration that name its labels."""
-    id2label = dict(enumerate(labels))
-    return {"id2label": id2label, "label2id": {label: number for number, label in id2label.items()}}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from ..data.data_files import Row
 from ..data.sentence_data import candidates
 from ..evaluate.metrics import Metrics
-from .answers import SavedModel
-from .base import quoted
-from .sentence import PairTask
+from .sentence import SentenceData, SentenceMetrics, SentenceModel, SentenceTask
 from .task_arguments import RerankDataArguments
 
 if TYPE_CHECKING:
     import torch
-    from datasets import Dataset
+    from datasets import Dataset, DatasetDict
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
     from transformers import Trainer, TrainingArguments
@@ -25,26 +23,35 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import TfidfCosine
 
 
-class RerankTask(PairTask):
-    """A score of a query and a document that are read together."""
+class RerankData(SentenceData):
+    """Pairs, triplets or scored pairs, of a query and a document."""
+
+    def inspect(self, rows: DatasetDict) -> None:
+        super().inspect(rows)
+        for row in rows["train"] if self.kind == "scores" else ():
+            self.require(
+                0 <= row["score"] <= 1,
+                row,
+                f"the score {row['score']:g} must lie between 0 and 1; divide the scores by the largest possible one",
+            )
+
+    def settings(self) -> dict[str, Any]:
+        return {"pairs": True, **super().settings()}
+
+
+class RerankModel(SentenceModel):
+    """An encoder that reads a query and a document together."""
 
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
-    pipeline_tag = "text-ranking"
-    arguments = RerankDataArguments
-    metric_names = ("spearman", "pearson", "mrr@10", "ndcg@10", "map")
+    class_name = "CrossEncoder"
+    data: RerankData
 
     @classmethod
     def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
         from ..train.sentence_trainers import RerankingTrainer, SentenceTrainingArguments
 
         return SentenceTrainingArguments, RerankingTrainer
-
-    @classmethod
-    def model_class(cls) -> type[CrossEncoder]:
-        from sentence_transformers import CrossEncoder
-
-        return CrossEncoder
 
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
@@ -54,54 +61,54 @@ class RerankTask(PairTask):
             return ""
         return self.has_no_head(config) or f"its head has {config.num_labels} labels, and a reranker gives one score"
 
-    def inspect_training_data(self, rows: Dataset) -> None:
-        super().inspect_training_data(rows)
-        for row in rows if self.kind == "scores" else ():
-            self.require(
-                0 <= row["score"] <= 1,
-                row,
-                f"the score {row['score']:g} must lie between 0 and 1; divide the scores by the largest possible one",
-            )
-
     def loss(self, model: CrossEncoder) -> torch.nn.Module:
         from sentence_transformers.cross_encoder import losses
 
-        if self.kind == "scores":
+        if self.data.kind == "scores":
             return losses.BinaryCrossEntropyLoss(model)
         return losses.MultipleNegativesRankingLoss(model)
+
+
+class RerankMetrics(SentenceMetrics):
+    """Correlations with scores, or how well right documents are ranked."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        from ..train.sentence_trainers import CORRELATIONS, RERANKING
+
+        return CORRELATIONS if self.are_correlations else RERANKING
 
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.cross_encoder import evaluation
 
-        from ..train.sentence_trainers import CORRELATIONS, RERANKING, NamedMetrics
+        from ..train.sentence_trainers import NamedMetrics
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
-        if self.main_metric == "spearman":
-            first, second, scores = self.scored_pairs(encoded)
+        if self.are_correlations:
+            first, second, scores = self.data.scored_pairs(encoded)
             pairs = [list(pair) for pair in zip(first, second, strict=True)]
-            return NamedMetrics(
-                {"": evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)}, CORRELATIONS
-            )
-        made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
-        return NamedMetrics({"": made}, RERANKING)
+            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
+        else:
+            made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
+        return NamedMetrics({"": made}, self.names)
 
     def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
-        if self.main_metric == "spearman":
+        if self.are_correlations:
             return super().baseline_metrics(cosine, encoded)
         return cosine.reranking(candidates(encoded))
 
-    def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        if self.main_metric == "spearman":
-            return super().metric_notes(model)
+    def notes(self, model: PreTrainedModel) -> list[str]:
+        if self.are_correlations:
+            return super().notes(model)
         return [
             "For each query, 500 at most, its right documents and 29 others of the split are ranked: mrr@10 is the "
             "mean of 1/rank of the first right one, and ndcg@10 and map count the ranks of all of them."
         ]
 
-    def snippet(self, model_id: str, row: Row) -> str:
-        texts = self.first_texts(row)
-        return self.loading_code(model_id) + f"print(model.predict([({', '.join(map(quoted, texts))})]))"
 
-    @classmethod
-    def scores(cls, saved: SavedModel, pairs: list[list[str]]) -> list[float]:
-        return saved.model.predict(pairs, batch_size=len(pairs), show_progress_bar=False).tolist()
+class RerankTask(SentenceTask):
+    """A score of a query and a document that are read together."""
+
+    arguments = RerankDataArguments
+    pipeline_tag = "text-ranking"
+    data_class, model_class, metrics_class = RerankData, RerankModel, RerankMetrics

@@ -1,65 +1,46 @@
-"""What the tasks embed and rerank share: models of sentence-transformers around a stack of this
-package, with that library's trainers, losses and evaluators."""
+"""What the tasks embed and rerank share: models of sentence-transformers around a stack, with that library's trainers,
+losses and evaluators."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.padding_free import padding_free
-
-from ..data.data_files import Row, columns_of, file_format, read_lines, read_table, text_of
+from ..data.data_files import Row, columns_of, file_format, read_lines, read_table
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
 from ..errors import InputError
 from ..evaluate.metrics import Metrics
-from ..train.sentence_models import make_sentence_model, open_sentence_model
-from .answers import Answer, Input, Outcome, SavedModel
-from .base import Task, one_of, quoted
+from ..evaluate.report import Outcome
+from ..train.sentence_models import make_sentence_model
+from .base import Task, TaskData, TaskMetrics, TaskModel
 from .task_arguments import SentenceDataArguments
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from datasets import Dataset, DatasetDict
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
     from transformers import EvalPrediction, Trainer, TrainingArguments
-    from transformers.configuration_utils import PreTrainedConfig
 
     from ..evaluate.baselines import Baselines, ScoredPairs, TfidfCosine
     from ..train.run import Run
 
 
-class SentenceTask(Task):
-    """A task of sentence-transformers. The column names of the data determine the loss and the metrics."""
+class SentenceData(TaskData):
+    """Rows of one of the kinds of `sentence_data`, whose columns determine the loss and the metrics."""
 
-    library = "sentence-transformers"
-    package = '".[embed]"'
-    arguments: ClassVar[type[SentenceDataArguments]]
-    tries_bfloat16 = False  # the library makes its own batches
-    engines = ("torch",)
+    args: SentenceDataArguments
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
-    measured_kind = ""  # of the validation and test data
 
     def __init__(self, args: SentenceDataArguments):
         super().__init__(args)
         self.kind = ""  # of the training data
-        self.sentence_model: BaseModel | None = None
-        self.evaluators: dict[str, BaseEvaluator] = {}
-
-    def check_options(self, args: TrainingArguments) -> None:
-        if args.label_smoothing_factor:
-            raise InputError(
-                f"label_smoothing_factor is not for {self.name}, whose losses have no labels; leave it out"
-            )
-
-    # reading
+        self.measured_kind = ""  # of the validation and test data
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         kind = None
@@ -73,37 +54,26 @@ class SentenceTask(Task):
         return row_of_kind(row, self.kinds, None)[1]
 
     def is_empty(self, row: Row) -> bool:
-        return not all(value for value in columns_of(row).values() if isinstance(value, str))
-
-    def inspect_training_data(self, rows: Dataset) -> None:
-        self.kind = kind_of(rows)
+        return not all(self.texts([row]))
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            yield from (value for value in columns_of(row).values() if isinstance(value, str))
+        return (value for row in rows for value in columns_of(row).values() if isinstance(value, str))
 
-    # model
-
-    @property
-    def max_length(self) -> int:
-        return self.args.max_length
-
-    @classmethod
-    @abstractmethod
-    def model_class(cls) -> type[BaseModel]:
-        """The class of sentence-transformers that opens the finished model."""
-
-    # training
+    def inspect(self, rows: DatasetDict) -> None:
+        kinds = {split: kind_of(dataset) for split, dataset in rows.items()}
+        self.kind = kinds.pop("train")
+        self.measured_kind = next(iter(kinds.values()), "")
+        for kind in kinds.values():
+            if kind != self.measured_kind:
+                raise InputError(
+                    f"the validation data have the columns {', '.join(KINDS[self.measured_kind])}, but the test data "
+                    f"{', '.join(KINDS[kind])}; both are measured in the same way, and need the same columns"
+                )
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         """The texts, which the library itself turns into tokens, and the scores."""
         kind = kind_of(rows)
         if not training:
-            if self.measured_kind and kind != self.measured_kind:
-                raise InputError(
-                    f"the validation data have the columns {', '.join(KINDS[self.measured_kind])}, but the test data "
-                    f"{', '.join(KINDS[kind])}; both are measured in the same way, and need the same columns"
-                )
             self.measured_kind = kind
         return rows.select_columns(list(KINDS[kind]))
 
@@ -115,39 +85,38 @@ class SentenceTask(Task):
         """None: the trainer of sentence-transformers has its own."""
         return None
 
-    def trainer_parts(
-        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
-    ) -> dict[str, Any]:
-        parts = (model.to(args.device), self.tokenizer, self.args.max_length)
-        self.sentence_model = make_sentence_model(self.model_class(), *parts, modules_of=run.model.model_name_or_path)
-        batch_size = args.per_device_eval_batch_size
-        self.evaluators = {split: self.evaluator(encoded[split], batch_size) for split in encoded if split != "train"}
-        self.prepare_targets(encoded)
-        if self.kind in ("pairs", "triplets"):
-            from sentence_transformers.base.sampler import BatchSamplers
+    def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
+        """First texts, second texts and scores of a split that is measured by correlations."""
+        return encoded["sentence1"][:], encoded["sentence2"][:], encoded["score"][:]
 
-            args.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
-        loss = self.loss(self.sentence_model)
-        self.check_metric(run)
-        return {
-            "model": self.sentence_model,
-            "train_dataset": encoded["train"],
-            "eval_dataset": encoded.get("validation") if self.measured_kind == self.kind else None,
-            "evaluator": self.evaluators.get("validation"),
-            "loss": loss,
-        }
 
-    def check_metric(self, run: Run) -> None:
-        """Refuse a `metric_for_best_model` that these validation data do not give."""
-        best = run.training.stock.get("metric_for_best_model")
-        if "validation" not in self.evaluators or best is None:
-            return
-        measured = [*self.evaluators["validation"].metrics, *(["loss"] if self.measured_kind == self.kind else [])]
-        if best.removeprefix("eval_") not in measured:
-            raise InputError(
-                f"--training_arguments metric_for_best_model={best} is not measured on these validation data; choose "
-                f"{one_of(measured)}"
-            )
+class SentenceModel(TaskModel):
+    """A model of sentence-transformers around one of this package, or one of transformers."""
+
+    tries_bfloat16 = False  # the library makes its own batches
+    class_name: ClassVar[str]  # of sentence-transformers
+
+    def __init__(self, data: SentenceData):
+        super().__init__(data)
+        self.sentence_model: BaseModel | None = None
+
+    @classmethod
+    def sentence_class(cls) -> type[BaseModel]:
+        """The class of sentence-transformers that opens the finished model."""
+        import sentence_transformers
+
+        return getattr(sentence_transformers, cls.class_name)
+
+    def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
+        """The model of sentence-transformers around `model`, which it shares."""
+        self.sentence_model = make_sentence_model(
+            self.sentence_class(),
+            model,
+            self.data.tokenizer,
+            self.data.max_length,
+            modules_of=run.model.model_name_or_path,
+        )
+        return self.sentence_model
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring training data into the form that the model needs."""
@@ -157,7 +126,35 @@ class SentenceTask(Task):
     def loss(self, model: BaseModel) -> torch.nn.Module:
         """The library's loss for the kind of the training data."""
 
-    # measuring
+    def save_beside(self, folder: Path) -> None:
+        self.sentence_model.save_pretrained(str(folder), create_model_card=False)
+
+
+class SentenceMetrics(TaskMetrics):
+    """The metrics of the library's evaluators: correlations with scores, or how well right texts are found."""
+
+    data: SentenceData
+    model: SentenceModel
+
+    def __init__(self, data: SentenceData, model: SentenceModel):
+        super().__init__(data, model)
+        self.evaluators: dict[str, BaseEvaluator] = {}
+
+    @property
+    def are_correlations(self) -> bool:
+        """Whether the data have scores to correlate with."""
+        return (self.data.measured_kind or self.data.kind) in ("scores", "texts")
+
+    @property
+    def main(self) -> str:
+        return "spearman" if self.are_correlations else "mrr@10"
+
+    @property
+    def for_best_model(self) -> str:
+        return self.main
+
+    def in_training(self, args: TrainingArguments) -> list[str]:
+        return [*self.names, *(["loss"] if self.data.measured_kind == self.data.kind else [])]
 
     @abstractmethod
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
@@ -167,18 +164,18 @@ class SentenceTask(Task):
         from transformers import EvalPrediction
 
         trainer.evaluator, metrics = None, {}
-        if self.measured_kind == self.kind:
+        if self.data.measured_kind == self.data.kind:
             metrics["loss"] = trainer.evaluate(encoded, metric_key_prefix=split)[f"{split}_loss"]
-        metrics |= self.evaluators[split](self.sentence_model)
+        metrics |= self.evaluators[split](self.model.sentence_model)
         return metrics, EvalPrediction(np.empty(0), np.empty(0))
 
     def measure_saved(self, model: BaseModel, encoded: Dataset, batch_size: int) -> Metrics:
         """The metrics of a saved model on labelled data."""
-        model.max_seq_length = self.args.max_length
-        self.sentence_model = model
+        model.max_seq_length = self.data.args.max_length
+        self.model.sentence_model = model
         return self.evaluator(encoded, batch_size)(model)
 
-    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+    def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         """Nothing: the metrics are those of the evaluators, in `measure`."""
         return {}
 
@@ -186,46 +183,21 @@ class SentenceTask(Task):
         """None: what the library's evaluators give is metrics."""
         return []
 
-    @property
-    def metric_for_best_model(self) -> str:
-        return self.main_metric
-
-    @property
-    def main_metric(self) -> str:
-        return "spearman" if self.measured_kind in ("scores", "texts") else "mrr@10"
-
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import TfidfCosine
 
-        cosine = TfidfCosine(list(self.texts(rows["train"])))
+        cosine = TfidfCosine(list(self.data.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {"cosine of TF-IDF": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
+        return {"TF-IDF cosine": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
 
     def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         """What the cosine of TF-IDF gives on a split."""
-        if self.main_metric == "spearman":
-            return cosine.correlations(self.scored_pairs(encoded))
+        if self.are_correlations:
+            return cosine.correlations(self.data.scored_pairs(encoded))
         return cosine.retrieval(queries_and_documents(encoded))
 
-    def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
-        """First texts, second texts and scores of a split that is measured by correlations."""
-        return encoded["sentence1"][:], encoded["sentence2"][:], encoded["score"][:]
-
-    # the card
-
-    def neutral_example(self) -> Row:
-        return {"anchor": "a question", "positive": "its answer"}
-
-    def first_texts(self, row: Row) -> list[str]:
-        """The texts of a row that a snippet shows: one, or a pair."""
-        return list(self.texts([row]))[:2]
-
-    def loading_code(self, model_id: str) -> str:
-        name = self.model_class().__name__
-        return f"{self.first_import}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
-
-    def metric_notes(self, model: PreTrainedModel) -> list[str]:
-        if self.main_metric == "spearman":
+    def notes(self, model: PreTrainedModel) -> list[str]:
+        if self.are_correlations:
             return ["Pearson and Spearman are correlations from -1 to 1."]
         return [
             "Every different first text of the split is a query, every other different text of it a document: "
@@ -233,58 +205,32 @@ class SentenceTask(Task):
             "ten. Larger splits are harder."
         ]
 
-    # predicting
 
-    @classmethod
-    def load(cls, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
-        super().load(directory, config, device)  # which refuses damaged files
-        model = open_sentence_model(cls.model_class(), directory, str(device)).eval()
-        with suppress(ValueError):  # the training has said why
-            padding_free(model)
-        return model
+class SentenceTask(Task):
+    """A task of sentence-transformers."""
 
-    # saving
+    library = "sentence-transformers"
+    package = '".[embed]"'
+    arguments: ClassVar[type[SentenceDataArguments]]
+    data: SentenceData
+    model: SentenceModel
+    metrics: SentenceMetrics
 
-    def save_beside(self, folder: Path) -> None:
-        self.sentence_model.save_pretrained(str(folder), create_model_card=False)
+    def trainer_parts(
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+    ) -> dict[str, Any]:
+        wrapped = self.model.wrap(model.to(args.device), run)
+        measured, batch_size = [split for split in encoded if split != "train"], args.per_device_eval_batch_size
+        self.metrics.evaluators = {split: self.metrics.evaluator(encoded[split], batch_size) for split in measured}
+        self.model.prepare_targets(encoded)
+        if self.data.kind in ("pairs", "triplets"):
+            from sentence_transformers.base.sampler import BatchSamplers
 
-
-class PairTask(SentenceTask):
-    """A task whose models answer a pair of texts, a query and a document, with a score."""
-
-    prediction_options = ("text_pair_column",)
-
-    def prediction_settings(self) -> dict[str, Any]:
-        return {"pairs": True, **super().prediction_settings()}
-
-    def example_line(self, row: Row) -> str:
-        return "\t".join(self.first_texts(row))
-
-    @classmethod
-    def input_of(cls, row: Row, text_column: str, text_pair_column: str | None) -> Input:
-        if text_pair_column is None:
-            raise InputError(
-                f"{cls.name} models score pairs of texts; give --text_pair_column, the column of the second"
-            )
-        return [text_of(row, text_column), text_of(row, text_pair_column)]
-
-    @classmethod
-    def answer_columns(cls, saved: SavedModel, options: dict[str, Any]) -> list[str]:
-        return ["score"]
-
-    @classmethod
-    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
-        """The score of each pair."""
-        pairs = [given.split("\t") if isinstance(given, str) else given for given in inputs]
-        for pair in pairs:
-            if len(pair) != 2:
-                raise InputError(
-                    f"{cls.name} models score pairs of texts, separated by a tab or in two columns of a table; got "
-                    f"{quoted(pair[0])} with {len(pair) - 1} tabs"
-                )
-        return [Answer(f"{score:.4f}", {"score": round(score, 4)}) for score in cls.scores(saved, pairs)]
-
-    @classmethod
-    @abstractmethod
-    def scores(cls, saved: SavedModel, pairs: list[list[str]]) -> list[float]:
-        """The scores of queries and documents, as one batch."""
+            args.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+        return {
+            "model": wrapped,
+            "train_dataset": encoded["train"],
+            "eval_dataset": encoded.get("validation") if self.data.measured_kind == self.data.kind else None,
+            "evaluator": self.metrics.evaluators.get("validation"),
+            "loss": self.model.loss(wrapped),
+        }

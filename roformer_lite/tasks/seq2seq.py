@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    DataCollatorForSeq2Seq,
-    PreTrainedModel,
-)
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, sentence_chrf, translation_metrics
-from .answers import Answer, Input, Outcome, SavedModel, encode_lines, generation_limits, text_answer
-from .base import Task, quoted
+from ..evaluate.report import Outcome
+from .base import Task, TaskData, TaskMetrics, TaskModel
 from .task_arguments import Seq2SeqDataArguments
 
 if TYPE_CHECKING:
@@ -29,31 +25,10 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import Baselines
 
 
-class Seq2SeqTask(Task):
-    """Text in, text out."""
+class Seq2SeqData(TaskData):
+    """Rows of a `source` and a `target`."""
 
-    architecture = "ForConditionalGeneration"
-    auto_model = AutoModelForSeq2SeqLM
-    pipeline_tag = "translation"
-    arguments = Seq2SeqDataArguments
-    config_class = RoFormerLiteSeq2SeqConfig
-    prediction_options = ("beams", "max_new_tokens")
-    metric_names = ("bleu", "chrf", "exact_match")
-
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from transformers import Seq2SeqTrainingArguments
-
-        from ..train.trainer import RoFormerLiteSeq2SeqTrainer
-
-        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
-
-    def check_options(self, args: TrainingArguments) -> None:
-        try:
-            translation_metrics(["a"], ["a"], self.args.bleu_tokenizer)
-        except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
-            reason = " ".join(str(error).split())
-            raise InputError(f"--bleu_tokenizer {self.args.bleu_tokenizer} cannot be used here: {reason}") from error
+    args: Seq2SeqDataArguments
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         plain = [path for path in files if file_format(path) == ".txt" or _is_parallel_part(path)]
@@ -77,19 +52,11 @@ class Seq2SeqTask(Task):
         return not row["source"] or not row["target"]
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            yield row["source"]
-            yield row["target"]
+        return (row[side] for row in rows for side in ("source", "target"))
 
     @property
     def max_length(self) -> int:
         return self.args.max_source_length
-
-    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
-        longest = args.generation_max_length or self.args.max_target_length + 1  # the start token counts
-        model.generation_config.max_length = longest
-        model.generation_config.num_beams = args.generation_num_beams or 1
-        return super().prepare_generation(model, args)
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
@@ -106,65 +73,88 @@ class Seq2SeqTask(Task):
         return [len(source) + len(target) for source, target in pairs]
 
     def collator(self, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
-        return DataCollatorForSeq2Seq(
-            self.tokenizer, model=model
-        )  # the model makes decoder_input_ids, for label smoothing
-
-    def measures_loss_only(self, args: TrainingArguments) -> bool:
-        return not args.predict_with_generate
-
-    def metrics(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        hypotheses = self.decode(prediction.predictions[: len(rows)])
-        return translation_metrics(hypotheses, rows["target"], self.args.bleu_tokenizer)
-
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
-        found = []
-        for row, text in zip(rows, self.decode(prediction.predictions[: len(rows)]), strict=True):
-            chrf = sentence_chrf(text, row["target"])
-            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
-            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
-        return found
+        return DataCollatorForSeq2Seq(self.tokenizer, model=model)  # which makes decoder_input_ids
 
     def decode(self, token_ids: np.ndarray) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
         token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
         return [text.strip() for text in self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
 
-    @property
-    def main_metric(self) -> str:
-        return "chrf"
+
+class Seq2SeqModel(TaskModel):
+    """An encoder–decoder."""
+
+    architecture = "ForConditionalGeneration"
+    auto_model = AutoModelForSeq2SeqLM
+    config_class = RoFormerLiteSeq2SeqConfig
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from transformers import Seq2SeqTrainingArguments
+
+        from ..train.trainer import RoFormerLiteSeq2SeqTrainer
+
+        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+
+    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
+        longest = args.generation_max_length or self.data.args.max_target_length + 1  # the start token counts
+        model.generation_config.max_length = longest
+        model.generation_config.num_beams = args.generation_num_beams or 1
+        return super().prepare_generation(model, args)
+
+
+class Seq2SeqMetrics(TaskMetrics):
+    """BLEU and chrF of sacrebleu, and exact match."""
+
+    data: Seq2SeqData
+    names = ("bleu", "chrf", "exact_match")
+    main = "chrf"
+
+    def in_training(self, args: TrainingArguments) -> list[str]:
+        return super().in_training(args) if args.predict_with_generate else ["loss"]
+
+    def check(self, args: TrainingArguments, best: str | None = None) -> None:
+        super().check(args, best)
+        tokenizer = self.data.args.bleu_tokenizer
+        try:
+            translation_metrics(["a"], ["a"], tokenizer)
+        except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
+            reason = " ".join(str(error).split())
+            raise InputError(f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}") from error
+
+    def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        hypotheses = self.data.decode(prediction.predictions[: len(rows)])
+        return translation_metrics(hypotheses, rows["target"], self.data.args.bleu_tokenizer)
+
+    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+        found = []
+        for row, text in zip(rows, self.data.decode(prediction.predictions[: len(rows)]), strict=True):
+            chrf = sentence_chrf(text, row["target"])
+            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
+            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
+        return found
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import text_to_text_baselines
 
         pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
-        return text_to_text_baselines(self.args.bleu_tokenizer, pairs.pop("train"), pairs)
+        return text_to_text_baselines(self.data.args.bleu_tokenizer, pairs.pop("train"), pairs)
 
-    def example_line(self, row: Row) -> str:
-        return row["source"]
-
-    def neutral_example(self) -> Row:
-        return {"source": "a line of text", "target": ""}
-
-    def snippet(self, model_id: str, row: Row) -> str:
-        return self.loading_code(model_id) + (
-            f"inputs = tokenizer({quoted(row['source'])}, return_tensors='pt')\n"
-            "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
-        )
-
-    def metric_notes(self, model: PreTrainedModel) -> list[str]:
+    def notes(self, model: PreTrainedModel) -> list[str]:
         beams = model.generation_config.num_beams
         return [
-            f"BLEU (tokenizer {self.args.bleu_tokenizer}) and chrF are sacrebleu {version('sacrebleu')}'s on the "
+            f"BLEU (tokenizer {self.data.args.bleu_tokenizer}) and chrF are sacrebleu {version('sacrebleu')}'s on the "
             f"untouched reference text; beam search with {beams} beam{'' if beams == 1 else 's'}. "
             "Both run from 0 to 100, exact_match from 0 to 1; the loss is the cross-entropy in nats by token."
         ]
 
-    @classmethod
-    def predict(cls, saved: SavedModel, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
-        encoded = encode_lines(saved.tokenizer, inputs).to(saved.model.device)
-        generated = saved.model.generate(**encoded, **generation_limits(options))
-        return [text_answer(text) for text in saved.tokenizer.batch_decode(generated, skip_special_tokens=True)]
+
+class Seq2SeqTask(Task):
+    """Text in, text out."""
+
+    arguments = Seq2SeqDataArguments
+    pipeline_tag = "translation"
+    data_class, model_class, metrics_class = Seq2SeqData, Seq2SeqModel, Seq2SeqMetrics
 
 
 def _is_parallel_part(path: str) -> bool:

@@ -45,11 +45,6 @@ class TaskArguments(DataArguments):
             )
         if training.word_dropout and self.task == "mlm":
             raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability")
-        if isinstance(self, SentenceDataArguments) and (training.max_tokens_per_batch or training.word_dropout):
-            raise InputError(
-                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, for which the trainer of "
-                "sentence-transformers makes its own batches; leave them out"
-            )
 
 
 # A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
@@ -261,6 +256,10 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
+    train_file: list[str] | None = option(
+        "Training data: .jsonl with lists of tokens and of tags, or any other text file with a token and its tag on "
+        "each line; also .gz. Several are read one after another."
+    )
     token_column: str | None = option(
         "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 in others (default: 1)."
     )
@@ -297,6 +296,19 @@ class SentenceDataArguments(TaskArguments):
     def __post_init__(self):
         super().__post_init__()
         check_number("max_length", self.max_length, at_least=_SHORTEST_TEXT)
+
+    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_beside(model, training)
+        if training.max_tokens_per_batch or training.word_dropout:
+            raise InputError(
+                f"--max_tokens_per_batch and --word_dropout are not for {self.task}, for which the trainer of "
+                "sentence-transformers makes its own batches; leave them out"
+            )
+        if training.stock.get("label_smoothing_factor"):
+            raise InputError(
+                f"--training_arguments label_smoothing_factor is not for {self.task}, whose losses have no labels; "
+                "leave it out"
+            )
 
 
 @dataclass

@@ -36,9 +36,9 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     run = finished.run
     finished.model.config.use_cache = True  # the Trainer turns it off for training
     with complete_directory(directory.output_dir) as folder:
-        for part in (finished.model, finished.task.tokenizer):
+        for part in (finished.model, finished.task.data.tokenizer):
             _save(part, folder, with_code=run.card.remote_code)
-        finished.task.save_beside(folder)
+        finished.task.model.save_beside(folder)
         draw_loss_curve(finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step)
         results = summarise(finished, finished.trainer.clock.earlier_commands + time.monotonic() - started)
         results["training"]["id"] = directory.state()["id"]

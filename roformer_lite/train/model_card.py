@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
+from ..tasks.examples import example_line, neutral_example, snippet
 from .results import FinishedTraining, beside_table, seeds_sentence
 from .run import Run
 from .tokenizers import begins_with_teachers_tokens
@@ -44,7 +45,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     """
     options, task, model = finished.run, finished.task, finished.model
     model_id = _model_id(options)
-    example = finished.example if options.card.card_example else task.neutral_example()
+    example = finished.example if options.card.card_example else neutral_example(task)
     card = ModelCard.from_template(
         _metadata(results, finished),
         template_path=str(TEMPLATE),
@@ -54,15 +55,15 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
-        metric_notes=task.metric_notes(model),
+        metric_notes=task.metrics.notes(model),
         beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
-        package=task.package if task.has_own_class else task.library,
-        snippet=task.snippet(model_id, example),
-        command=f"echo {shlex.quote(task.example_line(example))} | roformer-lite predict {shlex.quote(model_id)}",
+        package=task.package if task.model.has_own_class else task.library,
+        snippet=snippet(task, model_id, example),
+        command=f"echo {shlex.quote(example_line(task, example))} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(model, "remote_code", False),
         base=" and ".join(map(_shown_base, options.model.pretrained)),
-        begins_with_tokens=begins_with_teachers_tokens(options, task),
+        begins_with_tokens=begins_with_teachers_tokens(options),
         teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
         dataset_title=_dataset_title(options),
         one_of_several=finished.is_one_of_several,
@@ -116,7 +117,7 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
         license=options.card.license,
         library_name=task.library,
         pipeline_tag=task.pipeline_tag,
-        tags=[*(_own_tags(finished.model.config) if task.has_own_class else []), task.name],
+        tags=[*(_own_tags(finished.model.config) if task.model.has_own_class else []), task.name],
         datasets=hub_datasets or None,
         base_model=bases[0] if len(bases) == 1 else bases or None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in values}) or None,

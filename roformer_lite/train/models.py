@@ -39,15 +39,15 @@ def make_model(run: Run, task: Task, args: TrainingArguments, tokenizer: PreTrai
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
-    overrides = parse_overrides(run.model.config, config_class_of(run.model, task.config_class))
+    overrides = parse_overrides(run.model.config, config_class_of(run.model, task.model.config_class))
     try:
         if run.model.model_name_or_path:
             model = pretrained_for_task(run, task, args, tokenizer, overrides)
         elif run.model.pretrained:
             model = pair_of_stacks(run.model, args, tokenizer, overrides)
         else:
-            fields = {} if run.model.size else task.new_model
-            model = _new_model(run, task, tokenizer, {**fields, **task.config_fields(), **overrides})
+            fields = {} if run.model.size else task.model.new_model
+            model = _new_model(run, task, tokenizer, {**fields, **task.model.config_fields(), **overrides})
         _check_positions(task, model)
         return model
     except InputError:
@@ -76,10 +76,10 @@ def _new_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase, fields:
         "bos_token_id": tokenizer.cls_token_id,
         "eos_token_id": tokenizer.sep_token_id,
     }
-    if "decoder_start_token_id" in task.config_class.__dataclass_fields__:
+    if "decoder_start_token_id" in task.model.config_class.__dataclass_fields__:
         tokens["decoder_start_token_id"] = tokenizer.cls_token_id
-    config = task.config_class.from_preset(run.model.size or "mini", **{**tokens, **fields})
-    return task.auto_model.from_config(config)
+    config = task.model.config_class.from_preset(run.model.size or "mini", **{**tokens, **fields})
+    return task.model.auto_model.from_config(config)
 
 
 def config_class_of(model: ModelArguments, otherwise: type[PreTrainedConfig]) -> type[PreTrainedConfig]:
@@ -152,17 +152,17 @@ def pretrained_for_task(
     name = run.model.model_name_or_path
     given = pretrained_config(name)
     _check_fits(given, name, task)
-    why_new_head = task.why_new_head(given)  # before `config_fields`, which gives the labels in their order
-    of_task = {field: value for field, value in task.config_fields().items() if hasattr(given, field)}
+    why_new_head = task.model.why_new_head(given)  # before `config_fields`, which gives the labels in their order
+    of_task = {field: value for field, value in task.model.config_fields().items() if hasattr(given, field)}
     check_vocabulary(tokenizer, given.vocab_size, name)
     if not why_new_head:
         config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-        model, new = load_with_new_head(task.auto_model, name, config)
+        model, new = load_with_new_head(task.model.auto_model, name, config)
         message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     else:
-        model, new = with_new_head(task.auto_model, name, {**of_task, **fields}), ["the head"]
+        model, new = with_new_head(task.model.auto_model, name, {**of_task, **fields}), ["the head"]
         message = f"{why_new_head}; the training starts with a new head"
-    task.has_new_head, task.has_own_class = bool(new), is_ours(model)
+    task.model.has_new_head, task.model.has_own_class = bool(new), is_ours(model)
     try:
         padding_free(model)
     except ValueError as error:

@@ -20,6 +20,7 @@ from hf_roformer_lite.version import __version__
 from ..evaluate.baselines import Baselines
 from ..evaluate.metrics import LOWER_IS_BETTER, ByLabel, Metrics
 from ..tasks.base import Task
+from ..tasks.examples import example_line, neutral_example
 from .options import TrainingOptions
 from .run import Run
 
@@ -77,18 +78,18 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
     return {
         "task": task.name,
         "command": run.command(),
-        "settings": task.prediction_settings(),
+        "settings": task.data.settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
         "by_label": {evaluation.split: evaluation.by_label for evaluation in evaluations if evaluation.by_label},
-        "main_metric": task.main_metric,
-        "example_line": task.example_line(task.neutral_example()),
+        "main_metric": task.metrics.main,
+        "example_line": example_line(task, neutral_example(task)),
         "parts": finished.parts,
         "baselines": finished.baselines,
-        "verdict": verdict(task.main_metric, evaluations, finished.baselines),
+        "verdict": verdict(task.metrics.main, evaluations, finished.baselines),
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
         "rows": finished.rows,
         "parameters": finished.model.num_parameters(),
-        "vocabulary": len(task.tokenizer),
+        "vocabulary": len(task.data.tokenizer),
         "training": {
             "steps": state.global_step,
             "epochs": round(state.epoch or 0.0, 2),

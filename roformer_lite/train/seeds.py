@@ -115,7 +115,9 @@ def train_seeds(run: Run) -> None:
     directory, seeds = TrainingDirectory(run.output_dir), run.training.seeds
     overwrite = run.training.overwrite_output_dir
     siblings = Siblings(run, directory)
-    args = make_training_arguments(run.with_defaults(), TASKS[run.task].training_classes()[0], str(directory.path))
+    args = make_training_arguments(
+        run.with_defaults(), TASKS[run.task].model_class.training_classes()[0], str(directory.path)
+    )
     with directory.opened(run, devices=max(1, args.n_gpu)):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)

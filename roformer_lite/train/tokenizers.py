@@ -29,7 +29,7 @@ def make_tokenizer(
     Raises:
         InputError: when it cannot be loaded or trained, or is not the one that prepared data need.
     """
-    given, prepared = tokenizer_source(run, task), getattr(run.data, "prepared", None)
+    given, prepared = tokenizer_source(run), getattr(run.data, "prepared", None)
     if prepared:
         theirs = pretrained_tokenizer(str(Path(prepared[0]) / "tokenizer"))
         if given and pretrained_tokenizer(given).get_vocab() != theirs.get_vocab():
@@ -42,7 +42,7 @@ def make_tokenizer(
         return set_up_tokenizer(pretrained_tokenizer(given), task)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
-            tokenizer = train_tokenizer(_first_texts(task.texts(train_rows)), run.model)
+            tokenizer = train_tokenizer(_first_texts(task.data.texts(train_rows)), run.model)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
         tokenizer = AutoTokenizer.from_pretrained(state_dir / "tokenizer")
@@ -59,21 +59,21 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def tokenizer_source(run: Run, task: Task) -> str | None:
+def tokenizer_source(run: Run) -> str | None:
     """The name of the tokenizer that is taken as it is; None where one is trained."""
     given = run.model.tokenizer or next(iter(run.model.pretrained), None)
-    return given if given or run.model.new_tokenizer else task.tokenizer_name
+    return given if given or run.model.new_tokenizer else getattr(run.data, "teacher", None)
 
 
-def begins_with_teachers_tokens(run: Run, task: Task) -> bool:
+def begins_with_teachers_tokens(run: Run) -> bool:
     """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin with."""
     teacher = getattr(run.data, "teacher", None)
-    return teacher is not None and not run.model.pretrained and tokenizer_source(run, task) == teacher
+    return teacher is not None and not run.model.pretrained and tokenizer_source(run) == teacher
 
 
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
     """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
-    task.tokenizer, tokenizer.model_max_length = tokenizer, task.max_length
+    task.data.tokenizer, tokenizer.model_max_length = tokenizer, task.data.max_length
     if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
         tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
     return tokenizer

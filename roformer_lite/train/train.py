@@ -18,7 +18,8 @@ from ..evaluate.baselines import Baselines
 from ..evaluate.evaluation import encode, evaluate
 from ..output import is_disk_full
 from ..saved_model import reason
-from ..tasks.base import Task, one_of
+from ..tasks.base import Task
+from ..tasks.examples import neutral_example
 from ..tasks.registry import TASKS
 from .bfloat16 import choose_bfloat16, use_bfloat16
 from .checkpoint import check_checkpoint
@@ -65,21 +66,21 @@ def train(run: Run, shared: Shared | None = None) -> FinishedTraining:
     """
     started, given, run = time.monotonic(), run, run.with_defaults()
     task, directory = TASKS[run.task](run.data), TrainingDirectory(run.output_dir)
-    args = make_training_arguments(run, task.training_classes()[0], str(directory.path))
-    check_run(run, task, args)
+    args = make_training_arguments(run, task.model.training_classes()[0], str(directory.path))
     with prepared_directory(directory, given, args) as cache:
         rows = load_splits(task, run.data, cache, shared.run.training.seeds[0] if shared else args.seed)
         with args.main_process_first(local=False, desc="comparing with the interrupted training"):
             if args.should_save:
                 check_data(rows, run, directory, shared)
-        task.inspect_training_data(rows["train"])
+        task.data.inspect(rows)
+        task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
         tokenizer = make_tokenizer(run, task, args, rows["train"], (shared.directory if shared else directory).path)
         model = make_model(run, task, args, tokenizer)
         encoded = encode(task, rows)
         baselines = shared.baselines if shared else None
         if baselines is None:
             baselines = measure_baselines(run, task, args, rows, encoded)
-        generation_config = task.prepare_generation(model, args)
+        generation_config = task.model.prepare_generation(model, args)
         choose_epochs_and_metric(run, task, args, encoded)
         checkpoint = directory.last_checkpoint(averaged=bool(run.training.ema_decay))
         trainer = make_trainer(run, task, args, model, rows, encoded, checkpoint, started)
@@ -105,21 +106,6 @@ def train(run: Run, shared: Shared | None = None) -> FinishedTraining:
                 publish(results, run, args)
         _leave_process_group(trainer)
         return finished
-
-
-def check_run(run: Run, task: Task, args: Any) -> None:
-    """Refuse options that would stop the command only after it has trained for some time.
-
-    Raises:
-        InputError: naming the option, its value and what would be right.
-    """
-    metric, known = args.metric_for_best_model, ("loss", *task.metric_names)
-    if metric is not None and metric.removeprefix("eval_") not in known:
-        raise InputError(
-            f"--training_arguments metric_for_best_model={metric} is not measured by {task.name}; choose "
-            f"{one_of(known)}"
-        )
-    task.check_options(args)
 
 
 @contextmanager
@@ -180,13 +166,13 @@ def measure_baselines(run: Run, task: Task, args: Any, rows: DatasetDict, encode
         return {}
     if "text" not in (rows["train"].column_names or ()) and task.name in ("mlm", "causal"):
         blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
-        texts = task.tokenizer.batch_decode(blocks, skip_special_tokens=True)
+        texts = task.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
         sample = Dataset.from_dict({"input_ids": blocks, "text": texts})
         rows, encoded = DatasetDict({**rows, "train": sample}), DatasetDict({**encoded, "train": sample})
-    metrics = task.baselines(rows, encoded)
+    metrics = task.metrics.baselines(rows, encoded)
     for name, by_split in metrics.items():
-        shown = ", ".join(f"{split} {by_split[split][task.main_metric]:.4f}" for split in by_split)
-        print(f"Baseline, {task.main_metric}: {name}: {shown}", file=sys.stderr)
+        shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
+        print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
     return metrics
 
 
@@ -197,8 +183,8 @@ def choose_epochs_and_metric(run: Run, task: Task, args: Any, encoded: DatasetDi
     if run.training.num_train_epochs is None and isinstance(encoded["train"], Dataset):
         args.num_train_epochs = epochs_for(len(encoded["train"]))
     if "metric_for_best_model" not in run.training.stock:
-        args.metric_for_best_model = task.metric_for_best_model
-        args.greater_is_better = is_greater_better(task.metric_for_best_model)
+        args.metric_for_best_model = task.metrics.for_best_model
+        args.greater_is_better = is_greater_better(task.metrics.for_best_model)
 
 
 def make_trainer(
@@ -215,12 +201,12 @@ def make_trainer(
     has_lengths = run.training.max_tokens_per_batch and isinstance(encoded["train"], Dataset)
     parts = task.trainer_parts(run, args, model, rows, encoded)
     try:
-        return task.training_classes()[1](
+        return task.model.training_classes()[1](
             args=args,
-            processing_class=task.tokenizer,
+            processing_class=task.data.tokenizer,
             **parts,
             options=run.training,
-            lengths=task.lengths(encoded["train"]) if has_lengths else (),
+            lengths=task.data.lengths(encoded["train"]) if has_lengths else (),
             resume_from=checkpoint,
             command_started=started,
         )
@@ -232,13 +218,13 @@ def fit(
     run: Run, task: Task, trainer: Trainer, train: Dataset, directory: TrainingDirectory, checkpoint: str | None
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
-    if run.training.bf16 is None and task.tries_bfloat16 and trainer.args.mixed_precision == "no":
+    if run.training.bf16 is None and task.model.tries_bfloat16 and trainer.args.mixed_precision == "no":
         known = directory.state().get("bf16")  # a continued training keeps its type
         chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
         if trainer.args.should_save:
             directory.note(bf16=chosen)
     if checkpoint is None:
-        task.prepare_head(trainer, train)
+        task.model.prepare_head(trainer, train)
     else:
         step = check_checkpoint(trainer, checkpoint)
         if trainer.args.should_save:
@@ -263,7 +249,7 @@ def measure(
         InputError: when that fails, whatever the reason; the trained weights are then kept beside the checkpoints.
     """
     try:
-        parts = task.complete_model(run, trainer, encoded)
+        parts = task.model.complete(run, trainer, encoded, task.metrics)
         return parts, [
             evaluate(trainer, task, split, rows[split], encoded[split])
             for split in ("validation", "test")
@@ -273,7 +259,7 @@ def measure(
         raise
     except Exception as error:
         if trainer.args.should_save:
-            for part in (model, task.tokenizer):
+            for part in (model, task.data.tokenizer):
                 part.save_pretrained(directory.unmeasured)
         raise InputError(
             f"the model is trained, but cannot be measured: {reason(error)}. Its weights and tokenizer are in "
@@ -285,7 +271,7 @@ def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
     """A row of the data for the card; prepared data and a stream have none as it was."""
     source = rows.get("validation", rows["train"])
     return (
-        source[0] if isinstance(source, Dataset) and "input_ids" not in source.column_names else task.neutral_example()
+        source[0] if isinstance(source, Dataset) and "input_ids" not in source.column_names else neutral_example(task)
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from roformer_lite.cli import main
-from roformer_lite.evaluate.confusion_picture import confusion_matrix, draw_confusion
+from roformer_lite.evaluate.confusion_picture import confusion_counts, draw_confusion
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -107,7 +107,7 @@ def check_table(task: str, rows: list[dict], found: dict, data: Path) -> None:
         true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
         assert [row["text"] for row in rows] == TEXTS and true == [str(i % 3) for i in range(len(rows))]
         assert accuracy_score(true, predicted) == metrics["accuracy"]
-        by_label = [scores["f1-score"] for scores in found["labels"].values()]
+        by_label = [scores["f1"] for scores in found["labels"].values()]
         assert np.mean(by_label) == pytest.approx(metrics["macro_f1"])
         assert f1_score(true, predicted, average="macro", zero_division=0) == pytest.approx(metrics["macro_f1"])
     else:
@@ -239,10 +239,10 @@ def test_confusions_of_many_labels():
     ]
     true += [labels[149]] * 40
     predicted += [labels[17]] * 40
-    counts, names = confusion_matrix(true, predicted)
+    counts, names = confusion_counts(true, predicted)
     assert counts.sum() == 5040 and len(names) == 25 and names[-1] == "(other)"
     assert counts[names.index(labels[149]), names.index(labels[17])] >= 40
-    small, all_names = confusion_matrix(["a", "b", "b"], ["a", "a", "c"])
+    small, all_names = confusion_counts(["a", "b", "b"], ["a", "a", "c"])
     assert all_names == ["a", "b", "c"] and small.tolist() == [[1, 0, 0], [1, 0, 1], [0, 0, 0]]
 
 

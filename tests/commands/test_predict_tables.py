@@ -6,13 +6,16 @@ import io
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import build, seq2seq_config, stack_config
 
 import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
+from roformer_lite.predict.answers import MaskedLMAnswers, SavedModel
 from roformer_lite.predict.tables import AnswerTable, table_stream
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
@@ -163,6 +166,23 @@ def test_generated_and_filled_text(models, place, kind):
     assert rows[2]["prediction"] is None
 
 
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+def test_a_filled_mask_has_one_space_before_it(algorithm):
+    """Whether the token that fills it has that space itself or not: every token is the likeliest once."""
+    train = rl.RoFormerLiteTokenizer.train
+    tokenizer = train(["a cat sees a dog"] * 9, vocab_size=300, algorithm=algorithm, show_progress=False)
+
+    def answer(number: int) -> str:
+        def model(input_ids, **inputs):
+            return SimpleNamespace(logits=torch.eye(len(tokenizer))[number].expand(*input_ids.shape, -1).clone())
+
+        model.device = "cpu"
+        return MaskedLMAnswers(SavedModel(model, tokenizer, {})).answer(["a [MASK] sees[MASK] a"], {})[0].line
+
+    found = {answer(number) for number in range(len(tokenizer))}
+    assert "a cat sees cat a" in found and not [line for line in found if "  cat" in line or "  dog" in line]
+
+
 def test_tags_are_a_list(models, place):
     rows = table_of(models / "tag", "x.jsonl", "y.jsonl")
     lines = lines_of(models / "tag")
@@ -236,8 +256,10 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
     ):
         predict(models / "classify", source, target, "--text_column", "review", status=2)
         assert message in capsys.readouterr().err
-    predict(models / "classify", "x.csv", "y.csv", "--text_column", "text", status=2)
-    assert "x.csv:2: no column 'text'; the columns are: number, review, note" in capsys.readouterr().err
+    for source, columns in (("x.csv", "number, review, note"), ("label.csv", "review, label")):
+        predict(models / "classify", source, "y.csv", "--text_column", "text", status=2)
+        said = f"{source}:2: no column 'text'; the columns are: {columns}; name the right one with --text_column"
+        assert said in capsys.readouterr().err
     assert Path("y.csv").read_text() == "kept" and not Path("y.tsv").exists()
     rows = table_of(models / "classify", "label.csv", "y.csv", "--prefix", "predicted_")
     assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0]["label"] == "good"

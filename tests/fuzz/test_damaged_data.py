@@ -74,7 +74,7 @@ def damaged(content: bytes, seed: int) -> bytes:
 
 def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     kind = TASKS[task_name]
-    return list(kind(kind.arguments(train_file=[str(path)], **options)).read_rows([str(path)]))
+    return list(kind(kind.arguments(train_file=[str(path)], **options)).data.read_rows([str(path)]))
 
 
 def texts_in(value: Any) -> Iterator[str]:

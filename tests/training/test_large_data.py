@@ -55,7 +55,7 @@ def test_trained_on_prepared_data(folder, tmp_path, more):
     assert main(["train", "mlm", *prepared, *SMALL, *more.split(), "--output_dir", str(tmp_path / "m")]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["settings"]["block_size"] == 16 and results["settings"]["line_by_line"] is True
-    assert "counts of the tokens beside it" in results["baselines"]
+    assert "counts of neighbouring tokens" in results["baselines"]
 
 
 def test_a_stream(folder, tmp_path):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import seqeval.metrics
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from sklearn.metrics import classification_report
-from transformers import EvalPrediction
+from transformers import EvalPrediction, TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
+from roformer_lite.errors import InputError
 from roformer_lite.evaluate.metrics import (
     classification_metrics,
     metrics_by_entity,
     metrics_by_label,
-    multi_label_metrics,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
@@ -23,6 +23,7 @@ from roformer_lite.evaluate.metrics import (
     translation_metrics,
 )
 from roformer_lite.tasks.language_model import CausalLMTask
+from roformer_lite.tasks.registry import TASKS
 from roformer_lite.tasks.task_arguments import LanguageModelDataArguments
 
 
@@ -64,7 +65,7 @@ def test_perplexity_is_over_tokens_not_over_batches():
 def test_classification():
     scores = classification_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
     assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3) / 2)}
-    several = multi_label_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
+    several = classification_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
     assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
 
 
@@ -98,17 +99,53 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
     task = CausalLMTask(LanguageModelDataArguments(train_file=files, block_size=block_size))
-    rows = Dataset.from_list(list(task.read_rows(files)))
+    rows = Dataset.from_list(list(task.data.read_rows(files)))
     rows.save_to_disk(tmp_path / "rows")
     rows = Dataset.load_from_disk(tmp_path / "rows")
-    tokenizer = RoFormerLiteTokenizer.train(task.texts(rows), vocab_size=300)
-    task.tokenizer, vocabulary = tokenizer, len(tokenizer)
-    ids = [torch.tensor([block["input_ids"]]) for block in task.encode(rows, training=False)]
-    scores = [task.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids]
-    measured = task.metrics(EvalPrediction(torch.cat(scores).numpy(), None), rows)
+    tokenizer = RoFormerLiteTokenizer.train(task.data.texts(rows), vocab_size=300)
+    task.data.tokenizer, vocabulary = tokenizer, len(tokenizer)
+    ids = [torch.tensor([block["input_ids"]]) for block in task.data.encode(rows, training=False)]
+    scores = [task.metrics.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids]
+    measured = task.metrics.compute(EvalPrediction(torch.cat(scores).numpy(), None), rows)
     tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]) + len(files)
     size = sum((tmp_path / name).stat().st_size for name in ("a.txt", "b.txt"))
     assert measured["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / size)
+
+
+VARIANTS = {
+    "one label": ("classify", {"text": "a", "labels": ["x"]}, {"labels": ["y"]}, "loss, accuracy or macro_f1"),
+    "labels": (
+        "classify",
+        {"text": "a", "labels": ["x", "y"]},
+        {"labels": []},
+        "loss, accuracy, macro_f1 or micro_f1",
+    ),
+    "a number": ("classify", {"text": "a", "number": 1.0}, {"number": 2.0}, "loss, pearson, spearman or mse"),
+    "entities": (
+        "tag",
+        {"tokens": ["a"], "tags": ["B-X"]},
+        {"tags": ["O"]},
+        "loss, f1, precision, recall or accuracy",
+    ),
+    "tags": ("tag", {"tokens": ["a"], "tags": ["X"]}, {"tags": ["Y"]}, "loss, accuracy or macro_f1"),
+    "scores": ("rerank", {"sentence1": "a", "sentence2": "b", "score": 1.0}, {}, "spearman, pearson or loss"),
+    "pairs": ("rerank", {"anchor": "a", "positive": "b"}, {}, "mrr@10, ndcg@10, map or loss"),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
+    kind, first, second, offered = VARIANTS[name]
+    task = TASKS[kind](TASKS[kind].arguments(dataset_name="any"))
+    if kind == "classify":
+        kinds = {"one label": "single_label_classification", "labels": "multi_label_classification"}
+        task.data.problem_type = kinds.get(name, "regression")
+    rows = Dataset.from_list([{**first, "origin": "a:1"}, {**first, **second, "origin": "a:2"}])
+    task.data.inspect(DatasetDict(train=rows, validation=rows))
+    for metric in task.metrics.names:
+        task.metrics.check(TrainingArguments(), f"eval_{metric}")
+    with pytest.raises(InputError, match=f"is not measured by {kind} on these data; choose {offered}$"):
+        task.metrics.check(TrainingArguments(), "bleu")
 
 
 def test_regression():

@@ -75,7 +75,7 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
     model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
-    example = of_task.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    example = of_task.data.select_columns({**rows[task], "origin": "data.jsonl:1"})
     finished = FinishedTraining(run, run.training, of_task, model, None, {"train": 1}, example, [], {}, {})
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}

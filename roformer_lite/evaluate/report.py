@@ -1,0 +1,103 @@
+"""What a model answered to labelled data, and the reports of it: scores by label, confusions, the worst answers."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .metrics import ByLabel, metrics_by_entity, metrics_by_label
+
+_PAIRS = 10  # of labels that are confused
+_LONGEST = 300  # characters of a value in an example
+
+
+@dataclass
+class Outcome:
+    """What a model answered to one labelled row, or to one block of the text of a language model.
+
+    Args:
+        origin: Where the row comes from, as `file:line`.
+        columns: Inputs, what is right and what was answered, for a table.
+        mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
+        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without labels.
+    """
+
+    origin: str
+    columns: dict[str, Any]
+    mistake: float
+    true: list[str] = field(default_factory=list)
+    predicted: list[str] = field(default_factory=list)
+
+
+@dataclass
+class LabelReport:
+    """How well each label is found.
+
+    Args:
+        text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each label, and their means.
+        scores: The same by label, as numbers.
+        true, predicted: The labels, one for each decision. Empty where a decision is not between single labels.
+    """
+
+    text: str
+    scores: ByLabel
+    true: list[str] = field(default_factory=list)
+    predicted: list[str] = field(default_factory=list)
+
+
+def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[str]) -> LabelReport:
+    """The report of decisions between `labels`; those that occur on neither side are left out."""
+    from sklearn.metrics import classification_report
+
+    found = {*true, *predicted}
+    there = [label for label in labels if label in found]
+    text = classification_report(true, predicted, labels=there, digits=4, zero_division=0)
+    numbers = {label: number for number, label in enumerate(there)}
+    ours, theirs = (np.array([numbers[label] for label in side]) for side in (predicted, true))
+    return LabelReport(text, metrics_by_label(ours, theirs, there), true, predicted)
+
+
+def report_of_sets(true: list[list[str]], predicted: list[list[str]], labels: Sequence[str]) -> LabelReport:
+    """The report of rows with any number of `labels` each."""
+    from sklearn.metrics import classification_report
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    binary = MultiLabelBinarizer(classes=list(labels)).fit(true)
+    sides = [binary.transform(side) for side in (true, predicted)]
+    text = classification_report(*sides, target_names=list(labels), digits=4, zero_division=0)
+    return LabelReport(text, metrics_by_label(sides[1], sides[0], labels))
+
+
+def report_of_entities(true: list[list[str]], predicted: list[list[str]]) -> LabelReport | None:
+    """The report of whole entities by their types, of tags as in IOB2; None where there is no entity."""
+    from seqeval.metrics import classification_report
+
+    scores = metrics_by_entity(predicted, true)
+    return LabelReport(classification_report(true, predicted, digits=4, zero_division=0), scores) if scores else None
+
+
+def confused_pairs(report: LabelReport) -> list[str]:
+    """The labels that are confused most often, a line for each pair."""
+    pairs = zip(report.true, report.predicted, strict=True)
+    counts = Counter((true, predicted) for true, predicted in pairs if true != predicted)
+    return [f"{count:6,}  {true} -> {predicted}" for (true, predicted), count in counts.most_common(_PAIRS)]
+
+
+def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
+    """The answers that are most wrong, worst first."""
+    wrong = [outcome for outcome in outcomes if outcome.mistake > 0]
+    return sorted(wrong, key=lambda outcome: -outcome.mistake)[:number]
+
+
+def example_text(outcome: Outcome) -> str:
+    """A mistake as lines of text."""
+    width = max(map(len, outcome.columns))
+    lines = [f"  {name:{width}}  {_shown(value)}" for name, value in outcome.columns.items()]
+    return "\n".join([f"{outcome.origin}:", *lines])
+
+
+def _shown(value: Any) -> str:
+    text = " ".join((" ".join(value) if isinstance(value, list) else str(value)).split())
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
