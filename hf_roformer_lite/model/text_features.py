@@ -96,8 +96,9 @@ class Words:
         text, tokens = characters.flatten()[there], there // LONGEST_TOKEN
         owners = documents[tokens]
         kinds = _KINDS.to(text.device)[text]
-        places = torch.arange(text.shape[0], device=text.device)
-        lead = torch.where(kinds == _INNER, 0, places).cummax(0)[0]  # first byte of the character
+        is_lead = kinds != _INNER
+        leads = F.pad(places_where(is_lead), (1, 0))  # exporters have no cummax over a size that depends on data
+        lead = leads[is_lead.cumsum(0)]  # first byte of the character
         kinds_of_lead = kinds[lead]
         before = F.pad(kinds_of_lead, (1, 0), value=_BLANK)[:-1]
         begins = (kinds == _SINGLE) | ((kinds == _LETTER) & (before != _LETTER))

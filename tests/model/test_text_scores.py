@@ -317,12 +317,14 @@ def test_exported_graphs_add_the_scores_too(head, tmp_path):
     export_model(model, "onnx").save_pretrained(tmp_path)
     session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
     names = [given.name for given in session.get_inputs()]
+    program = export_model(model, "torch")
     for texts in (TEXTS, TEXTS[:2], ["", " "]):
         inputs = tokenizer(texts, padding=True, return_tensors="pt")
         (logits,) = session.run(None, {name: inputs[name].numpy() for name in names})
         with torch.no_grad():
             expected = model(**inputs).logits
         torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(program(**inputs)["logits"], expected, atol=1e-4, rtol=0)
 
 
 def test_other_systems_cannot_say_it():
