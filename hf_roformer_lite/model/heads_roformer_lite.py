@@ -29,12 +29,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .modeling_roformer_lite import (
-    RoFormerLiteModel,
-    RoFormerLitePreTrainedModel,
-    has_hooks,
-    make_norm,
-)
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, has_hooks, make_norm
 from .padding import is_padding_mask, packed_documents, pool, positions_of_real_tokens
 
 logger = logging.get_logger(__name__)
@@ -620,11 +615,14 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)
 
 
+# All classes of a bundle of one stack: its `auto_map` names them in this file, or in one that imports them from it.
 __all__ = [
+    "RoFormerLiteConfig",
     "RoFormerLiteForCausalLM",
     "RoFormerLiteForMaskedLM",
     "RoFormerLiteForMultipleChoice",
     "RoFormerLiteForQuestionAnswering",
     "RoFormerLiteForSequenceClassification",
     "RoFormerLiteForTokenClassification",
+    "RoFormerLiteModel",
 ]

@@ -228,4 +228,5 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
 
-__all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqModel"]
+# All classes of a bundle of a pair, as in `heads_roformer_lite.py`.
+__all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqConfig", "RoFormerLiteSeq2SeqModel"]

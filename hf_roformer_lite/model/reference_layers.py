@@ -24,16 +24,9 @@ from transformers.utils.import_utils import is_tracing
 
 from .attention_functions import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .heads_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForMultipleChoice,
-    RoFormerLiteForQuestionAnswering,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-)
-from .modeling_roformer_lite import LAYERS, RoFormerLiteAttention, RoFormerLiteModel, make_norm, rotate
-from .modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
+from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
+from .modeling_roformer_lite import LAYERS, RoFormerLiteAttention, make_norm, rotate
+from .modeling_roformer_lite_seq2seq import *  # noqa: F401, F403, all classes of a bundle of a pair
 
 SLOPE = 5e-3  # of negative inputs, at the start
 
@@ -276,15 +269,3 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
 
 
 LAYERS.update(parallel_heads=RoFormerLiteParallelHeadsLayer, walkthrough=RoFormerLiteWalkthroughLayer)
-
-__all__ = [
-    "RoFormerLiteForCausalLM",
-    "RoFormerLiteForConditionalGeneration",
-    "RoFormerLiteForMaskedLM",
-    "RoFormerLiteForMultipleChoice",
-    "RoFormerLiteForQuestionAnswering",
-    "RoFormerLiteForSequenceClassification",
-    "RoFormerLiteForTokenClassification",
-    "RoFormerLiteModel",
-    "RoFormerLiteSeq2SeqModel",
-]

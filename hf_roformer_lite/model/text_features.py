@@ -18,16 +18,8 @@ from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .heads_roformer_lite import (
-    TEXT_SCORES,
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForMultipleChoice,
-    RoFormerLiteForQuestionAnswering,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteModel,
-)
+from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
+from .heads_roformer_lite import TEXT_SCORES
 from .padding import is_padding_mask, packed_documents
 
 LONGEST_TOKEN = 32  # bytes of a token that the table holds; what follows is not read
@@ -425,16 +417,3 @@ def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.T
 
 
 TEXT_SCORES.update(document=RoFormerLiteDocumentScores, word=RoFormerLiteWordScores)
-
-__all__ = [
-    "RoFormerLiteDocumentScores",
-    "RoFormerLiteForCausalLM",
-    "RoFormerLiteForMaskedLM",
-    "RoFormerLiteForMultipleChoice",
-    "RoFormerLiteForQuestionAnswering",
-    "RoFormerLiteForSequenceClassification",
-    "RoFormerLiteForTokenClassification",
-    "RoFormerLiteModel",
-    "RoFormerLiteTextScores",
-    "RoFormerLiteWordScores",
-]

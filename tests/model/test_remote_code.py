@@ -208,3 +208,12 @@ def test_files_that_few_models_use(file, tmp_path):
     again = type(model).from_pretrained(tmp_path / "bundle")
     again.config.layer_style, again.config.classifier_text_features = "standard", 0
     assert not {*OPTIONAL} & {path.partition(".")[0] for path in again.config.classes().values()}
+
+
+def test_a_bundle_names_each_class_in_a_file_that_has_it():
+    pair = seq2seq_config()
+    pair.encoder = stack_config(**OPTIONAL["reference_layers"])
+    for config in (stack_config(), seq2seq_config(), pair, *(stack_config(**fields) for fields in OPTIONAL.values())):
+        for path in config.classes().values():
+            file, _, name = path.partition(".")
+            assert getattr(importlib.import_module(f"hf_roformer_lite.model.{file}"), name).__name__ == name
