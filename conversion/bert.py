@@ -25,7 +25,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
 
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
@@ -165,8 +165,11 @@ class BertFamilyConverter(HuggingFaceConverter):
         kind = source_config.get("position_embedding_type") or "absolute"
         if kind != "absolute" and config.position_embedding_type == "learned":
             raise ConversionError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
-        if self.our_model_class(source_config) is RoFormerLiteForCausalLM and not config.is_decoder:
+        model_class = self.our_model_class(source_config)
+        if model_class is RoFormerLiteForCausalLM and not config.is_decoder:
             raise ConversionError("is_decoder=False: their causal model then attends to later tokens; ours never does")
+        if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
+            raise ConversionError("is_decoder=True: their masked model then sees no later tokens; ours always does")
         return config
 
 

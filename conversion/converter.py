@@ -19,6 +19,8 @@ from hf_roformer_lite import RoFormerLiteModel
 
 from .weight_map import ConversionError, Rules, StoredNames, WeightMap
 
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
 # All sources have the layer of the original Transformer. Converters say so in full, so that they do not depend on the
@@ -118,6 +120,12 @@ class Converter(ABC):
         tied = set(model.all_tied_weights_keys)
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
         ours = dict(self.weight_map(config, source_config).to_ours(state_dict, shapes))
+        for name, tensor in ours.items():
+            if tensor.dtype not in _WEIGHT_TYPES or not tensor.isfinite().all():
+                what = "NaN or infinite numbers" if tensor.dtype in _WEIGHT_TYPES else f"the type {tensor.dtype}"
+                raise ConversionError(
+                    f"the tensor that becomes {name} has {what}; save the checkpoint in float32 again"
+                )
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
         ours = {name: tensor.to(dtype, copy=copy) for name, tensor in ours.items()}
         config.dtype = dtype

@@ -185,6 +185,25 @@ def test_damaged_models_are_not_exported(damage, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("damage", "fields", "message"),
+    [
+        (lambda tensor: tensor.fill_(math.nan), {}, "NaN or infinite numbers"),
+        (lambda tensor: tensor.to(torch.int8), {}, "the type torch.int8"),
+        (lambda tensor: tensor.to(torch.float8_e4m3fn), {}, "the type torch.float8"),
+        (lambda tensor: tensor, {"is_decoder": True}, "is_decoder=True"),
+    ],
+)
+def test_what_would_become_another_model_is_not_converted(damage, fields, message):
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    theirs = transformers.BertForMaskedLM(transformers.BertConfig(**sizes, intermediate_size=32))
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    weights = {key: tensor.clone() for key, tensor in theirs.state_dict().items()}
+    weights[name] = damage(weights[name])
+    with pytest.raises(ConversionError, match=message):
+        convert("bert", weights, {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]})
+
+
 def test_the_command_knows_all_sources():
     assert set(SOURCES) == CONVERTERS.keys() == CASES.keys()
     assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES)
