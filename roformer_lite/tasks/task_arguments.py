@@ -49,7 +49,7 @@ class TaskArguments(DataArguments):
             raise InputError(f"--shard_weights is for mlm, causal and seq2seq, not for {self.task}")
 
 
-# A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
+# On a few thousand labels a model overfits within a few epochs unless noise is added; see docs/defaults.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 

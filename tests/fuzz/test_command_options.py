@@ -113,7 +113,7 @@ def only_options(monkeypatch) -> None:
     works += [(conversion, name) for name in ("convert_checkpoint", "export_checkpoint", "verify")]
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
-    for name in ("commands.demo.unique_examples", "training.prepare.prepare"):
+    for name in ("commands.demo.unique_examples", "data.prepare.prepare"):
         monkeypatch.setattr(f"roformer_lite.{name}", begin)
 
 
