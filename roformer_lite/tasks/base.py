@@ -100,9 +100,9 @@ class TaskData(ABC):
         """Number of real tokens of each example."""
         return [len(ids) for ids in encoded["input_ids"]]
 
-    @abstractmethod
     def collator(self, model: PreTrainedModel) -> Any:
-        """One of transformers' data collators."""
+        """One of transformers' data collators. Default: none, where the trainer has its own."""
+        return None
 
     def require(self, condition: bool, row: Row, message: str) -> None:
         """Raise `InputError` about `row` unless `condition` is true."""
@@ -210,10 +210,11 @@ class TaskMetrics(ABC):
         """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
         return logits
 
-    @abstractmethod
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         """Metrics for predictions on the encoded `rows`. With several processes there may be more predictions than
-        rows, because each process gets equally many: those beyond the last row must be ignored."""
+        rows, because each process gets equally many: those beyond the last row must be ignored. Default: none, where
+        the trainer has evaluators."""
+        return {}
 
     def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
         """The final metrics of a split, and the predictions that they are of."""
@@ -223,9 +224,9 @@ class TaskMetrics(ABC):
         prediction = EvalPrediction(output.predictions, output.label_ids)
         return {"loss": output.metrics[f"{split}_loss"], **self.compute(prediction, rows)}, prediction
 
-    @abstractmethod
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
-        """What the model answered to each of the encoded `rows`, or to each block of their text."""
+        """What the model answered to each of the encoded `rows`, or to each block of their text. Default: nothing."""
+        return []
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
         """How well each label is found; None for tasks without labels."""

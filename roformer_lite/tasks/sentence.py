@@ -15,7 +15,6 @@ from ..data.data_files import Row, columns_of, file_format, read_lines, read_tab
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
 from ..errors import InputError
 from ..evaluate.metrics import Metrics
-from ..evaluate.report import Outcome
 from ..train.sentence_models import make_sentence_model
 from .base import Task, TaskData, TaskMetrics, TaskModel
 from .task_arguments import SentenceDataArguments
@@ -81,10 +80,6 @@ class SentenceData(TaskData):
         columns = [encoded[name] for name in text_columns(kind_of(encoded))]
         return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
 
-    def collator(self, model: PreTrainedModel) -> Any:
-        """None: the trainer of sentence-transformers has its own."""
-        return None
-
     def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
         """First texts, second texts and scores of a split that is measured by correlations."""
         return encoded["sentence1"][:], encoded["sentence2"][:], encoded["score"][:]
@@ -109,13 +104,8 @@ class SentenceModel(TaskModel):
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
         """The model of sentence-transformers around `model`, which it shares."""
-        self.sentence_model = make_sentence_model(
-            self.sentence_class(),
-            model,
-            self.data.tokenizer,
-            self.data.max_length,
-            modules_of=run.model.model_name_or_path,
-        )
+        kind, tokenizer, given = self.sentence_class(), self.data.tokenizer, run.model.model_name_or_path
+        self.sentence_model = make_sentence_model(kind, model, tokenizer, self.data.max_length, modules_of=given)
         return self.sentence_model
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
@@ -174,14 +164,6 @@ class SentenceMetrics(TaskMetrics):
         model.max_seq_length = self.data.args.max_length
         self.model.sentence_model = model
         return self.evaluator(encoded, batch_size)(model)
-
-    def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        """Nothing: the metrics are those of the evaluators, in `measure`."""
-        return {}
-
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
-        """None: what the library's evaluators give is metrics."""
-        return []
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import TfidfCosine

@@ -47,7 +47,7 @@ class TaskArguments(DataArguments):
             raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability")
 
 
-# A few thousand labels are learnt by heart in a few epochs unless noise is added; see docs/defaults.md.
+# On a few thousand labels a model overfits within a few epochs unless noise is added; see docs/defaults.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 
