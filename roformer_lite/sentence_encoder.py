@@ -1,6 +1,7 @@
 """An encoder that gives one vector for a text, for export and for the server."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +15,14 @@ from .errors import InputError
 from .saved_model import find_file, naming
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
+
+
+@dataclass
+class SentenceEncoderOutput(ModelOutput):
+    """States of the tokens, `(B, L, hidden)`, and the vector pooled from them, `(B, hidden)`, not normalised."""
+
+    last_hidden_state: torch.Tensor | None = None
+    sentence_embedding: torch.Tensor | None = None
 
 
 def check_sentence_modules(name: str | Path) -> None:
@@ -63,11 +72,10 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-    ) -> ModelOutput:
-        """`last_hidden_state` `(B, L, hidden)`, and `sentence_embedding` `(B, hidden)`, pooled from it and not
-        normalised. Inputs are those of `RoFormerLiteModel.forward`."""
+    ) -> SentenceEncoderOutput:
+        """As `RoFormerLiteModel.forward`."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
         states = self.model(**inputs, return_dict=True).last_hidden_state
         pooled = pool(states, self.config.classifier_pooling, None, attention_mask)
-        return ModelOutput(last_hidden_state=states, sentence_embedding=pooled)
+        return SentenceEncoderOutput(states, pooled)

@@ -2,7 +2,6 @@
 
 import random
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,18 +71,13 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="roformer-lite-demo-") as folder:
         for split, examples in splits.items():
             path = Path(folder) / f"{split}.tsv"
-            write_tsv(examples, path)
+            lines = ["source\ttarget", *(f"{example.written}\t{example.standard}" for example in examples)]
+            path.write_text("\n".join(lines) + "\n", "utf-8")
             given += [f"--{split}_file", str(path)]
         run = parse_run("seq2seq", [*RECIPE, *CARD, *given])
         run.shown = shown_command(["roformer-lite", "demo", *argv])
         train(run)
     show(Path(arguments.output_dir), splits["test"], Console())
-
-
-def write_tsv(examples: list[Example], path: Path) -> None:
-    """Write examples as a table with the columns `source` and `target`."""
-    lines = ["source\ttarget", *(f"{example.written}\t{example.standard}" for example in examples)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def show(directory: Path, test: list[Example], console: "Console") -> float:
@@ -96,22 +90,21 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
 
     from ..predict.predictor import Predictor
 
-    predictor = Predictor.load(str(directory))
-    answers = [answer.line for answer in predictor.answer([example.written for example in test], batch_size=250)]
-    right = Counter(example.kind for example, answer in zip(test, answers, strict=True) if answer == example.standard)
-    total = Counter(example.kind for example in test)
+    answers = Predictor.load(str(directory)).answer([example.written for example in test], batch_size=250)
+    rows = [(one.kind, one.written, answer.line, one.standard) for one, answer in zip(test, answers, strict=True)]
     table = Table(title="The saved model, loaded again, on dates and numbers it never saw")
     for column in ("written", "predicted", "true", ""):
         table.add_column(column)
-    pairs = list(zip(test, answers, strict=True))
-    for kind in sorted(total):
-        for example, answer in random.Random(0).sample([pair for pair in pairs if pair[0].kind == kind], 4):
-            table.add_row(example.written, answer, example.standard, "✓" if answer == example.standard else "✗")
-    console.print(table)
-    for kind in sorted(total):
-        console.print(f"{kind}: {right[kind]} of {total[kind]} exactly right")
-    exact = right.total() / len(test)
-    console.print(f"Exact match on all {len(test):,} held-out examples: {exact:.2%}")
+    shares, right = [], 0
+    for kind in sorted({row[0] for row in rows}):
+        found = [row[1:] for row in rows if row[0] == kind]
+        for written, answer, true in random.Random(0).sample(found, 4):
+            table.add_row(written, answer, true, "✓" if answer == true else "✗")
+        count = sum(answer == true for _, answer, true in found)
+        shares.append(f"{kind}: {count} of {len(found)} exactly right")
+        right += count
+    console.print(table, *shares, sep="\n")
+    console.print(f"Exact match on all {len(test):,} held-out examples: {right / len(test):.2%}")
     for name in ("model.safetensors", "tokenizer.json", "loss_curve.png", "README.md", "results.json"):
         console.print(f"  {directory / name}", soft_wrap=True)
-    return exact
+    return right / len(test)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-MONTHS = "January February March April May June July August September October November December".split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
 HELD_OUT_SHARE = 0.1
 
@@ -23,13 +21,10 @@ _ONES = (
     "eighteen nineteen"
 ).split()
 _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = {
-    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
-    "twelve": "twelfth",
-}  # fmt: skip
-_CHINESE_WEEKDAYS = "一二三四五六日"
+_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_ORDINALS["twelve"] = "twelfth"
 _DIGITS = "零一二三四五六七八九"
-_FORMAL = str.maketrans("一二三四五六七八九十百千", "壹贰叁肆伍陆柒捌玖拾佰仟")
+_FORMAL = str.maketrans("一二三四五六七八九十百千", "壹贰叁肆伍陆柒捌玖拾佰仟")  # of cheques, hard to alter
 
 
 @dataclass(frozen=True)
@@ -47,21 +42,17 @@ def english_number(number: int, conjunction: str = " and ") -> str:
     if number < 20:
         return _ONES[number]
     if number < 100:
-        tens, one = divmod(number, 10)
-        return _TENS[tens] + (f"-{_ONES[one]}" if one else "")
+        return _TENS[number // 10] + (f"-{_ONES[number % 10]}" if number % 10 else "")
     unit, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
     count, rest = divmod(number, unit)
     words = f"{english_number(count, conjunction)} {name}"
-    if not rest:
-        return words
-    return words + (conjunction if rest < 100 else " ") + english_number(rest, conjunction)
+    return words + (conjunction if rest < 100 else " ") + english_number(rest, conjunction) if rest else words
 
 
 def english_ordinal(number: int) -> str:
     """Ordinal number from 1 to 99 in words."""
     head, hyphen, last = english_number(number).rpartition("-")
-    last = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th")
-    return head + hyphen + last
+    return head + hyphen + (_ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th"))
 
 
 def english_year(year: int) -> str:
@@ -69,92 +60,68 @@ def english_year(year: int) -> str:
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return english_number(year, " ")
-    if rest == 0:
-        return f"{english_number(century)} hundred"
-    return f"{english_number(century)} {'oh ' if rest < 10 else ''}{english_number(rest)}"
+    after = "hundred" if rest == 0 else f"oh {english_number(rest)}" if rest < 10 else english_number(rest)
+    return f"{english_number(century)} {after}"
 
 
-def _abbreviated(month: int) -> str:
-    name = MONTHS[month - 1]
-    return name if len(name) == 3 else name[:3] + "."
+def chinese_number(number: int, formal: bool = False) -> str:
+    """Number below a hundred million in words: 三十一万二千零五, 十二; in the characters of cheques 壹拾贰."""
+    words, pending_zero = "", False
+    for place, name in reversed(list(enumerate(("", "十", "百", "千", "万", "十", "百", "千")))):
+        digit = number // 10**place % 10
+        if digit:
+            words += ("零" if pending_zero and words else "") + _DIGITS[digit] + name
+        elif place == 4 and number >= 10_000:
+            words += name
+        pending_zero = not digit and place != 4
+    words = words or _DIGITS[0]
+    return words.translate(_FORMAL) if formal else words.removeprefix("一") if words.startswith("一十") else words
+
+
+def _digits(year: int, zero: str) -> str:
+    return "".join(_DIGITS[int(digit)] for digit in str(year)).replace("零", zero)
 
 
 def _suffixed(day: int) -> str:
-    suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
-    return f"{day}{suffix}"
+    return f"{day}" + ("th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th"))
 
 
-def chinese_number(number: int) -> str:
-    """Number below a hundred million in words: 三十一万二千零五, 十二, 一百一十二."""
-    words = _chinese_in_full(number)
-    return words[1:] if words.startswith("一十") else words
+def _chinese_date(day: date, zero: str) -> str:
+    return f"{_digits(day.year, zero)}年{chinese_number(day.month)}月{chinese_number(day.day)}"
 
 
-def formal_chinese_number(number: int) -> str:
-    """The same in the characters of cheques, hard to alter: 叁拾壹万贰仟零伍, 壹拾贰."""
-    return _chinese_in_full(number).translate(_FORMAL)
+def _chinese_weekday(day: date) -> str:
+    return f"星期{'一二三四五六日'[day.weekday()]}"
 
 
-def _chinese_in_full(number: int) -> str:
-    if number < 10_000:
-        return _chinese_below_myriad(number)
-    count, rest = divmod(number, 10_000)
-    words = _chinese_below_myriad(count) + "万"
-    return words if not rest else words + ("零" if rest < 1000 else "") + _chinese_below_myriad(rest)
-
-
-def _chinese_below_myriad(number: int) -> str:
-    if number == 0:
-        return "零"
-    words, pending_zero = "", False
-    for unit, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
-        digit = number // unit % 10
-        if digit:
-            words += ("零" if pending_zero and words else "") + _DIGITS[digit] + name
-        pending_zero = not digit
-    return words
-
-
-def chinese_digits(number: int, zero: str) -> str:
-    """A number digit by digit, as years are read: 二〇二四."""
-    return "".join(zero if digit == "0" else _DIGITS[int(digit)] for digit in str(number))
-
-
-_ENGLISH_DATES: tuple[Callable[[date], str], ...] = (
-    lambda d: f"{MONTHS[d.month - 1]} {_suffixed(d.day)}, {d.year}",
-    lambda d: f"{MONTHS[d.month - 1]} {d.day}, {d.year}",
-    lambda d: f"{d.day} {MONTHS[d.month - 1]} {d.year}",
-    lambda d: f"{d.day} {_abbreviated(d.month).rstrip('.')} {d.year}",
-    lambda d: f"{_abbreviated(d.month)} {d.day}, {d.year}",
-    lambda d: f"the {_suffixed(d.day)} of {MONTHS[d.month - 1]} {d.year}",
-    lambda d: f"{WEEKDAYS[d.weekday()]}, {MONTHS[d.month - 1]} {d.day}, {d.year}",
-    lambda d: f"the {english_ordinal(d.day)} of {MONTHS[d.month - 1]}, {english_year(d.year)}",
-    lambda d: f"{MONTHS[d.month - 1]} the {english_ordinal(d.day)}, {english_year(d.year)}",
-    lambda d: f"{d.month:02}/{d.day:02}/{d.year}",
-    lambda d: f"{d.year}/{d.month}/{d.day}",
-    lambda d: f"{d.day}.{d.month}.{d.year}",
-)
-_CHINESE_DATES: tuple[Callable[[date], str], ...] = (
-    lambda d: f"{chinese_digits(d.year, '〇')}年{chinese_number(d.month)}月{chinese_number(d.day)}日",
-    lambda d: f"{chinese_digits(d.year, '零')}年{chinese_number(d.month)}月{chinese_number(d.day)}号",
-    lambda d: f"{d.year}年{d.month}月{d.day}日",
-    lambda d: f"{d.year}年{d.month}月{d.day}号",
-    lambda d: f"{d.year}年{d.month:02}月{d.day:02}日",
-    lambda d: f"{d.year}年{d.month}月{d.day}日，星期{_CHINESE_WEEKDAYS[d.weekday()]}",
-    lambda d: (
-        f"{chinese_digits(d.year, '〇')}年{chinese_number(d.month)}月{chinese_number(d.day)}日"
-        f"星期{_CHINESE_WEEKDAYS[d.weekday()]}"
+# What a value may be written as, each as likely as the others of its kind.
+_WAYS: dict[str, tuple[Callable[..., str], ...]] = {
+    "date-en": (
+        lambda d: f"{d:%B} {_suffixed(d.day)}, {d.year}",
+        lambda d: f"{d:%B} {d.day}, {d.year}",
+        lambda d: f"{d.day} {d:%B} {d.year}",
+        lambda d: f"{d.day} {d:%b} {d.year}",
+        lambda d: f"{d:%b}{'' if d.month == 5 else '.'} {d.day}, {d.year}",
+        lambda d: f"the {_suffixed(d.day)} of {d:%B} {d.year}",
+        lambda d: f"{d:%A, %B} {d.day}, {d.year}",
+        lambda d: f"the {english_ordinal(d.day)} of {d:%B}, {english_year(d.year)}",
+        lambda d: f"{d:%B} the {english_ordinal(d.day)}, {english_year(d.year)}",
+        lambda d: f"{d:%m/%d}/{d.year}",
+        lambda d: f"{d.year}/{d.month}/{d.day}",
+        lambda d: f"{d.day}.{d.month}.{d.year}",
     ),
-)
-_ENGLISH_NUMBERS: tuple[Callable[[int], str], ...] = (
-    lambda n: english_number(n, " and "),
-    lambda n: english_number(n, " "),
-    lambda n: f"{n:,}",
-)
-_CHINESE_NUMBERS: tuple[Callable[[int], str], ...] = (
-    chinese_number,
-    formal_chinese_number,
-)
+    "date-zh": (
+        lambda d: f"{_chinese_date(d, '〇')}日",
+        lambda d: f"{_chinese_date(d, '零')}号",
+        lambda d: f"{d.year}年{d.month}月{d.day}日",
+        lambda d: f"{d.year}年{d.month}月{d.day}号",
+        lambda d: f"{d.year}年{d:%m月%d}日",
+        lambda d: f"{d.year}年{d.month}月{d.day}日，{_chinese_weekday(d)}",
+        lambda d: f"{_chinese_date(d, '〇')}日{_chinese_weekday(d)}",
+    ),
+    "number-en": (english_number, lambda n: english_number(n, " "), lambda n: f"{n:,}"),
+    "number-zh": (chinese_number, lambda n: chinese_number(n, formal=True)),
+}
 
 
 def is_held_out(standard: str) -> bool:
@@ -166,18 +133,15 @@ def is_held_out(standard: str) -> bool:
 def examples(seed: int, held_out: bool) -> Iterator[Example]:
     """Examples without end, always the same for a seed: dates and numbers, English and Chinese, in equal shares."""
     source = random.Random(f"{seed}-{held_out}")
-    days = (LAST_DAY - FIRST_DAY).days
     while True:
         is_date, is_english = source.random() < 0.5, source.random() < 0.5
         if is_date:
-            day = FIRST_DAY + timedelta(source.randint(0, days))
-            standard, value, ways = day.isoformat(), day, _ENGLISH_DATES if is_english else _CHINESE_DATES
+            value: date | int = FIRST_DAY + timedelta(source.randint(0, (LAST_DAY - FIRST_DAY).days))
         else:
             value = source.randrange(10 ** source.randint(1, 6))  # short numbers are as frequent as long ones
-            standard, ways = str(value), _ENGLISH_NUMBERS if is_english else _CHINESE_NUMBERS
+        standard, kind = str(value), f"{'date' if is_date else 'number'}-{'en' if is_english else 'zh'}"
         if is_held_out(standard) == held_out:
-            written = source.choice(ways)(value)
-            yield Example(written, standard, f"{'date' if is_date else 'number'}-{'en' if is_english else 'zh'}")
+            yield Example(source.choice(_WAYS[kind])(value), standard, kind)
 
 
 def unique_examples(count: int, seed: int, held_out: bool) -> list[Example]:

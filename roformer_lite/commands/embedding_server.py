@@ -17,9 +17,7 @@ from ..errors import InputError
 from ..sentence_encoder import SentenceEncoder
 
 MAX_BODY = 2**20  # bytes; more text than anyone types or a small model can take at once
-Text = Annotated[
-    str, Field(max_length=MAX_BODY)
-]  # with a limit, pydantic refuses half characters, which JSON may have
+Text = Annotated[str, Field(max_length=MAX_BODY)]  # with a limit, pydantic refuses half characters of JSON
 _BATCH = 32  # texts of similar length that are computed together
 
 
@@ -30,6 +28,45 @@ class EmbeddingRequest(BaseModel):
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: None = None  # vectors are as wide as the model
+
+
+class TextEmbedder:
+    """Vectors of texts.
+
+    Args:
+        model: An encoder; its tokens are pooled as `classifier_pooling` says.
+        tokenizer: That of the model. Texts with more tokens than its `model_max_length` are refused.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.encoder, self.tokenizer, self.turn = SentenceEncoder(model).eval(), tokenizer, threading.Lock()
+        least = 0 if model.config.position_embedding_type == "learned" else 1024
+        self.longest = min(tokenizer.model_max_length, max(model.config.max_position_embeddings, least))
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Their tokens.
+
+        Raises:
+            InputError: when a text has none or too many.
+        """
+        rows = [self.tokenizer(text, verbose=False)["input_ids"] for text in texts]
+        for number, row in enumerate(rows):
+            if not 0 < len(row) <= self.longest:
+                raise InputError(f"input {number} has {len(row):,} tokens, and the model reads 1 to {self.longest:,}")
+        return rows
+
+    @torch.inference_mode()
+    def embed(self, rows: list[list[int]]) -> np.ndarray:
+        """Vectors of length 1, `(texts, hidden)`, of tokens, one call at a time."""
+        vectors = np.zeros((len(rows), self.encoder.config.hidden_size), dtype=np.float32)
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+        with self.turn:
+            for start in range(0, len(order), _BATCH):
+                chosen = order[start : start + _BATCH]
+                batch = self.tokenizer.pad({"input_ids": [rows[i] for i in chosen]}, return_tensors="pt")
+                pooled = self.encoder(**batch.to(self.encoder.device)).sentence_embedding
+                vectors[chosen] = torch.nn.functional.normalize(pooled.float()).cpu().numpy()
+        return vectors
 
 
 def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, lifespan: Any = None) -> FastAPI:
@@ -72,43 +109,20 @@ def new_application(name: str, is_alive: Callable[[], bool] = lambda: True, life
 
 
 def embedding_application(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> FastAPI:
-    """The application of an encoder: vectors of length 1, pooled as `classifier_pooling` says, one request at a time.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer. A text with more tokens than its `model_max_length` is refused.
-        name: By which requests may call the model.
-    """
-    application, encoder, turn = new_application(name), SentenceEncoder(model).eval(), threading.Lock()
-    learned = model.config.position_embedding_type == "learned"
-    longest = min(tokenizer.model_max_length, max(model.config.max_position_embeddings, 0 if learned else 1024))
-
-    @torch.inference_mode()
-    def embed(rows: list[list[int]]) -> np.ndarray:
-        vectors = np.zeros((len(rows), model.config.hidden_size), dtype=np.float32)
-        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
-        for start in range(0, len(order), _BATCH):
-            chosen = order[start : start + _BATCH]
-            batch = tokenizer.pad({"input_ids": [rows[i] for i in chosen]}, return_tensors="pt").to(model.device)
-            pooled = encoder(**batch).sentence_embedding
-            vectors[chosen] = torch.nn.functional.normalize(pooled.float()).cpu().numpy()
-        return vectors
+    """The application of an encoder, which requests may call `name`."""
+    application, embedder = new_application(name), TextEmbedder(model, tokenizer)
 
     @application.post("/v1/embeddings")
     def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
         if request.model not in (None, name):
             raise InputError(f"model {request.model!r}: this server has {name!r} alone")
-        texts = [request.input] if isinstance(request.input, str) else request.input
-        rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
-        for number, row in enumerate(rows):
-            if not 0 < len(row) <= longest:
-                raise InputError(f"input {number} has {len(row):,} tokens, and the model reads 1 to {longest:,}")
-        with turn:
-            vectors = embed(rows)
-        shown = vectors.tolist()
+        rows = embedder.encode([request.input] if isinstance(request.input, str) else request.input)
+        vectors: Any = embedder.embed(rows)
         if request.encoding_format == "base64":
-            shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
-        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
+            vectors = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+        else:
+            vectors = vectors.tolist()
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         used = sum(map(len, rows))
         usage = {"prompt_tokens": used, "total_tokens": used}
         return {"object": "list", "data": data, "model": name, "usage": usage}

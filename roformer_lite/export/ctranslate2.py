@@ -20,7 +20,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 )
 
 from ..errors import InputError
-from .formats import Requirements, check_format, check_libraries, named_vocabulary
+from .formats import Requirements, named_vocabulary
 
 # Our names of activations, and members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
@@ -54,10 +54,8 @@ def export_ctranslate2(
         The class that loads it, one of `Translator`, `Generator` and `Encoder` of the package `ctranslate2`.
 
     Raises:
-        InputError: when CTranslate2 is not installed, or cannot run such a model; the message names field and value.
+        InputError: when CTranslate2 cannot run such a model; the message names field and value.
     """
-    check_format("ctranslate2", quantization)
-    check_libraries("ctranslate2")
     import ctranslate2.specs as specs
 
     writers = {

@@ -19,7 +19,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 
 from ..errors import InputError
 from ..output import require_space
-from .formats import GRAPH_FORMATS, check_format, check_libraries
+from .formats import GRAPH_FORMATS
 
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
@@ -44,16 +44,13 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         has a `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
 
     Raises:
-        InputError: for an unknown format, a missing library, a decoder that needs the states of an encoder, `torch`
-            with a decoder that has sliding-window layers, or `openvino` with a model that generates or that scores
-            features of the text.
+        InputError: for a decoder that needs the states of an encoder, `torch` with a decoder that has sliding-window
+            layers, or `openvino` with a model that generates or that scores features of the text.
     """
     # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
     sys.modules.setdefault("openvino_telemetry", None)
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
-    if format not in GRAPH_FORMATS:
-        raise InputError(f"format={format!r} is unknown; choose one of {', '.join(GRAPH_FORMATS)}")
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
     if format == "openvino" and model.can_generate():
@@ -64,13 +61,9 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
             f"classifier_text_features={text_features} cannot be exported: OpenVINO counts in 32 bits, "
             "and the features of the text are known by products of 64. --format onnx takes every model"
         )
-    check_libraries(format)
     fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
     config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions})
-    try:
-        exporter = AutoHfExporter.from_config(config)
-    except ImportError as error:
-        raise InputError(str(error)) from error
+    exporter = AutoHfExporter.from_config(config)
     model.eval()
     if not model.can_generate():
         return exporter.export(model, {**sample_inputs(model), "use_cache": False}, config)
@@ -127,7 +120,6 @@ def write_graphs(
     Raises:
         InputError: as `export_model`, and for a graph of more than 2 GiB, which no ONNX file can hold.
     """
-    check_format(format, quantization)
     exported = export_model(model, format)
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))

@@ -22,14 +22,18 @@ from ..saved_model import naming
 _WITHOUT_EFFECT = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache", "transformers_version"),
     *("max_length", "max_new_tokens", "return_dict_in_generate", "trust_remote_code", "_from_model_config"),
+    *("do_sample", "early_stopping"),
 }
-_NEUTRAL_AT_ONE = {
-    *("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty", "repetition_penalty"),
-}
-_SAME_NAMES = ("length_penalty",)
+_NEUTRAL_AT_ONE = ("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty")
+_NEUTRAL_AT_ONE += ("repetition_penalty",)
+_NAMES = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
 _OF_PAIRS = ("repetition_penalty", "no_repeat_ngram_size")  # those of causal models count the prompt in transformers
-_SAMPLING = {"temperature": "sampling_temperature", "top_k": "sampling_topk", "top_p": "sampling_topp"}
-_ALL_TOKENS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}  # what a field that is not set means for drawing
+# Their names in CTranslate2, and what a field that is not set means.
+_SAMPLING = {
+    "temperature": ("sampling_temperature", 1.0),
+    "top_k": ("sampling_topk", 0),
+    "top_p": ("sampling_topp", 1.0),
+}
 
 
 class CTranslate2Generator:
@@ -116,21 +120,19 @@ def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[s
         InputError: for a field that it has no option for.
     """
     asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
-    same = (*_SAME_NAMES, *(_OF_PAIRS if is_pair else ()))
-    known = {*_WITHOUT_EFFECT, *same, *_SAMPLING, "num_beams", "do_sample", "early_stopping"}
-    known |= {name for name in _NEUTRAL_AT_ONE if asked.get(name) == 1}
-    foreign = next((name for name in asked if name not in known), None)
-    if foreign:
-        raise InputError(
-            f"{foreign}={asked[foreign]!r}: --engine ctranslate2 has no such option, and --engine onnx all"
-        )
-    options = {name: asked[name] for name in same if name in asked}
-    options["beam_size"] = asked.get("num_beams") or 1
-    if not asked.get("do_sample"):
-        return options
-    if options["beam_size"] > 1:
-        raise InputError(f"num_beams={options['beam_size']}: CTranslate2 draws tokens without beams; give one beam")
-    for name, default in _ALL_TOKENS.items():
-        value = getattr(generation_config, name)
-        options[_SAMPLING[name]] = default if value is None else value
+    names = {**_NAMES, **(dict.fromkeys(_OF_PAIRS) if is_pair else {})}
+    options: dict[str, Any] = {"beam_size": 1}
+    for name, value in asked.items():
+        if name in names:
+            options[names[name] or name] = value
+        elif name not in _WITHOUT_EFFECT and name not in _SAMPLING and not (name in _NEUTRAL_AT_ONE and value == 1):
+            raise InputError(f"{name}={value!r}: --engine ctranslate2 has no such option, and --engine onnx all")
+    if asked.get("do_sample"):
+        if options["beam_size"] > 1:
+            raise InputError(
+                f"num_beams={options['beam_size']}: CTranslate2 draws tokens without beams; give one beam"
+            )
+        for name, (theirs, default) in _SAMPLING.items():
+            value = getattr(generation_config, name)
+            options[theirs] = default if value is None else value
     return options

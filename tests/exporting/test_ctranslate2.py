@@ -198,5 +198,3 @@ def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
         export_ctranslate2(pair, tokenizer, tmp_path)
     with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
         export_ctranslate2(build(RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
-    with pytest.raises(InputError, match="--quantization int4: --format ctranslate2 has no such type"):
-        export_ctranslate2(pair, tokenizer, tmp_path, "int4")
