@@ -130,7 +130,7 @@ FAMILIES = [pytest.param(name, "plain", marks=pytest.mark.slow) for name in MODE
 def test_ways_to_train(name, way, tmp_path):
     options = WAYS.get(way, {})
     stock, free = (run(trainer_of(model, name, tmp_path, **options)) for model in two_of(name))
-    assert_same(stock, free)
+    assert_same(stock, free, is_flat=name != "nomic")  # whose first linear map reads rows, not tokens
     if (name, way) == ("bert mlm", "noise"):
         quiet = run(trainer_of(make(name).double(), name, tmp_path))
         assert (stock.losses - quiet.losses).abs().max() > 1e-2

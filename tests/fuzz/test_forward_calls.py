@@ -158,18 +158,3 @@ def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
     model = build(model_class, stack_config(is_decoder=True))
     ones, sevens = (model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7))
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("columns", [1, LENGTH - 1, LENGTH + 1])
-def test_a_mask_of_another_length_is_refused_with_a_new_cache_too(columns):
-    model = build(rl.RoFormerLiteForCausalLM, stack_config())
-    with pytest.raises(ValueError, match=rf"attention_mask has shape \(3, {columns}\); it must be .* \(3, 7\)"):
-        model(PLAIN["input_ids"], attention_mask=torch.ones(ROWS, columns))
-
-
-def test_labels_that_are_refused_decide_nothing():
-    """The problem type is inferred from the first labels, but not from those that were refused."""
-    model = build(CLASSES, stack_config(num_labels=3))
-    with pytest.raises(ValueError, match=r"labels has shape \(3,\)"):
-        model(**PLAIN, labels=torch.tensor([0.0, 1.0, 2.0]))
-    assert model.config.problem_type is None and model(**PLAIN, labels=torch.arange(3)).loss > 0

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -59,6 +58,6 @@ def test_card_snippet_runs(environment, session):
 
 def test_remote_code_from_the_hub(environment, session):
     """Without the package: the code comes from the repository."""
-    site_packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    site_packages = [path for path in sys.path if path.endswith("site-packages")]
     script = ROOT / "tests/model/session_without_package.py"
     run(environment, sys.executable, "-I", "-S", script, "hub", session, *site_packages)

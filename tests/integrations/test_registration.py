@@ -13,8 +13,8 @@ EXPECTED = (
 @pytest.mark.parametrize(
     "first",
     [
-        "import hf_roformer_lite",
         "from transformers import AutoModel, AutoTokenizer, pipeline; import hf_roformer_lite",
+        pytest.param("import hf_roformer_lite", marks=pytest.mark.slow),
         pytest.param("import hf_roformer_lite.model.modeling_roformer_lite", marks=pytest.mark.slow),
         pytest.param("import hf_roformer_lite.conversion", marks=pytest.mark.slow),
         pytest.param("import peft; import hf_roformer_lite", marks=pytest.mark.slow),

@@ -39,7 +39,7 @@ def test_masks(kind, training):
         model = make(RoFormerLiteModel, is_decoder=is_decoder)  # as many heads as rows: broadcasting fits
         with pytest.raises((ValueError, TypeError), match="attention_mask"):
             model.train(training)(IDS, **given, use_cache=False)
-    for model_class in (RoFormerLiteForMaskedLM, RoFormerLiteForConditionalGeneration):
+    for model_class in (RoFormerLiteForMaskedLM, RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration):
         with pytest.raises((ValueError, TypeError), match="attention_mask"):
             make(model_class).train(training)(IDS, **given, labels=IDS)
 

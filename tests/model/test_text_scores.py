@@ -22,6 +22,7 @@ from hf_roformer_lite.model.text_features import (
     RoFormerLiteTextScores,
     RoFormerLiteWordScores,
     Words,
+    messages_of_neighbours,
 )
 from roformer_lite.export.graphs import export_model
 from roformer_lite.train.text_scores_fit import fit_document_scores, fit_word_scores, read
@@ -74,26 +75,16 @@ def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) ->
     return [set(keys[owners == number].tolist()) for number in range(len(examples))]
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_ngrams_are_those_of_the_text(algorithm):
-    """The n-grams found in token ids are as many as in the text, and two texts share as many as they do."""
-    tokenizer = _tokenizer(algorithm)
-    found = _found(_scores(tokenizer), tokenizer(TEXTS)["input_ids"])
+def test_ngrams_are_those_of_the_text():
+    """The n-grams found in token ids are as many as in the text, and two texts share as many as they do; which they
+    are doesn't depend on the tokens."""
+    tokenizers = [_tokenizer("bpe"), _tokenizer("unigram"), _tokenizer("bpe", vocab_size=420)]
+    found = [_found(_scores(tokenizer), tokenizer(TEXTS)["input_ids"]) for tokenizer in tokenizers]
+    assert found[0] == found[1] == found[2]
+    assert len({len(sum(tokenizer(TEXTS)["input_ids"], [])) for tokenizer in tokenizers}) == 3
     expected = [_ngrams_of(text) for text in TEXTS]
-    for i in range(len(TEXTS)):
-        for j in range(len(TEXTS)):
-            assert len(found[i] & found[j]) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
-
-
-def test_ngrams_do_not_depend_on_the_tokens():
-    small, large = (
-        _tokenizer("bpe"),
-        RoFormerLiteTokenizer.train(TEXTS * 3, vocab_size=420, min_frequency=1, show_progress=False),
-    )
-    one = _found(_scores(small), small(TEXTS)["input_ids"])
-    other = _found(_scores(large), large(TEXTS)["input_ids"])
-    assert [len(ids) for ids in small(TEXTS)["input_ids"]] != [len(ids) for ids in large(TEXTS)["input_ids"]]
-    assert one == other
+    for i, j in product(range(len(TEXTS)), repeat=2):
+        assert len(found[0][i] & found[0][j]) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
 
 
 def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer]:
@@ -331,3 +322,45 @@ def test_other_systems_cannot_say_it():
     model, _ = _fitted()
     with pytest.raises(ConversionError, match=r"classifier_text_features=\d+ \(must be 0\)"):
         export("roformer", model)
+
+
+# Messages between neighbouring tags against the recursions that pass along a sentence word by word
+
+
+def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tensor:
+    """Forward and backward scores (Rabiner 1989, Proceedings of the IEEE 77.2) of one sentence, without `scores`."""
+    forward, backward = [torch.zeros_like(scores[0])], [torch.zeros_like(scores[0])]
+    for i in range(1, len(scores)):
+        forward.append(join((scores[i - 1] + forward[-1])[:, None] + transitions, 0))
+    for i in range(len(scores) - 2, -1, -1):
+        backward.insert(0, join(transitions + (scores[i + 1] + backward[0])[None], 1))
+    return torch.stack(forward) + torch.stack(backward)
+
+
+@pytest.mark.parametrize("join", [torch.amax, torch.logsumexp])
+def test_messages_are_those_of_the_recursions(join):
+    torch.manual_seed(0)
+    lengths, labels = [1, 17, 5, 2, 12], 4
+    scores = [torch.randn(length, labels, dtype=torch.float64) for length in lengths]
+    transitions = torch.randn(labels, labels, dtype=torch.float64)
+    documents = torch.repeat_interleave(torch.tensor([3, 4, 7, 8, 9]), torch.tensor(lengths))
+    found = messages_of_neighbours(torch.cat(scores), transitions, documents, join)
+    expected = torch.cat([_along(sentence, transitions, join) for sentence in scores])
+    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-12, rtol=0)
+    assert found[0].tolist() == [0] * labels, "a word alone hears nothing"
+
+
+def test_far_words_change_next_to_nothing():
+    """In a long sentence the best tags are those of the exact recursion."""
+    torch.manual_seed(0)
+    scores, transitions = 2 * torch.randn(500, 5), torch.randn(5, 5)
+    found = scores + messages_of_neighbours(scores, transitions, torch.zeros(500, dtype=torch.long))
+    expected = scores + _along(scores, transitions, torch.amax)
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+
+
+def test_gradients_reach_scores_and_transitions():
+    scores = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    transitions = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    documents = torch.tensor([0, 0, 0, 1, 1, 2])
+    torch.autograd.gradcheck(lambda s, t: messages_of_neighbours(s, t, documents), (scores, transitions))

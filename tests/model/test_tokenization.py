@@ -1,14 +1,12 @@
 """RoFormerLiteTokenizer: lossless text, labels, words and offsets, storage, training, and BERT's own WordPiece."""
 
-import ast
+import copy
 import gzip
 import pickle
 import random
-import subprocess
-import sys
 
 import pytest
-from transformers import BertTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS, RoFormerLiteTokenizer
 
@@ -23,6 +21,8 @@ CHINESE = [
 ]
 CORPUS = (ENGLISH + CHINESE) * 6
 LOSSLESS = ["bpe", "unigram"]
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+lossless = pytest.mark.parametrize("algorithm", LOSSLESS)
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +49,18 @@ def random_texts(count: int, seed: int) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("algorithm", LOSSLESS)
+@lossless
 def test_any_text_comes_back_exactly(trained, algorithm):
     tokenizer = trained[algorithm]
-    texts = [
-        "",
-        " ",
-        "  a  b ",
-        "\t\r\n\n a\r",
-        "e\u0301 é",
-        "👨‍👩‍👧 ❤️",
-        "\x00a\x00",
-        "\ue000\uffff\U0010ffff",
-        "▁a ▁",
-        "Ġ",
-    ]
-    texts += ["<0x41>", "<0xE6><0x88>", "\ufeff我", "don’t DON'T", *ENGLISH, *CHINESE, *random_texts(4000, seed=1)]
+    texts = ["", " ", "  a  b ", "\t\r\n\n a\r", "e\u0301 é", "👨‍👩‍👧 ❤️", "\x00a\x00", "\ue000\uffff\U0010ffff"]
+    texts += ["▁a ▁", "Ġ", "<0x41>", "<0xE6><0x88>", "\ufeff我", "don’t DON'T"]
+    texts += [*ENGLISH, *CHINESE, *random_texts(4000, seed=1)]
     encoded = tokenizer(texts)["input_ids"]
     assert tokenizer.batch_decode(encoded, skip_special_tokens=True) == texts
     assert all(tokenizer.unk_token_id not in ids for ids in encoded)
 
 
-@pytest.mark.parametrize("algorithm", LOSSLESS)
+@lossless
 def test_special_tokens_in_the_text(trained, algorithm):
     tokenizer = trained[algorithm]
     text = "a[SEP]b [MASK]<0x41>"
@@ -82,7 +72,7 @@ def test_special_tokens_in_the_text(trained, algorithm):
         tokenizer("lone surrogate \ud800")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_part_of_a_character_decodes(trained, algorithm):
     tokenizer = trained[algorithm]
     for index in range(len(tokenizer)):
@@ -93,7 +83,7 @@ def test_part_of_a_character_decodes(trained, algorithm):
         assert "龘" not in tokenizer.decode(ids[:2]) and tokenizer.decode(ids) == "龘"
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_template_and_defaults(trained, algorithm):
     tokenizer = trained[algorithm]
     assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
@@ -110,7 +100,7 @@ def test_template_and_defaults(trained, algorithm):
     assert tokenizer("the dog " * 600, truncation=True)["input_ids"].__len__() == 512
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     tokenizer = trained[algorithm]
     source, target = ENGLISH[0], CHINESE[0]
@@ -127,7 +117,7 @@ def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     assert tokenizer(text_target=target, add_special_tokens=False)["input_ids"] == ids
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_an_error_leaves_the_tokenizer_as_it_was(trained, algorithm):
     tokenizer = trained[algorithm]
     before, state = tokenizer(ENGLISH[0])["input_ids"], tokenizer.backend_tokenizer.to_str()
@@ -139,7 +129,7 @@ def test_an_error_leaves_the_tokenizer_as_it_was(trained, algorithm):
     assert tokenizer.backend_tokenizer.to_str() == state
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
     tokenizer = trained[algorithm]
     for text in [*ENGLISH, *CHINESE, "龘靐 我们龘 the 👨‍👩‍👧"]:
@@ -158,7 +148,7 @@ def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
         assert offsets == [(0, 1)] * 3 + [(1, 2)] * 3
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_words(trained, algorithm):
     tokenizer = trained[algorithm]
     words = ["Our", "teacher", ",", "我", "们", "7", "龘靐", "school"]
@@ -180,7 +170,7 @@ def test_words(trained, algorithm):
     assert labels["labels"] == labels["input_ids"][1:]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_storage(trained, algorithm, tmp_path):
     tokenizer = trained[algorithm]
     texts = [*ENGLISH, *CHINESE, *random_texts(200, seed=2)]
@@ -196,32 +186,18 @@ def test_storage(trained, algorithm, tmp_path):
         "constructed": RoFormerLiteTokenizer(tokenizer_file=str(bare / "tokenizer.json")),
         "unpickled": pickle.loads(pickle.dumps(tokenizer)),
     }
-    for how, copy in copies.items():
-        assert copy(texts)["input_ids"] == ids, how
-        assert copy("我", text_target="the dog") == tokenizer("我", text_target="the dog"), how
-        assert copy.special_tokens_map == tokenizer.special_tokens_map and len(copy) == len(tokenizer), how
-        assert copy.model_max_length == 512, how
-        assert copy.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str(), how
+    for how, other in copies.items():
+        assert other(texts)["input_ids"] == ids, how
+        assert other("我", text_target="the dog") == tokenizer("我", text_target="the dog"), how
+        assert other.special_tokens_map == tokenizer.special_tokens_map and len(other) == len(tokenizer), how
+        assert other.model_max_length == 512, how
+        assert other.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str(), how
     stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
     assert stock(texts)["input_ids"] == ids and stock.pad_token_id == 0
     assert stock.batch_decode(ids) == tokenizer.batch_decode(ids)
 
 
-def test_a_fresh_process_gives_the_same_ids(trained, tmp_path):
-    code = (
-        "import sys; from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer as T;"
-        "print([T.from_pretrained(d)('我们 the 龘', text_target='dog 我').data for d in sys.argv[1:]])"
-    )
-    for name, tokenizer in trained.items():
-        tokenizer.save_pretrained(tmp_path / name)
-    command = [sys.executable, "-c", code, *(str(tmp_path / name) for name in trained)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert ast.literal_eval(printed) == [
-        tokenizer("我们 the 龘", text_target="dog 我").data for tokenizer in trained.values()
-    ]
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_train_new_from_iterator(trained, algorithm, tmp_path):
     trained[algorithm].save_pretrained(tmp_path)
     tokenizer = RoFormerLiteTokenizer.from_pretrained(tmp_path, model_max_length=77)
@@ -248,13 +224,7 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
     assert again.get_vocab() == new.get_vocab() and again.cls_token_id == 2
 
 
-@pytest.mark.parametrize("algorithm", LOSSLESS)
-def test_training_again_gives_the_same_vocabulary(trained, algorithm):
-    again = RoFormerLiteTokenizer.train(iter(CORPUS), vocab_size=700, algorithm=algorithm, show_progress=False)
-    assert again.get_vocab() == trained[algorithm].get_vocab()
-
-
-@pytest.mark.parametrize("algorithm", LOSSLESS)
+@lossless
 @pytest.mark.parametrize("corpus", [["ab"], ["\x00"], ["\uffff" * 9], ["aaaa"], ["\x00a\uffffb" * 9]])
 def test_a_corpus_with_next_to_nothing(algorithm, corpus):
     tokenizer = RoFormerLiteTokenizer.train(corpus, algorithm=algorithm, show_progress=False)
@@ -262,7 +232,7 @@ def test_a_corpus_with_next_to_nothing(algorithm, corpus):
     assert tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True) == texts
 
 
-@pytest.mark.parametrize("algorithm", LOSSLESS)
+@lossless
 def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
     tokenizer = trained[algorithm]
     # A frequent word is one token, although the Unigram trainer of tokenizers alone would never propose it whole.
@@ -294,18 +264,20 @@ def test_wordpiece_equals_bert(lowercase, strip_accents):
     assert tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True).data == bert(ENGLISH, CHINESE[:2]).data
 
 
-def test_sources(tmp_path):
+@lossless
+def test_every_source_gives_the_same_vocabulary(trained, algorithm, tmp_path):
     plain, packed = tmp_path / "a.txt", tmp_path / "b.gz"
     plain.write_text("\ufeff" + "\r\n".join(CORPUS[:15]), encoding="utf-8", newline="")
     packed.write_bytes(gzip.compress("\n".join(CORPUS[15:]).encode()))
-    expected = RoFormerLiteTokenizer.train(CORPUS, vocab_size=400, show_progress=False).get_vocab()
+    options = {"algorithm": algorithm, "show_progress": False}
     for source in ([plain, packed], [str(plain), str(packed)], (text for text in CORPUS)):
-        tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=400, model_max_length=99, show_progress=False)
-        assert tokenizer.get_vocab() == expected and tokenizer.model_max_length == 99
-    assert RoFormerLiteTokenizer.train(str(plain), vocab_size=300, show_progress=False).vocab_size == 300
+        tokenizer = RoFormerLiteTokenizer.train(source, vocab_size=700, model_max_length=99, **options)
+        assert tokenizer.get_vocab() == trained[algorithm].get_vocab() and tokenizer.model_max_length == 99
+    if algorithm == "bpe":
+        assert RoFormerLiteTokenizer.train(str(plain), vocab_size=300, **options).vocab_size == 300
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@every_algorithm
 def test_bad_sources_are_named(algorithm, tmp_path):
     bad, broken, empty = tmp_path / "bad.txt", tmp_path / "broken.gz", tmp_path / "empty.txt"
     bad.write_bytes("good 好\n".encode() * 3 + "坏".encode("gbk") + b"\n")
@@ -339,3 +311,68 @@ def test_bad_options_are_named():
         RoFormerLiteTokenizer.train(CORPUS, algorithm="bep")
     with pytest.raises(ValueError, match="lowercase=True.*unigram is lossless"):
         RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram", lowercase=True)
+
+
+# `add_bos_token` and `add_eos_token`: the template they make, whatever comes before and after
+
+TEMPLATES = {
+    (False, False): ("2 a 3", "2 a 3 b 3"),
+    (True, False): ("2 a", "2 a 2 b"),
+    (False, True): ("a 3", "a 3 b 3"),
+    (True, True): ("2 a 3", "2 a 3 2 b 3"),
+}
+
+
+def check(tokenizer: PreTrainedTokenizerFast, flags: tuple[bool, bool]) -> None:
+    a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the dog", "我们"))
+    for wanted, ids in zip(TEMPLATES[flags], (tokenizer("the dog"), tokenizer("the dog", "我们")), strict=True):
+        expected = [{"a": a, "b": b}.get(part) or [int(part)] for part in wanted.split()]
+        assert ids["input_ids"] == sum(expected, [])
+
+
+def check_all(tokenizer: RoFormerLiteTokenizer, flags: tuple[bool, bool]) -> None:
+    assert (tokenizer.add_bos_token, tokenizer.add_eos_token) == flags
+    check(tokenizer, flags)
+    assert tokenizer(text_target="the dog")["input_ids"][-1] == 3
+    offsets = tokenizer("fox dog", return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+    assert (4, 7) in offsets or (4, 5) in offsets  # the space before the word is no part of it
+
+
+@every_algorithm
+@pytest.mark.parametrize("flags", TEMPLATES)
+def test_every_way_leads_to_the_same_template(algorithm, flags, trained, tmp_path):
+    tokenizer = copy.deepcopy(trained[algorithm])
+    for before in TEMPLATES:
+        tokenizer.add_bos_token, tokenizer.add_eos_token = before
+        tokenizer.add_bos_token, tokenizer.add_eos_token = flags
+        check_all(tokenizer, flags)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    check_all(loaded, flags)
+    check(PreTrainedTokenizerFast.from_pretrained(tmp_path), flags)
+    for old in (tokenizer, loaded):
+        check_all(old.train_new_from_iterator(CORPUS, 400, show_progress=False), flags)
+    loaded.add_bos_token = loaded.add_eos_token = False
+    check_all(loaded, (False, False))
+    loaded.save_pretrained(tmp_path)
+    check_all(RoFormerLiteTokenizer.from_pretrained(tmp_path), (False, False))
+
+
+@every_algorithm
+@pytest.mark.parametrize("flags", TEMPLATES)
+def test_asked_for_when_loaded(algorithm, flags, trained, tmp_path):
+    trained[algorithm].save_pretrained(tmp_path / "first")
+    asked = dict(zip(("add_bos_token", "add_eos_token"), flags, strict=True))
+    loaded = RoFormerLiteTokenizer.from_pretrained(tmp_path / "first", **asked)
+    check_all(loaded, flags)
+    loaded.save_pretrained(tmp_path / "second")
+    check_all(RoFormerLiteTokenizer.from_pretrained(tmp_path / "second"), flags)
+    check(PreTrainedTokenizerFast.from_pretrained(tmp_path / "second"), flags)
+
+
+@every_algorithm
+def test_renamed_tokens(algorithm, trained):
+    tokenizer = copy.deepcopy(trained[algorithm])
+    tokenizer.add_bos_token = True
+    new = tokenizer.train_new_from_iterator(CORPUS, 400, special_tokens_map={"[CLS]": "<s>"}, show_progress=False)
+    assert new.add_bos_token and new("the").tokens() == ["<s>", *new.tokenize("the")]
