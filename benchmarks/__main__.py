@@ -1,15 +1,14 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
 TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms or gating,
-`ablations.py`), `inference` (every engine of `predict` in a process of its own, `inference.py`), `families`
-(encoders in their own classes and converted, `families.py`), `fine-tuning` (a BERT, here and in transformers,
-`fine_tuning.py`), `tokenizer`, `import`, `data` (text that outgrows memory, prepared and read, `large_data.py`),
-`long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
-against the length of a text, `by_length.py`), `padding_free` (models of transformers, as they come and without
-padding, `padding_free.py`), `processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak
-memory of each contender in a process of its own), `training-memory` (that of training by size and length,
-`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` and `plot`
-read the directory of results `--out`.
+`ablations.py`), `inference` (every engine of `predict` in a process of its own, `inference.py`), `fine-tuning` (a
+BERT, here and in transformers, `fine_tuning.py`), `data` (text that outgrows memory, prepared and read,
+`large_data.py`), `long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `by-length`
+(time and memory against the length of a text, `by_length.py`), `padding_free` (models of transformers, as they come
+and without padding, `padding_free.py`), `processes` (what several of them cost, `several_processes.py`),
+`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of training by size
+and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
+reads the directory of results `--out`.
 """
 
 import sys
@@ -26,7 +25,6 @@ from transformers.utils import logging
 from . import (
     ablations,
     by_length,
-    families,
     fine_tuning,
     inference,
     large_data,
@@ -36,18 +34,16 @@ from . import (
     training_memory,
 )
 from .floor import FLOOR
-from .processes import import_times, peak
-from .report import markdown, plot, save, setting, show, summary
+from .processes import peak
+from .report import markdown, save, setting, show, summary
 from .suites import suite
-from .tasks import TASKS, Comparison
-from .text import TextOptions, compare_tokenizers
+from .tasks import TASKS
 from .timing import measure_alternating
 from .training import PEERS, trainings
 from .workload import Workload
 
 PROGRAMS = {  # with options of their own
     "ablations": ablations.main,
-    "families": families.main,
     "fine-tuning": fine_tuning.main,
     "inference": inference.main,
     "data": large_data.main,
@@ -60,11 +56,15 @@ PROGRAMS = {  # with options of their own
 
 
 @dataclass
-class Output:
+class Files:
+    files: list[Path] = field(
+        default_factory=list,
+        metadata={"help": "UTF-8 text, plain or .gz, for trainings; up to a line's first tab"},
+    )
     out: Path | None = field(default=None, metadata={"help": "directory of results, one JSON file each"})
 
 
-def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
+def measure(task: str, work: Workload, files: list[Path]) -> dict[str, Any]:
     """The result of one task."""
     torch.manual_seed(work.seed)
     if task.startswith("memory-of-"):
@@ -72,15 +72,8 @@ def measure(task: str, work: Workload, text: TextOptions) -> dict[str, Any]:
         names = [contender.name for contender in TASKS[of](work).contenders if contender.name != FLOOR]
         return setting(work, task=task, contenders={name: peak(of, work, name) for name in names})
     if task in PEERS:
-        return setting(work, task=task, contenders=trainings(task, work, text.files))
-    if task == "import":
-        comparison = Comparison(1, import_times(work.rounds), unit="imports")
-        return setting(work, task=task, contenders=summary(comparison))
-    if task == "tokenizer":
-        comparison = compare_tokenizers(text, work.vocab_size, work.batch)
-        task = f"tokenizer-{text.tokenizer}-{text.output}"
-    else:
-        comparison = TASKS[task](work)
+        return setting(work, task=task, contenders=trainings(task, work, files))
+    comparison = TASKS[task](work)
     measure_alternating(comparison.contenders, work.rounds)
     return setting(work, task=task, tokens=comparison.tokens, contenders=summary(comparison))
 
@@ -90,27 +83,27 @@ def main(arguments: list[str]) -> None:
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore")
     known = [*TASKS, *(f"memory-of-{task}" for task in TASKS), *PEERS]
-    known += ["tokenizer", "import", *PROGRAMS, "suite", "table", "plot"]
+    known += [*PROGRAMS, "suite", "table"]
     if not arguments or arguments[0] not in known:
         raise SystemExit(f"{__doc__}\nTASK is one of: {', '.join(known)}")
     task, *options = arguments
     if task in PROGRAMS:
         PROGRAMS[task](options)
         return
-    parser = HfArgumentParser((Workload, TextOptions, Output), prog=f"python -m benchmarks {task}", allow_abbrev=False)
-    work, text, output = parser.parse_args_into_dataclasses(options)
-    if task in ("suite", "table", "plot"):
-        if output.out is None:
+    parser = HfArgumentParser((Workload, Files), prog=f"python -m benchmarks {task}", allow_abbrev=False)
+    work, given = parser.parse_args_into_dataclasses(options)
+    if task in ("suite", "table"):
+        if given.out is None:
             raise SystemExit(f"{task} needs --out, the directory of results.")
         if task == "suite":
             for words in suite(work.device):
-                main([*words, "--out", str(output.out)])
-        print(plot(output.out) if task == "plot" else markdown(output.out))
+                main([*words, "--out", str(given.out)])
+        print(markdown(given.out))
         return
-    result = measure(task, work, text)
+    result = measure(task, work, given.files)
     show(result, Console())
-    if output.out:
-        save(result, output.out)
+    if given.out:
+        save(result, given.out)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ batches, learning rate and seed, each in a process of its own. Files are .csv wi
 
 import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -17,6 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from transformers import HfArgumentParser
+
+from .processes import python
 
 
 @dataclass
@@ -107,11 +107,7 @@ def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, An
 def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:
     """What `run_here` measures in a fresh process."""
     code = "import json, sys; from benchmarks.fine_tuning import run_here; run_here(*json.loads(sys.argv[1]))"
-    arguments = json.dumps([name, checkpoint, files, options])
-    done = subprocess.run([sys.executable, "-c", code, arguments], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"{name} failed")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(python(code, json.dumps([name, checkpoint, files, options])))
 
 
 def main(arguments: list[str]) -> None:

@@ -20,6 +20,7 @@ import random
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,18 +30,18 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from hf_roformer_lite import padding_free
+from hf_roformer_lite import RoFormerLiteTokenizer, padding_free
 from hf_roformer_lite.conversion import convert
 from hf_roformer_lite.model.configuration_roformer_lite import preset_fields
 
-from .families import LABELS, alternate, be_quiet
 from .processes import peak_while_running, python
 from .report import machine, save
-from .text import TextOptions, make_tokenizers
+from .timing import alternate
 from .workload import PAD, Batch, Workload, inner_width_of_gated, make_batches
 
 Row = dict[str, Any]  # of a table
 NAME = "padding_free"
+LABELS = 8
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "nomic_bert", "eurobert")
 DECODERS = ("llama", "qwen3", "gpt2", "gpt_neox")
 GATED = ("modernbert", "nomic_bert", "eurobert", "llama", "qwen3")
@@ -238,8 +239,8 @@ def compare_trainings(options: Options) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as tokenizer:  # one for all: training another does not give the same
         if not options.checkpoint:
             texts = [text for text, _ in questions_of(options)[0]]
-            made = make_tokenizers(TextOptions(tokenizer="wordpiece"), texts, options.vocab_size)["bert"]
-            made.save_pretrained(tokenizer)
+            vocabulary = RoFormerLiteTokenizer.train(texts, vocab_size=options.vocab_size, algorithm="wordpiece")
+            transformers.BertTokenizer(vocabulary.get_vocab()).save_pretrained(tokenizer)
         for order in ("random", "grouped"):
             stock, ours = both("train_here", options, order, options.checkpoint or tokenizer)
             row = {"order": order, "ratio": stock["s"] / ours["s"], "stock, s": stock["s"], f"{NAME}, s": ours["s"]}
@@ -292,7 +293,8 @@ def both(function: str, options: Options, *arguments: str) -> tuple[Any, ...]:
 
 def set_up(fields: Row) -> Options:
     options = Options(**{**fields, "quick": False})  # what `quick` sets is in the other fields
-    be_quiet()
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
     return options
 

@@ -1,14 +1,12 @@
-"""Measurements that need a fresh process: the peak memory of one contender, and the time of an import."""
+"""Measurements that need a fresh process: the peak memory of one contender."""
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from .timing import Contender
 from .workload import Workload
 
 PEAK = """
@@ -16,13 +14,6 @@ import json, sys
 from benchmarks.processes import measure_peak
 print(json.dumps(measure_peak(*json.loads(sys.argv[1]))))
 """
-IMPORT = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
-IMPORTS = {
-    "transformers": "import transformers",
-    "transformers, hf_roformer_lite": "import transformers, hf_roformer_lite",
-    "AutoModel, AutoTokenizer": "from transformers import AutoModel, AutoTokenizer",
-    "the same, hf_roformer_lite": "from transformers import AutoModel, AutoTokenizer; import hf_roformer_lite",
-}
 
 
 def python(code: str, *arguments: str) -> str:
@@ -31,17 +22,6 @@ def python(code: str, *arguments: str) -> str:
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     return done.stdout.strip().splitlines()[-1]
-
-
-def import_times(rounds: int) -> list[Contender]:
-    """The seconds of each import in `IMPORTS`, measured alternating."""
-    contenders = [Contender(name, lambda: None) for name in IMPORTS]
-    for turn in range(rounds + 1):
-        for contender in random.sample(contenders, len(contenders)):
-            seconds = float(python(IMPORT.format(IMPORTS[contender.name])))
-            if turn:  # the first fills the disk's cache
-                contender.seconds.append(seconds)
-    return contenders
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Results: a table on the screen and a JSON file for each, a plot and a Markdown table of many."""
+"""Results: a table on the screen and a JSON file for each, and a Markdown table of many."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
     ours, base = by_name.get(OURS), by_name.get(FLOOR)
     rows = {}
     for name, contender in by_name.items():
-        row = {"seconds": contender.median, f"{comparison.unit}_per_second": comparison.tokens / contender.median}
+        row = {"seconds": contender.median, "tokens_per_second": comparison.tokens / contender.median}
         row |= {"times_ours": ratio(contender, ours)} if ours else {}
         row |= {"floor_ratio": ratio(base, contender)} if base else {}
         rows[name] = row
@@ -111,13 +111,12 @@ def markdown(directory: Path) -> str:
         rows = result["contenders"]
         if OURS not in rows or "times_ours" not in rows[OURS]:
             continue
-        unit = next(column for column in rows[OURS] if column.endswith("_per_second"))
         peers = {name: row["times_ours"] for name, row in rows.items() if name not in NOT_PEERS}
         of_library = {name: times for name, times in peers.items() if name not in (TORCH, "x-transformers")}
         cells = [_times(of_library), _times(peers)]
         share = rows[OURS].get("floor_ratio")
         cells.append("" if share is None else f"{share:.2f}")
-        speed = f"{rows[OURS][unit]:,.0f} {unit.partition('_')[0]}/s"
+        speed = f"{rows[OURS]['tokens_per_second']:,.0f} tokens/s"
         lines.append(f"| {title(result)} | {speed} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -127,27 +126,3 @@ def _times(peers: dict[str, float]) -> str:
         return ""
     name = min(peers, key=peers.__getitem__)
     return f"{peers[name]:.2f} × {name}"
-
-
-def plot(directory: Path) -> Path:
-    """Bars for all results of the directory: how many times as long as ours each contender takes."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    results = [result for result in load(directory) if "times_ours" in result["contenders"].get(OURS, {})]
-    figure, axes = pyplot.subplots(
-        len(results), 1, figsize=(8, 1.9 * len(results)), squeeze=False, layout="constrained"
-    )
-    for axis, result in zip(axes[:, 0], results, strict=True):
-        times = {name: row["times_ours"] for name, row in result["contenders"].items()}
-        names = sorted(times, key=times.__getitem__, reverse=True)
-        axis.barh(names, [times[name] for name in names], color=["C1" if name == OURS else "C0" for name in names])
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_title(f"{title(result)}: time, ours = 1", fontsize=9)
-        axis.tick_params(labelsize=7)
-    path = directory / "times.png"
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path

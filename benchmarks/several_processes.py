@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile, mkdtemp
 from typing import Any
@@ -28,7 +27,7 @@ from transformers.distributed import DistributedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
-WAYS = ("ddp", "fsdp2", "zero2", "tp")
+WAYS = ("ddp", "fsdp2", "tp")
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
@@ -41,7 +40,7 @@ class Step:
     batch: int = field(default=16, metadata={"help": "rows of a process"})
     seq: int = field(default=128, metadata={"help": "tokens of a row"})
     rounds: int = field(default=8, metadata={"help": "measured steps, after two others"})
-    way: str | None = field(default=None, metadata={"help": "what a launched process does: ddp, fsdp2, zero2 or tp"})
+    way: str | None = field(default=None, metadata={"help": "what a launched process does: ddp, fsdp2 or tp"})
     paper: bool = field(default=False, metadata={"help": "only print what many GPUs would do, on paper"})
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
@@ -119,21 +118,6 @@ def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> C
     if way == "tp":
         joined = _in_columns(model, processes)
     optimizer = torch.optim.AdamW(joined.parameters(), lr=1e-4)
-    if way == "zero2":
-        import deepspeed
-
-        settings = {
-            "train_micro_batch_size_per_gpu": 1,  # asked for, and only logged
-            "zero_optimization": {"stage": 2},
-            "zero_allow_untested_optimizer": True,  # torch's AdamW, as in the other ways
-        }
-        engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)[0]
-
-        def by_engine(**inputs: torch.Tensor) -> None:
-            engine.backward(engine(**inputs).loss)
-            engine.step()
-
-        return by_engine
     if way == "ddp":
         joined = DistributedDataParallel(model)
 
@@ -160,16 +144,15 @@ def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
 
 
 def measure_here(step: Step) -> list[dict[str, Any]]:
-    """One process, and two joined in each way, of one thread each; ZeRO 2 only where DeepSpeed is installed."""
+    """One process, and two joined in each way, of one thread each."""
     options = [f"--{name}={getattr(step, name)}" for name in ("size", "vocab_size", "batch", "seq", "rounds")]
     rows = []
-    ways = [way for way in WAYS if way != "zero2" or find_spec("deepspeed")]
-    for way, processes in ((ways[0], 1), *((way, 2) for way in ways)):
+    for way, processes in ((WAYS[0], 1), *((way, 2) for way in WAYS)):
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
         worker = ["-m", "benchmarks", "processes", *options, "--way", way]
         done = subprocess.run(
             [sys.executable, *launcher, *worker],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,

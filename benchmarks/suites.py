@@ -22,8 +22,6 @@ mlm --size mini --batch 16 --seq 128 --lengths full --rounds 3 --vocab_size 3052
 seq2seq --size mini --batch 32 --seq 96 --lengths real --batches 1 --rounds 3 --vocab_size 30522
 seq2seq --size mini --batch 16 --seq 64 --lengths full --rounds 3 --vocab_size 30522
 generate --size mini --batch 8 --seq 64
-beam --size mini --batch 8 --seq 64
-static-cache --size mini --batch 8 --seq 64
 generate --size tiny --batch 8 --seq 64
 local-layers --size small --batch 1 --seq 8192 --lengths full --rounds 3
 roformer-weights --size small --batch 1 --seq 4096 --lengths full --rounds 3

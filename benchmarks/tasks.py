@@ -21,11 +21,10 @@ from .workload import MASKED_SHARE, Batch, Workload, make_batches, with_inputs
 
 @dataclass
 class Comparison:
-    """What a task measures: contenders that do the same work, and how many real tokens (or `unit`s) that work is."""
+    """What a task measures: contenders that do the same work, and how many real tokens that work is."""
 
     tokens: int
     contenders: list[Contender]
-    unit: str = "tokens"
 
 
 def chosen(names: list[str], work: Workload) -> list[str]:
@@ -139,14 +138,17 @@ def seq2seq(work: Workload) -> Comparison:
     return Comparison(tokens, with_floor(contenders, base, work))
 
 
-def compare_generation(work: Workload, **options) -> Comparison:
-    """Generation of exactly `seq` tokens per row, from sources of up to `seq` tokens."""
+def generate(work: Workload) -> Comparison:
+    """Greedy generation by an encoder–decoder of exactly `seq` tokens per row, from sources of up to `seq` tokens.
+
+    Only generated tokens are counted.
+    """
     work = copy.copy(work)
     work.batches = 1
     (source,) = make_batches(work)
     inputs = {"input_ids": source.input_ids, "attention_mask": source.attention_mask}
     settings = GenerationConfig(
-        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **encoder_decoders.TOKENS, **options
+        max_new_tokens=work.seq, min_new_tokens=work.seq, do_sample=False, **encoder_decoders.TOKENS
     )
 
     def run(model: nn.Module) -> None:
@@ -159,22 +161,6 @@ def compare_generation(work: Workload, **options) -> Comparison:
         model = prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=False)
         contenders.append(Contender(name, lambda model=model: run(model)))
     return Comparison(work.batch * work.seq, contenders)
-
-
-def generate(work: Workload) -> Comparison:
-    """Greedy generation by an encoder–decoder; only generated tokens are counted."""
-    return compare_generation(work)
-
-
-def beam(work: Workload) -> Comparison:
-    """Generation with 4 beams."""
-    return compare_generation(work, num_beams=4)
-
-
-def static_cache(work: Workload) -> Comparison:
-    """Greedy generation with a cache of fixed size."""
-    work.only = work.only or [name for name in encoder_decoders.ENCODER_DECODERS if name not in ("torch", "t5")]
-    return compare_generation(work, cache_implementation="static")
 
 
 def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
@@ -267,8 +253,6 @@ TASKS: dict[str, Callable[[Workload], Comparison]] = {
     "causal": causal,
     "seq2seq": seq2seq,
     "generate": generate,
-    "beam": beam,
-    "static-cache": static_cache,
     "local-layers": local_layers,
     "local-layers-step": local_layers_step,
     "roformer-weights": roformer_weights,

@@ -55,6 +55,20 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
             contender.seconds.append(seconds_of(contender.run, repeats[contender.name]) * contender.scale)
 
 
+def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """The processor's seconds of each run in each round; every round runs all of them in another order."""
+    seconds, order, generator = [[] for _ in runs], list(range(len(runs))), random.Random(0)
+    for run in runs:
+        run()
+    for _ in range(rounds):
+        generator.shuffle(order)
+        for number in order:
+            started = time.process_time()
+            runs[number]()
+            seconds[number].append(time.process_time() - started)
+    return seconds
+
+
 def ratio(slow: Contender, fast: Contender) -> float:
     """How many times as long as `fast` `slow` takes: the median of the ratios of the rounds."""
     return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))

@@ -1,14 +1,15 @@
 """Training runs of the stock Trainer with its collators: tokens per second and peak memory, one process per model."""
 
+import gzip
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .processes import peak_of_process, python
-from .text import read
 from .workload import IGNORED, Workload
 
 STEPS, WARM_UP_STEPS = 200, 5
@@ -29,6 +30,12 @@ def trainings(task: str, work: Workload, files: list[Path], steps: int = STEPS) 
     }
 
 
+def read(path: Path) -> Iterator[str]:
+    """The lines of UTF-8 text, plain or .gz, each up to its first tab."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        yield from filter(str.strip, (line.rstrip("\n").partition("\t")[0] for line in file))
+
+
 def measure_training(task: str, name: str, fields: dict[str, Any], files: list[str], steps: int) -> dict[str, float]:
     """Train the model `name` in this process. `files` is text for trainer-mlm, a source and a target for
     trainer-seq2seq."""
@@ -37,7 +44,7 @@ def measure_training(task: str, name: str, fields: dict[str, Any], files: list[s
 
     work = Workload(**fields)
     torch.manual_seed(work.seed)
-    model, collator, examples = _make_training(task, name, work, [list(read([Path(file)])) for file in files])
+    model, collator, examples = _make_training(task, name, work, [list(read(Path(file))) for file in files])
     seen = {"tokens": 0, "warm": 0, "start": 0.0}
 
     def counting(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

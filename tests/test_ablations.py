@@ -27,8 +27,7 @@ FIELDS = {  # that differ from the default, those that follow from others too
     "rmsnorm": {"norm_type"},
     "gated": {"gated_mlp", "intermediate_size"},
 }
-LONGEST = {"mlm": ["--block_size", "64"], "causal": ["--block_size", "64"], "classify": ["--max_length", "64"]}
-LONGEST |= {"tag": ["--max_length", "64"], "seq2seq": ["--max_source_length", "64", "--max_target_length", "48"]}
+LONGEST = {"mlm": ["--block_size", "64"], "seq2seq": ["--max_source_length", "64", "--max_target_length", "48"]}
 
 
 @pytest.fixture
@@ -85,17 +84,6 @@ def test_variants_are_what_their_names_say(task, text):
             assert name not in VARIANTS or VARIANTS[name].items() <= config.to_dict().items()
 
 
-@torch.no_grad()
-@pytest.mark.slow
-def test_only_without_positions_the_order_does_not_matter(text):
-    """Words in the other order are words with the other order of outputs, for `none` alone."""
-    ids = torch.randint(5, 500, (1, 12), generator=torch.Generator().manual_seed(1))
-    large = ["initializer_range=0.2"]  # of new models attention is nearly the mean of all words
-    for name, model in make_models(text, "mlm", [*SIZE, *LONGEST["mlm"]], config=large).items():
-        change = (model(ids).logits - model(ids.flip(1)).logits.flip(1)).abs().max()
-        assert change < 1e-4 if name == "none" else change > 1e-2, name
-
-
 def test_what_the_default_has_is_turned_around(text):
     given = ["position_embedding_type=learned", "norm_type=rmsnorm", "gated_mlp=true", "intermediate_size=96"]
     _, configs = plan(text, "causal", SIZE, config=given, variants=["learned", "none", "layernorm", "ungated"])
@@ -116,21 +104,18 @@ def test_what_the_default_has_is_turned_around(text):
 
 
 @pytest.mark.parametrize(
-    ("words", "fields", "message"),
+    ("words", "fields", "option"),
     [
-        ([], {"variants": ["alibi"]}, "--variants alibi is not known; it must be one of default, rope, sinusoidal"),
-        ([], {"seeds": [1, 1]}, "--seeds 1 1 must be different numbers"),
-        ([], {"config": ["hidden_size=31"]}, "hidden_size=31 is not possible"),
-        (["--seed=3"], {}, "--seed is not possible here: give --seeds"),
-        (["--time-limit-minutes", "1"], {}, "--time_limit_minutes is not possible here: a clock"),
-        (["--validation_fraction", "0"], {}, "give --validation_file or --validation_fraction"),
-        (["--max_steps", "0"], {}, "--max_steps=0 must be at least 1"),
+        ([], {"variants": ["alibi"]}, "--variants alibi"),
+        ([], {"config": ["hidden_size=31"]}, "hidden_size=31"),
+        (["--time-limit-minutes", "1"], {}, "--time_limit_minutes"),
+        (["--validation_fraction", "0"], {}, "--validation_fraction"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_trained(words, fields, message, text):
-    with pytest.raises(InputError) as error:
+def test_mistakes_are_refused_before_anything_is_trained(words, fields, option, text):
+    with pytest.raises(InputError, match=option):
         plan(text, "mlm", words, **fields)
-    assert message in str(error.value) and not (text.parent / "out").exists()
+    assert not (text.parent / "out").exists()
 
 
 def test_differences_are_paired_by_seed():
@@ -152,36 +137,21 @@ def test_differences_are_paired_by_seed():
 
 
 @pytest.mark.slow
-def test_what_was_measured_is_not_trained_again(text, tmp_path, monkeypatch, capsys):
+def test_what_was_measured_is_not_trained_again(text, tmp_path, monkeypatch):
     out = tmp_path / "out"
     words = ["--task", "mlm", "--out", str(out), "--train_file", str(text), "--test_file", str(text), *SIZE]
-    words += [
-        "--validation_fraction",
-        "0.1",
-        "--vocab_size",
-        "300",
-        "--block_size",
-        "32",
-        "--line_by_line",
-        "--variants",
-        "rope",
-        "none",
-    ]
-    words += ["--max_steps", "2", "--seeds"]
-    ablations.main([*words, "0", "1"])
+    words += "--validation_fraction 0.1 --vocab_size 300 --block_size 32 --line_by_line --max_steps 2".split()
+    words += "--variants rope none --seeds 0".split()
+    ablations.main(words)
     first = json.loads((out / "ablations-mlm.json").read_text("utf-8"))
     rows = first["contenders"]
     assert list(rows) == ["default", "none"] and rows["none"]["parameters"] == rows["default"]["parameters"]
     names = {"validation_loss", "validation_perplexity", "test_loss", "test_perplexity"}
     assert names < rows["none"].keys() and rows["none"]["validation_loss"]["difference"] != 0
-    assert str(tmp_path) not in first["command"]
-    files = {path.name for path in (out / "runs").iterdir()}
-    assert files == {f"{variant}-{seed}.json" for variant in rows for seed in (0, 1)}
-    capsys.readouterr()
+    assert {path.name for path in (out / "runs").iterdir()} == {"default-0.json", "none-0.json"}
 
     monkeypatch.setattr(ablations, "train", lambda command: pytest.fail("trained again"))
-    ablations.main([*words, "0", "1"])
+    ablations.main(words)
     assert json.loads((out / "ablations-mlm.json").read_text("utf-8")) == first
-    assert f"{rows['none']['validation_loss']['difference']:+.4f} ± " in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="default-0.json is of another training, .*--max_steps 2.*give another --out"):
-        ablations.main([*words, "0", "1", "--learning_rate", "1"])
+    with pytest.raises(SystemExit, match="default-0.json is of another training"):
+        ablations.main([*words, "--learning_rate", "1"])

@@ -104,32 +104,26 @@ def test_translate_and_its_exports(run, tmp_path):
         assert done.stdout.splitlines() == expected, format
 
 
-@pytest.mark.parametrize("kind", ["pair", "encoder"])
-def test_look_inside(kind, run, tmp_path):
-    """A picture for each kind of attention that a model has, and one of the positions."""
+def test_look_inside(run, tmp_path):
+    """A picture for each kind of attention that a model has, and one of the positions: the tables of the package."""
     tokenizer = RoFormerLiteTokenizer.train(["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280)
-    config_class, model_class = {
-        "pair": (RoFormerLiteSeq2SeqConfig, RoFormerLiteForConditionalGeneration),
-        "encoder": (RoFormerLiteConfig, RoFormerLiteForMaskedLM),
-    }[kind]
-    model_class(config_class.from_preset("tiny", vocab_size=len(tokenizer))).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
-    self_and_cross = ["self_attention_of_the_encoder", "self_attention_of_the_decoder", "cross_attention"]
-    names = [*(self_and_cross if kind == "pair" else ["self_attention"]), "positions"]
-    assert printed[-len(names) :] == [f"pictures/{name}.png" for name in names]
-    assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-len(names) :])
-
-
-def test_look_inside_draws_the_tables_of_the_package(run, tmp_path):
-    tokenizer = RoFormerLiteTokenizer.train(["two cats"] * 9, vocab_size=280)
-    model = RoFormerLiteForMaskedLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
+    config = RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    model = RoFormerLiteForConditionalGeneration(config)
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
-    run("look_inside.py", "model", "two cats")
+    printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
+    names = ["self_attention_of_the_encoder", "self_attention_of_the_decoder", "cross_attention", "positions"]
+    assert printed[-4:] == [f"pictures/{name}.png" for name in names]
+    assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-4:])
     cosines, sines, sinusoids = run.names["draw_positions"](12, 64).values()
-    angles = torch.arange(12)[:, None] * model.model.rotary_emb.inv_freq  # heads of `tiny` have 64 channels
+    angles = torch.arange(12)[:, None] * model.get_encoder().rotary_emb.inv_freq  # heads of `tiny` have 64 channels
     np.testing.assert_allclose(cosines, angles.cos(), rtol=0, atol=1e-6)
     np.testing.assert_allclose(sines, angles.sin(), rtol=0, atol=1e-6)
     expected = sinusoidal_positions(torch.arange(12), 64, torch.float64)
     np.testing.assert_allclose(sinusoids, expected, rtol=0, atol=1e-12)
+
+    encoder = RoFormerLiteForMaskedLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
+    for part in (encoder, tokenizer):
+        part.save_pretrained(tmp_path / "encoder")
+    printed = run("look_inside.py", "encoder", "two cats", "--out", "more").splitlines()
+    assert printed[-2:] == ["more/self_attention.png", "more/positions.png"]
