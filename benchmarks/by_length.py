@@ -4,11 +4,8 @@ A forward pass without gradients and a step of masked language modelling (forwar
 attention in every third layer and windows of 128 tokens in the others. Each figure is of a process of its own.
 """
 
-import json
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +14,13 @@ from rich.progress import track
 from transformers import HfArgumentParser
 
 from .curves import Panel, draw
-from .processes import peak_while_running, python
+from .processes import peak
 from .report import machine, save, show
 from .stacks import OURS
 from .workload import Workload
 
 TASKS = {"forward": "local-layers", "step": "local-layers-step"}
 PEERS = {"forward": "modernbert", "step": "modernbert, sparse"}
-MEASURE = """
-import json, sys
-from benchmarks.by_length import measure_here
-print(json.dumps(measure_here(*json.loads(sys.argv[1]))))
-"""
 
 
 @dataclass
@@ -49,24 +41,6 @@ def contenders(kind: str) -> tuple[str, ...]:
     return OURS, PEERS[kind], "ours, all layers local"
 
 
-def measure_here(task: str, fields: dict[str, Any]) -> dict[str, float]:
-    """Seconds of the processor and peak memory of the only contender of `task`; it runs once before without being
-    timed, which counts for the memory."""
-    from .tasks import TASKS
-
-    work = Workload(**fields)
-    (contender,) = TASKS[task](work).contenders
-    seconds: list[float] = []
-    memory = peak_while_running(lambda: seconds.append(processor_seconds(contender.run)))
-    return {"seconds": statistics.median(seconds[1:]), **memory}
-
-
-def processor_seconds(run: Callable[[], object]) -> float:
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
 def compare(kind: str, options: Options) -> dict[str, Any]:
     """By contender and length: medians of seconds and of MiB above the built model."""
     found: dict[str, dict[int, list[dict[str, float]]]] = {
@@ -74,8 +48,8 @@ def compare(kind: str, options: Options) -> dict[str, Any]:
     }
     turns = [(length, name) for _ in range(options.rounds) for length in options.lengths for name in contenders(kind)]
     for length, name in track(turns, kind, transient=True):
-        work = Workload(size=options.size, batch=1, seq=length, lengths="full", only=[name])
-        found[name][length].append(json.loads(python(MEASURE, json.dumps([TASKS[kind], asdict(work)]))))
+        work = Workload(size=options.size, batch=1, seq=length, lengths="full")
+        found[name][length].append(peak(TASKS[kind], work, name))
     rows: dict[str, dict[str, float]] = {}
     for name, by_length in found.items():
         rows[f"{kind}, {name}"] = {

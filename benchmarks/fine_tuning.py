@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from transformers import HfArgumentParser
 
 from .processes import python
+from .report import show
 
 
 @dataclass
@@ -116,9 +116,6 @@ def main(arguments: list[str]) -> None:
         parser.add_argument(name)
     setting, given = parser.parse_args_into_dataclasses(arguments)
     options = {name: value for name, value in vars(setting).items() if name != "only"}
-    table = Table("", "validation", "test", "CPU seconds", "seconds", "peak MiB")
-    for name in setting.only:
-        found = run(name, given.checkpoint, [given.train, given.validation, given.test], options)
-        accuracies = [f"{found[split]:.4f}" for split in ("validation", "test")]
-        table.add_row(name, *accuracies, *(f"{found[key]:,.0f}" for key in ("cpu_seconds", "seconds", "peak_mib")))
-    Console().print(table)
+    files = [given.train, given.validation, given.test]
+    rows = {name: run(name, given.checkpoint, files, options) for name in setting.only}
+    show({"task": "fine-tuning", "contenders": rows}, Console())

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from roformer_lite.predict.engines import ENGINES
 
+from .report import show
 from .workload import Workload
 
 OURS_IN_BFLOAT16, STOCK = "torch-bfloat16", "transformers"
@@ -188,14 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"engines={unknown[0]!r} is not known; it must be one of {', '.join(known)}.")
     with tempfile.TemporaryDirectory() as folder:
         results = compare(work, prepare(work, Path(folder)))
-    table = Table(title=f"{work.kind} {work.size} {work.seq} {work.lengths} {work.quantization or ''}")
-    table.add_column("")
-    for engine in results:
-        table.add_column(engine, justify="right")
-    for measure in results[next(iter(results))]:
-        cells = (f"{row[measure]:,.4g}" if measure in row else "" for row in results.values())
-        table.add_row(measure.replace("_", " "), *cells)
-    Console().print(table)
+    show({"task": f"inference {work.kind}", **asdict(work), "contenders": results}, Console(width=240))
     if work.out is not None:
         work.out.write_text(json.dumps({"work": json.loads(_options_of(work)), "engines": results}, indent=1) + "\n")
 

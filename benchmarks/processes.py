@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -25,17 +26,25 @@ def python(code: str, *arguments: str) -> str:
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """Peak memory of a contender of `task` in MiB: of the whole process, and above that of the built model."""
+    """Peak memory of a contender of `task` in MiB, of the whole process and above that of the built model, and the
+    processor's seconds of a run."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
-    """Run the only contender three times in this process and measure its peak memory."""
+    """Run the only contender three times in this process, and measure its peak memory and the last two times."""
     from .tasks import TASKS
 
     work = Workload(**fields)
     (contender,) = TASKS[task](work).contenders
-    return peak_while_running(contender.run, work.device)
+    ends = [time.process_time()]
+
+    def run() -> None:
+        contender.run()
+        ends.append(time.process_time())
+
+    memory = peak_while_running(run, work.device)
+    return {"seconds": (ends[-1] - ends[1]) / (len(ends) - 2), **memory}
 
 
 def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[str, float]:

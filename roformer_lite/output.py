@@ -31,11 +31,15 @@ def check_place(option: str, path: str) -> str:
     given, target = f"--{option} {path}" if option else path, Path(os.path.realpath(path))
     if Path(path).name in ("", ".."):
         raise InputError(f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}")
+    if os.path.islink(path) and not target.exists():
+        raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
     if target.exists() and not target.is_dir():
         raise InputError(f"{given} is a file; give the name of a directory")
     if os.path.ismount(target):
         raise InputError(f"{given} is a mount point, which cannot be replaced; give a directory in it")
     parent = next(parent for parent in target.parents if parent.exists())
+    if not parent.is_dir():
+        raise InputError(f"{given}: {parent} is not a directory")
     try:
         with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):  # as long a name as any needed
             pass
