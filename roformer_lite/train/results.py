@@ -129,14 +129,14 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
     ours, sign = last.metrics[metric], -1 if metric in LOWER_IS_BETTER else 1
     theirs = {name: by_split[last.split][metric] for name, by_split in baselines.items()}
     name = max(theirs, key=lambda name: sign * theirs[name])
-    values = f"{metric} on the {last.split} data is {ours:.4f}, that of {name} {theirs[name]:.4f}"
+    values = f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {name}, {theirs[name]:.4f}"
     if is_within_chance(metric, ours, theirs[name], last.rows):
         equal = f"{last.rows:,} rows can't tell them apart"
-        return f"The model and the best baseline are about equal: the model's {values}; {equal}."
+        return f"The model and the best baseline are about equal: its {values}; {equal}."
     judgement = (
         "The model is better than the baselines" if sign * ours > sign * theirs[name] else "A baseline is better"
     )
-    return f"{judgement}: the model's {values}."
+    return f"{judgement}: its {values}."
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:

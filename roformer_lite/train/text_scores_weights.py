@@ -123,7 +123,7 @@ def add_fitted_scores(
     Returns:
         The metrics of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
     """
-    name = "linear model" if splits["validation"].chain is None else "conditional random field"
+    name = "linear model" if splits["validation"].chain is None else "CRF"
     parts: Baselines = {
         "its encoder alone": {split: part.metrics((1, 0, 0)) for split, part in splits.items()},
         f"its {name} alone": {split: part.metrics((0, 1, 1)) for split, part in splits.items()},
