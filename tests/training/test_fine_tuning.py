@@ -78,7 +78,7 @@ def predictions(model: Path, lines: Path, capsys: pytest.CaptureFixture) -> list
     lines.write_text("".join(text + "\n" for text in TEXTS), "utf-8")
     capsys.readouterr()
     assert main(["predict", str(model), "--input_file", str(lines)]) == 0
-    return capsys.readouterr().out.splitlines()
+    return capsys.readouterr().out.split("\n")[:-1]
 
 
 def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
