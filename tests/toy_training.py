@@ -34,6 +34,12 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
     return rows
 
 
+def make_batch(kind: str, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
+    """All rows of `make_rows`, or some, as one batch."""
+    chosen = make_rows(kind)[rows]
+    return {key: torch.stack([row[key] for row in chosen]) for key in chosen[0]}
+
+
 HEADS = {
     "mlm": (rl.RoFormerLiteForMaskedLM, {}),
     "causal": (rl.RoFormerLiteForCausalLM, {}),

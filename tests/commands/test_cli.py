@@ -1,11 +1,11 @@
 """The command line as a user has it: train, predict and demo, on small data, for every task."""
 
+import csv
 import json
 import re
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -150,35 +150,48 @@ def test_classify(tmp_path):
     assert 0.5 < float(answers[0].partition("\t")[2]) <= 1
 
 
-def test_classify_several_labels_and_numbers_of_pairs(tmp_path):
+def test_classify_several_labels(tmp_path):
+    """The table of `evaluate` has the answers by which its metrics, those of the training, come out again."""
     labels = ["cat;red", "dog", ";", "red"]
     table = "".join(f'"{text}","{label}"\n' for text, label in zip(ENGLISH, labels, strict=True))
-    (tmp_path / "several.csv").write_text("text,label\n" + table * 40)
-    several = ["--train_file", tmp_path / "several.csv", "--test_file", tmp_path / "several.csv"]
-    options = ["--label_separator", ";", "--num_train_epochs", "10"]
-    run("train", "classify", *several, *options, *TINY, "--output_dir", tmp_path / "several")
-    assert check_directory(tmp_path / "several", "classify")["metrics"]["test"]["accuracy"] == 1.0
-    assert predict(tmp_path / "several", ENGLISH) == ["cat;red", "dog", "", "red"]
+    (tmp_path / "a.csv").write_text("text,label\n" + table * 20)
+    files = ["--train_file", tmp_path / "a.csv", "--test_file", tmp_path / "a.csv"]
+    options = ["--label_separator", ";", "--num_train_epochs", "20"]
+    run("train", "classify", *files, *options, *TINY, "--output_dir", tmp_path / "m")
+    metrics = check_directory(tmp_path / "m", "classify")["metrics"]["test"]
+    assert predict(tmp_path / "m", ENGLISH) == ["cat;red", "dog", "", "red"]
+    (tmp_path / "b.csv").write_text("text,label\n" + table.replace('"dog"', '"red;dog"'))
+    for name, data in (("again", "a.csv"), ("wrong", "b.csv")):
+        run("evaluate", tmp_path / "m", "--test_file", tmp_path / data, "--output_dir", tmp_path / name)
+    found = {name: json.loads((tmp_path / name / "results.json").read_text()) for name in ("again", "wrong")}
+    assert found["again"]["metrics"]["test"] == metrics and metrics["accuracy"] == 1.0
+    assert (
+        set(found["wrong"]["labels"]) == {"cat", "dog", "red"} and not (tmp_path / "wrong" / "confusion.png").exists()
+    )
+    with (tmp_path / "wrong" / "predictions.csv").open(newline="") as stream:
+        right = [set(row["label"].split(";")) == set(row["prediction"].split(";")) for row in csv.DictReader(stream)]
+    assert sum(right) / len(right) == found["wrong"]["metrics"]["test"]["accuracy"] == 0.75
 
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 5)
-    columns = "--column_names a b score --text_column a --text_pair_column b --label_column score"
-    pairs = ["--train_file", tmp_path / "pairs.tsv", "--test_file", tmp_path / "pairs.tsv", *columns.split()]
-    run("train", "classify", *pairs, "--problem_type", "regression", *TINY, "--output_dir", tmp_path / "pairs")
-    assert set(check_directory(tmp_path / "pairs", "classify")["metrics"]["test"]) == {
-        "loss",
-        "pearson",
-        "spearman",
-        "mse",
-    }
-    assert float(predict(tmp_path / "pairs", ["a\tb"])[0]) < 6
+
+def test_classify_numbers_of_pairs(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 3)
+    names = ["--column_names", "a", "b", "score"]
+    columns = "--text_column a --text_pair_column b --label_column score"
+    files = ["--train_file", tmp_path / "a.tsv", "--test_file", tmp_path / "a.tsv", *names, *columns.split()]
+    run("train", "classify", *files, "--problem_type", "regression", *TINY, "--output_dir", tmp_path / "m")
+    metrics = check_directory(tmp_path / "m", "classify")["metrics"]["test"]
+    assert set(metrics) == {"loss", "pearson", "spearman", "mse"}
+    assert float(predict(tmp_path / "m", ["a\tb"])[0]) < 6
+    run("evaluate", tmp_path / "m", "--test_file", tmp_path / "a.tsv", *names, "--output_dir", tmp_path / "e")
+    found = json.loads((tmp_path / "e" / "results.json").read_text())
+    assert found["metrics"]["test"] == metrics and found["labels"] == {}
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
-def test_tag(tmp_path, algorithm):
+def test_tag(tmp_path):
     sentences = [("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"), ("Rome B-LOC\nhas O\nBob B-PER\n")]
     (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(sentences * 40))
     files = ["--train_file", tmp_path / "a.iob2", "--test_file", tmp_path / "a.iob2"]
-    more = ["--num_train_epochs", "20", "--tokenizer_algorithm", algorithm]
+    more = ["--num_train_epochs", "20", "--tokenizer_algorithm", "wordpiece"]
     run("train", "tag", *files, *TINY, *more, "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
@@ -187,8 +200,7 @@ def test_tag(tmp_path, algorithm):
         "LOC": (1.0, 80),
         "PER": (1.0, 80),
     }
-    if algorithm == "bpe":  # for transformers' heuristic about spaces the pipeline is right with wordpiece alone
-        return
+    # For transformers' heuristic about spaces the pipeline is right with wordpiece alone.
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
     sentence = "Anna lives in New York"
     (found,) = tagger([sentence.split()], is_split_into_words=True)
@@ -212,70 +224,12 @@ def test_tag_chinese_by_the_character(tmp_path):
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
 
 
-def test_tuning_on_from_a_saved_model(documents, tmp_path, seq2seq_model):
-    """A masked language model becomes a classifier: same vocabulary, encoder weights taken over."""
-    files = ["--train_file", documents / "book.txt"]
-    run("train", "mlm", *files, *TINY, "--line_by_line", "true", "--max_steps", "3", "--output_dir", tmp_path / "mlm")
-    data = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "label": i % 2} for i, text in enumerate(ENGLISH)] * 8)
-    options = [
-        "--model_name_or_path",
-        tmp_path / "mlm",
-        "--learning_rate",
-        "0",
-        "--max_steps",
-        "1",
-        "--use_cpu",
-        "true",
-    ]
-    run("train", "classify", "--train_file", data, *options, "--output_dir", tmp_path / "classifier")
-    from safetensors.torch import load_file
-
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("mlm", "classifier"))
-    shared = [name for name in before if name.startswith("model.")]
-    assert len(shared) > 10 and all(torch.equal(before[name], after[name]) for name in shared)
-    tokenizers = [(tmp_path / name / "tokenizer.json").read_text() for name in ("mlm", "classifier")]
-    assert json.loads(tokenizers[0])["model"] == json.loads(tokenizers[1])["model"]
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("source\ttarget\na\tb\nc\n", [], r"data\.tsv:3: 1 columns, but there should be 2: source, target"),
-        ("en\tde\na\tb\n", [], r"data\.tsv:2: no column 'source'; the columns are: en, de"),
-        ("", [], r"data\.tsv: the file is empty"),
-        ("source\ttarget\n\t\n", [], r"data\.tsv: there is no row with text"),
-        ("source\ttarget\na\tb\n", ["--config", "hiden_size=3"], "did you mean hidden_size"),
-        ("source\ttarget\na\tb\n", ["--config", "hidden_size=30", "num_attention_heads=4"], "hidden_size=30"),
-        ("source\ttarget\na\tb\n", ["--config", "vocab_size=3"], "use --vocab_size"),
-        ("source\ttarget\na\tb\n", ["--vocab_size", "30"], "the tokenizer cannot be trained"),
-        ("source\ttarget\na\tb\n", ["--max_tokens_per_batch", "2"], "--max_tokens_per_batch: max_tokens=2 is below"),
-        ("source\ttarget\na\tb\n", ["--ema_decay", "1.5"], "--ema_decay=1.5 must be at least 0 and below 1"),
-        ("source\ttarget\na\tb\n", ["--dataset_name", "x"], "either --train_file or --dataset_name"),
-        ("source\ttarget\na\tb\n", ["--tokenizer", "./nowhere"], "--tokenizer ./nowhere: there is no such directory"),
-    ],
-)
-def test_bad_input_leaves_nothing(content, options, message, tmp_path, capsys):
-    (tmp_path / "data.tsv").write_text(content)
-    files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m")]
-    assert main(["train", "seq2seq", *files, "--disable_tqdm", "true", "--use_cpu", "true", *options]) == 2
-    assert re.search(message, capsys.readouterr().err)
-    assert not (tmp_path / "m").exists()
-
-
 def test_predict_errors(seq2seq_model, tmp_path, capsys):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
     assert main(["predict", str(seq2seq_model), "--input_file", str(tmp_path / "bad.txt")]) == 2
     assert re.search(r"bad\.txt:2: byte 2 of the line", capsys.readouterr().err)
     assert main(["predict", str(tmp_path)]) == 2
     assert "no model can be loaded from" in capsys.readouterr().err
-
-
-def test_push_to_hub_is_refused_before_the_training(tmp_path, capsys):
-    data = write_jsonl(tmp_path / "a.jsonl", [{"source": "x", "target": "y"}] * 8)
-    options = ["--push_to_hub", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
-    assert main(["train", "seq2seq", "--train_file", str(data), *TINY, *options]) == 2
-    assert "--push_to_hub: no repository m: Cannot reach" in capsys.readouterr().err  # the tests are offline
-    assert not (tmp_path / "m").exists() and not list(tmp_path.glob("m.training/checkpoint-*"))
 
 
 def test_demo(tmp_path, monkeypatch, capsys):

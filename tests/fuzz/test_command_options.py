@@ -217,10 +217,7 @@ def test_what_is_accepted_ends_in_a_result(command, place, capsys):
 
 CONTRADICTIONS = [
     ("predict", "--text_pair_column b --input_file folder"),
-    ("predict", "--none_label x"),
     ("predict", "--greedy --beams 2"),
-    ("predict", "--greedy --top_k 2"),
-    ("predict", "--output_file folder"),
     ("predict", "--output_file rows.csv/x.csv"),
     ("evaluate", "--dataset_name x"),
     ("evaluate", "--output_dir folder/.."),
@@ -228,13 +225,10 @@ CONTRADICTIONS = [
     ("export", "--format gguf --embeddings"),
     ("convert", "--from bert"),
     ("demo", "--output_dir rows.csv/x"),
-    ("train mlm", "--dataset_name x"),
     ("train mlm", "--model_name_or_path classify"),
     ("train mlm", "--tokenizer classify"),
     ("train mlm", "--validation_file rows.csv --validation_fraction 0.5"),
-    ("train seq2seq", "--decoder_name_or_path causal"),
     ("train seq2seq", "--encoder_name_or_path mlm"),
-    ("train classify", "--label_column text"),
     ("train tag", "--token_column tags --tag_column tags"),
 ]
 

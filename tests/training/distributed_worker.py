@@ -7,31 +7,20 @@ two tensor-parallel ones the same four each.
 import datetime
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
 from conftest import build, stack_config
 from datasets import IterableDataset
-from torch.utils.data import DataLoader
-from toy_training import HEADS, make_model, make_rows
+from toy_training import make_batch, make_model, make_rows
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.distributed import DistributedConfig
-from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed
 
 import hf_roformer_lite as rl
-from roformer_lite.train.muon import make_muon
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20
-
-
-def batch_of(kind: str, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
-    chosen = make_rows(kind)[rows]
-    return {key: torch.stack([row[key] for row in chosen]) for key in chosen[0]}
 
 
 def with_trainer(
@@ -39,11 +28,10 @@ def with_trainer(
     model: PreTrainedModel,
     out: Path,
     rows=None,
-    resume: bool = False,
-    trainer_class: type[Trainer] = Trainer,
+    resume: bool | str = False,
     **options,
 ) -> list[float]:
-    """Train with the stock Trainer, or with another; returns the loss of every step."""
+    """Train with the stock Trainer; returns the loss of every step."""
     arguments = TrainingArguments(
         out,
         **{
@@ -59,7 +47,7 @@ def with_trainer(
         },
     )
     rows = make_rows(kind) if rows is None else rows
-    trainer = trainer_class(model, arguments, train_dataset=rows, eval_dataset=make_rows(kind))
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -70,82 +58,37 @@ def streamed_rows(kind: str) -> IterableDataset:
     return IterableDataset.from_generator(lambda: (row for _ in range(STEPS) for row in make_rows(kind)))
 
 
-def is_data_parallel(model: PreTrainedModel) -> bool:
-    """Whether the processes share the rows of a model in shards."""
-    config = getattr(model.config, "distributed_config", None)
-    return config is not None and config.fsdp_size > 1
-
-
-def with_loop(kind: str, model: PreTrainedModel, steps: range = range(STEPS), optimizer=None) -> list[float]:
-    """Train by hand on one batch, whole or shared by the processes of a data-parallel model."""
-    is_shared = is_data_parallel(model)
-    size = dist.get_world_size() if is_shared else 1
-    rank = dist.get_rank() if is_shared else 0
-    items = (batch_of(kind)["labels"] != -100).sum()
-    batch = batch_of(kind, slice(rank * 8 // size, (rank + 1) * 8 // size))
-    optimizer = optimizer or adamw(model)
+def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
+    """Train by hand on one batch of all rows."""
+    batch = make_batch(kind)
+    items = (batch["labels"] != -100).sum()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
-    for _ in steps:
-        loss = model.train()(**batch, num_items_in_batch=items).loss * size
+    for _ in range(STEPS):
+        loss = model.train()(**batch, num_items_in_batch=items).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss = loss.detach() / size
-        if is_shared:
-            dist.all_reduce(loss)
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 
-def adamw(model: PreTrainedModel) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-
-def muon(model: PreTrainedModel) -> torch.optim.Optimizer:
-    numbers = {"learning_rate": 1e-3, "weight_decay": 0.01, "adam_beta1": 0.9, "adam_beta2": 0.999}
-    arguments = SimpleNamespace(**numbers, adam_epsilon=1e-8, optim_args=None)
-    return make_muon(model, arguments, [name for name, weight in model.named_parameters() if weight.ndim == 2])
-
-
-def with_accelerate(kind: str, make_optimizer: Callable[[PreTrainedModel], torch.optim.Optimizer]) -> list[float]:
-    """Train by accelerate's own loop: prepare, backward, gather."""
-    accelerator = Accelerator(cpu=True)
-    model = make_model(kind).train()
-    loader = DataLoader(make_rows(kind), batch_size=4 // accelerator.num_processes)
-    model, optimizer, loader = accelerator.prepare(model, make_optimizer(model), loader)
-    losses: list[float] = []
-    while len(losses) < STEPS:
-        for batch in loader:
-            items = accelerator.gather((batch["labels"] != -100).sum()[None]).sum()
-            loss = model(**batch, num_items_in_batch=items).loss
-            accelerator.backward(loss * accelerator.num_processes)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(accelerator.gather(loss.detach()[None]).sum()))
-    return losses
-
-
-def worst_gradient(kind: str, sharded: PreTrainedModel, whole: PreTrainedModel) -> float:
-    """Largest difference of any gradient between a model in shards and the same in one piece."""
-    is_shared = is_data_parallel(sharded)
-    half = slice(dist.get_rank() * 4, dist.get_rank() * 4 + 4)
-    items = (batch_of(kind)["labels"] != -100).sum()
-    loss = sharded.train()(**batch_of(kind, half if is_shared else slice(None)), num_items_in_batch=items).loss
-    (loss * (2 if is_shared else 1)).backward()
-    whole.train()(**batch_of(kind), num_items_in_batch=items).loss.backward()
-    wanted = {name: parameter.grad for name, parameter in whole.named_parameters()}
+def worst_gradient(kind: str, parallel: PreTrainedModel, whole: PreTrainedModel) -> float:
+    """Largest difference of any gradient between a tensor-parallel model and the same in one piece."""
+    for model in (parallel, whole):
+        model.train()(**make_batch(kind)).loss.backward()
+    wanted = {name: weight.grad for name, weight in whole.named_parameters()}
     worst = 0.0
-    for name, parameter in sharded.named_parameters():
-        gradient = parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else parameter.grad
+    for name, weight in parallel.named_parameters():
+        gradient = weight.grad.full_tensor() if hasattr(weight.grad, "full_tensor") else weight.grad
         worst = max(worst, float((gradient - wanted[name]).abs().max()))
-    sharded.zero_grad()
-    whole.zero_grad()
+    parallel.zero_grad()
     return worst
 
 
 def generated(model: PreTrainedModel) -> list[list[int]]:
     """Token ids of a greedy and a beam search over rows of different lengths."""
-    source = batch_of("seq2seq", slice(2, 5))
+    source = make_batch("seq2seq", slice(2, 5))
     inputs = {"input_ids": source["input_ids"], "attention_mask": source["attention_mask"]}
     if not model.config.is_encoder_decoder:
         inputs = {name: value.flip(1) for name, value in inputs.items()}  # padding to the left
@@ -161,40 +104,21 @@ MODELS = {
     ),
     "grouped": lambda: build(rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)),
 }
-SHARDED = {"fsdp": ("mlm", "shared"), "tp": ("mlm", "seq2seq", "grouped")}  # Trainer runs the plain pair with FSDP2
+
+
+SHARDED = ("mlm", "shared")  # by FSDP2
+PARALLEL = ("mlm", "seq2seq", "grouped")  # by tensors
+
+
+def kind_of(name: str) -> str:
+    """The kind of the rows of a model of `MODELS`."""
+    return {"shared": "seq2seq", "grouped": "causal"}.get(name, name)
 
 
 def load(name: str, out: Path, **sizes) -> PreTrainedModel:
     """A model of `MODELS` in shards."""
     config = DistributedConfig(**sizes)
     return type(MODELS[name]()).from_pretrained(out / f"start-{name}", distributed_config=config)
-
-
-def sharded(out: Path, results: dict, way: str) -> None:
-    """FSDP2 or tensor parallelism, as `from_pretrained(distributed_config=…)` does them."""
-    sizes = {f"{way}_size": 2}
-    for name in SHARDED[way]:
-        kind = name if name in HEADS else "causal" if name == "grouped" else "seq2seq"
-        model = load(name, out, **sizes)
-        if model.can_generate():
-            results[f"{way}/{name}/generated"] = generated(model)  # before any other use: FSDP2 gathers by itself
-        results[f"{way}/{name}/gradient"] = worst_gradient(kind, model, MODELS[name]())
-        results[f"{way}/{name}/losses"] = with_loop(kind, model)
-        model.save_pretrained(out / f"{way}-{name}")
-
-
-def resumed_fsdp(out: Path, results: dict) -> None:
-    """Ten steps, a checkpoint in shards, and ten more by a model and an optimiser that were made anew."""
-    model = load("mlm", out, fsdp_size=2)
-    optimizer = adamw(model)
-    losses = with_loop("mlm", model, range(10), optimizer)
-    model.save_pretrained(out / "fsdp-checkpoint", distributed_checkpoint=True)
-    save_optimizer_distributed(model, optimizer, str(out / "fsdp-checkpoint" / "optimizer"))
-    config = DistributedConfig(fsdp_size=2)
-    model = rl.RoFormerLiteForMaskedLM.from_pretrained(out / "fsdp-checkpoint", distributed_config=config)
-    optimizer = adamw(model)
-    load_optimizer_distributed(model, optimizer, str(out / "fsdp-checkpoint" / "optimizer"))
-    results["fsdp/mlm/resumed"] = losses + with_loop("mlm", model, range(10), optimizer)
 
 
 def main(out: Path) -> None:
@@ -204,22 +128,24 @@ def main(out: Path) -> None:
         for name, make in MODELS.items():
             make().save_pretrained(out / f"start-{name}")
     dist.barrier()
-    results["accelerate/mlm"] = with_accelerate("mlm", adamw)
-    results["muon/mlm"] = with_accelerate("mlm", muon)
     for kind in KINDS:
         results[f"ddp/{kind}"] = with_trainer(kind, make_model(kind), out / f"ddp-{kind}")
-        results[f"trainer-fsdp/{kind}"] = with_trainer(
-            kind, load(kind, out, fsdp_size=2), out / f"trainer-fsdp-{kind}"
-        )
+    for name in SHARDED:
+        model = load(name, out, fsdp_size=2)
+        if model.can_generate():
+            results[f"fsdp/{name}/generated"] = generated(model)
+        results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
     results["stream/mlm"] = with_trainer("mlm", make_model("mlm"), out / "stream", streamed_rows("mlm"))
     saving = {"save_strategy": "steps", "save_steps": 10}
-    with_trainer("mlm", make_model("mlm"), out / "resumed", **saving)
-    results["resumed/mlm"] = with_trainer(
-        "mlm", make_model("mlm"), out / "resumed", resume=str(out / "resumed" / "checkpoint-10"), **saving
-    )
-    for way in SHARDED:
-        sharded(out, results, way)
-    resumed_fsdp(out, results)
+    for resume in (False, str(out / "resumed" / "checkpoint-10")):
+        results["resumed/mlm"] = with_trainer("mlm", make_model("mlm"), out / "resumed", resume=resume, **saving)
+    for name in PARALLEL:
+        model = load(name, out, tp_size=2)
+        if model.can_generate():
+            results[f"tp/{name}/generated"] = generated(model)
+        results[f"tp/{name}/gradient"] = worst_gradient(kind_of(name), model, MODELS[name]())
+        results[f"tp/{name}/losses"] = with_loop(kind_of(name), model)
+        model.save_pretrained(out / f"tp-{name}")
     if dist.get_rank() == 0:
         (out / "results.json").write_text(json.dumps(results))
     dist.barrier()

@@ -1,18 +1,32 @@
-"""The best checkpoint is kept, training stops when nothing gets better, and what happened is said."""
+"""Which model a training ends with: the best one, the average of its weights, or none if it diverged."""
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, TrainerControl, TrainerState, TrainingArguments
 
 from roformer_lite.cli import main
+from roformer_lite.errors import InputError
+from roformer_lite.train.callbacks import (
+    AVERAGED_WEIGHTS,
+    TrainingClock,
+    WeightAveraging,
+    check_metrics,
+    weights_are_finite,
+)
 from roformer_lite.train.results import Evaluation, is_within_chance, verdict, what_happened
 
 COLOURS = ["red", "green", "blue", "white"]
-OPTIONS = "--size tiny --vocab_size 300 --text_scores false --word_dropout 0 --seed 3 --use_cpu --disable_tqdm true"
+OPTIONS = (
+    "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
+    "--text_scores false --word_dropout 0 --baselines false --seed 3 --learning_rate 3e-3 --use_cpu --disable_tqdm"
+)
+STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +39,15 @@ def data(tmp_path_factory):
     return folder
 
 
-def _train(data, out, *options: str) -> dict:
+def _train(data: Path, out: Path, *options: str) -> dict:
     files = ["--train_file", str(data / "train.tsv"), "--validation_file", str(data / "validation.tsv")]
-    arguments = [*files, *OPTIONS.split(), "--output_dir", str(out), *options]
-    assert main(["train", "classify", *arguments]) == 0
+    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options]) == 0
     return json.loads((out / "results.json").read_text())
 
 
-def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
-    metric = "--early_stopping_patience 3 --training_arguments metric_for_best_model=loss save_total_limit=50".split()
-    results = _train(data, tmp_path / "model", *metric, "--keep_checkpoints", "--num_train_epochs", "30")
+def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
+    results = _train(data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints")
+
     training = results["training"]
     losses = {}
     for folder in (tmp_path / "model.training").glob("checkpoint-*"):
@@ -56,32 +69,28 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
     """The patience counts what was measured before the interruption."""
-    options = "--early_stopping_patience 4 --num_train_epochs 30".split()
-    options += ["--training_arguments", "metric_for_best_model=loss", "save_total_limit=50"]
+    options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
-    last = max(int(folder.name.split("-")[1]) for folder in (tmp_path / "again.training").glob("checkpoint-*"))
-    for folder in (tmp_path / "again.training").glob("checkpoint-*"):
-        if int(folder.name.split("-")[1]) > last - 5:  # two evaluations of three rows each
-            shutil.rmtree(folder)
+    steps = {int(path.name.split("-")[1]): path for path in (tmp_path / "again.training").glob("checkpoint-*")}
+    for step in sorted(steps)[-2:]:
+        shutil.rmtree(steps[step])
     again = _train(data, tmp_path / "again", *options)
     assert again["training"]["steps"] == whole["training"]["steps"]
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
-        tmp_path / "whole" / "model.safetensors"
-    ).read_bytes()
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "again")]
+    assert saved[0] == saved[1]
 
 
-def test_validation_data_are_held_out_by_default(data, tmp_path, caplog):
+def test_validation_data_are_held_out_by_default(data, tmp_path):
     long = tmp_path / "long.tsv"
     rows = (data / "train.tsv").read_text().splitlines()
     long.write_text("\n".join(rows + rows[1:] * 3) + "\n")
-    options = [*OPTIONS.split(), "--num_train_epochs", "1"]
-    assert main(["train", "classify", "--train_file", str(long), "--output_dir", str(tmp_path / "a"), *options]) == 0
-    assert json.loads((tmp_path / "a" / "results.json").read_text())["rows"] == {"train": 173, "validation": 19}
-    assert "19 of the 192 training rows, at random, are held out" in caplog.text
-    nothing = ["--validation_fraction", "0", "--output_dir", str(tmp_path / "b")]
-    assert main(["train", "classify", "--train_file", str(long), *nothing, *options]) == 0
-    assert json.loads((tmp_path / "b" / "results.json").read_text())["rows"] == {"train": 192}
+    shared = ["train", "classify", "--train_file", str(long), *OPTIONS.split(), "--max_steps", "1", "--output_dir"]
+    wanted = {"held out": ([], {"train": 173, "validation": 19})}
+    wanted["nothing"] = (["--validation_fraction", "0"], {"train": 192})
+    for name, (options, counts) in wanted.items():
+        assert main([*shared, str(tmp_path / name), *options]) == 0
+        assert json.loads((tmp_path / name / "results.json").read_text())["rows"] == counts
 
 
 @pytest.mark.parametrize(
@@ -129,3 +138,103 @@ def test_a_difference_within_chance_is_called_so():
     }
     assert "about equal" in said[0.903] and "2,000 rows" in said[0.903]
     assert said[0.95].startswith("The model is better") and said[0.85].startswith("A baseline is better")
+
+
+def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    model.tied = model.weight
+    averaging = WeightAveraging(0.9)
+    args = SimpleNamespace(output_dir=tmp_path, should_save=True, load_best_model_at_end=False)
+    state, control = TrainerState(), TrainerControl()
+    averaging.on_train_begin(args, state, control, model=model)
+    expected, history = None, []
+    for step in range(200):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
+        averaging.on_step_end(args, state, control, model=model)
+        current = model.weight.detach().clone()
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = current if expected is None else decay * expected + (1 - decay) * current
+        history.append(current)
+    own = model.weight.detach().clone()
+    with averaging.in_place_of(model):
+        torch.testing.assert_close(model.weight, expected)
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(model.weight.detach(), own)
+    assert torch.equal(model.weight, own)
+
+    state.global_step = 200
+    folder = tmp_path / "checkpoint-200"
+    folder.mkdir()
+    state.save_to_json(str(folder / "trainer_state.json"))
+    averaging.on_save(args, state, control)
+    assert [path.name for path in folder.glob("averaged*")] == [AVERAGED_WEIGHTS]
+    resumed = WeightAveraging(0.9, resume_from=str(folder))
+    resumed.on_train_begin(args, state, control, model=model)
+    for one in (averaging, resumed):
+        one.on_step_end(args, state, control, model=model)
+    assert torch.equal(resumed.average.module.weight, averaging.average.module.weight)
+    averaging.on_train_end(args, state, control, model=model)
+    torch.testing.assert_close(model.weight, resumed.average.module.weight)
+
+    (folder / AVERAGED_WEIGHTS).unlink()
+    with pytest.raises(InputError, match="was not written with --ema_decay"):
+        WeightAveraging(0.9, resume_from=str(folder)).on_train_begin(args, state, control, model=model)
+
+
+@pytest.fixture
+def exploding(monkeypatch) -> None:
+    """The weights become infinite in step 5 of every training, as by a learning rate that is too high."""
+    tick = TrainingClock.on_step_end
+
+    def on_step_end(self, args, state, control, model, **kwargs):
+        tick(self, args, state, control, model=model, **kwargs)
+        if state.global_step == 5:
+            with torch.no_grad():
+                next(model.parameters()).mul_(torch.inf)
+
+    monkeypatch.setattr(TrainingClock, "on_step_end", on_step_end)
+
+
+def diverged(data: Path, out: Path, *options: str) -> None:
+    files = ["--train_file", str(data / "train.tsv"), "--max_steps", "8", "--per_device_train_batch_size", "8"]
+    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options]) == 2
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "last_step"),
+    [
+        ("logging_steps=3 save_strategy=no", 6),  # at the next log
+        ("logging_steps=1000 save_strategy=steps save_steps=5", 5),  # before a checkpoint
+        ("logging_strategy=no save_strategy=no", 6),  # at the end of the epoch
+    ],
+)
+def test_a_training_that_diverges_stops_and_saves_no_model(data, tmp_path, exploding, capsys, arguments, last_step):
+    diverged(data, tmp_path / "m", "--training_arguments", *arguments.split())
+    message = capsys.readouterr().err
+    assert "diverged" in message and f"step {last_step}" in message and "--learning_rate (now 0.003)" in message
+
+
+def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
+    saving = "--training_arguments logging_steps=1000 save_strategy=steps save_steps=2 save_total_limit=1"
+    diverged(data, tmp_path / "m", *saving.split(), "--ema_decay", "0.9")
+    good = tmp_path / "m.training" / "checkpoint-4"
+    assert str(good) in capsys.readouterr().err
+    assert [path.name for path in good.parent.glob("checkpoint-*")] == ["checkpoint-4"]
+    for name in ("model.safetensors", AVERAGED_WEIGHTS):
+        assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
+    assert weights_are_finite(AutoModelForSequenceClassification.from_pretrained(good))
+
+
+def test_a_rate_that_is_far_too_high(data, tmp_path, capsys):
+    diverged(data, tmp_path / "m", *"--learning_rate 1e38 --training_arguments max_grad_norm=0".split())
+    assert "diverged" in capsys.readouterr().err and not list(tmp_path.glob("m.training/checkpoint-*"))
+
+
+def test_metrics_that_are_no_numbers_are_not_published(tmp_path):
+    args = TrainingArguments(str(tmp_path / "m.training"), use_cpu=True, report_to="none")
+    with pytest.raises(InputError, match="on the test data, loss nan"):
+        check_metrics({"loss": float("nan"), "accuracy": 1.0}, "test", args)

@@ -1,7 +1,6 @@
 """After an interruption: the same run on the same data continues bit for bit, anything else is refused by name."""
 
 import json
-import os
 import pickle
 import shutil
 import signal
@@ -20,59 +19,88 @@ from roformer_lite.train.callbacks import TrainingClock
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
-    "--vocab_size 300 --disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 "
-    "--ema_decay 0.9 --baselines false "
+    "--vocab_size 300 --disable_tqdm --use_cpu --per_device_train_batch_size 8 --max_steps 10 --baselines false "
     "--training_arguments save_strategy=steps save_steps=2 eval_strategy=steps eval_steps=2 logging_steps=1"
 ).split()
-TASKS = {"classify": ["--text_scores", "true"], "mlm": ["--block_size", "16"]}
+TASKS = {  # the data, and what has a state of its own
+    "classify": ("rows.csv", "--text_scores true --ema_decay 0.9"),
+    "mlm": ("rows.csv", "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9"),
+    "seq2seq": (
+        "rows.csv",
+        "--source_column text --target_column label --max_tokens_per_batch 99 --ema_decay 0.9 "
+        "--training_arguments label_smoothing_factor=0.1 metric_for_best_model=loss",
+    ),
+    "embed": ("pairs.csv", ""),
+    "rerank": ("pairs.csv", ""),
+}
+SLOW = [pytest.param(task, marks=pytest.mark.slow if task == "rerank" else ()) for task in TASKS]
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Path:
-    """A folder with data, and for two tasks `whole`, a model, and what is left of a training stopped at step 7."""
+def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("continued")
     rows = [f"{a} {b} {a},{a}\n" for a in COLOURS for b in COLOURS] * 4
     for split, own in (("train", rows), ("validation", rows[::3])):
-        (folder / f"{split}.csv").write_text("text,label\n" + "".join(own))
+        (folder / f"{split}-rows.csv").write_text("text,label\n" + "".join(own))
+        (folder / f"{split}-pairs.csv").write_text("anchor,positive\n" + "".join(own))
+    return folder
+
+
+def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
+    data, options = TASKS[task]
+    files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
+    return ["train", task, *files, *OPTIONS, *options.split(), *more, "--output_dir", str(folder / name)]
+
+
+def interrupted(folder: Path, task: str) -> Path:
+    """What is left in the folder of a training that was stopped at step 7; made once."""
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         if state.global_step == 7:
             raise KeyboardInterrupt
 
-    for task in TASKS:
-        assert main(command(folder, task, f"{task}-whole")) == 0
+    if not (folder / f"{task}.training").exists():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(TrainingClock, "on_step_begin", interrupt)
             assert main(command(folder, task, task)) == 130
     return folder
 
 
-def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
-    files = [f"--train_file={folder}/train.csv", f"--validation_file={folder}/validation.csv"]
-    return ["train", task, *files, *OPTIONS, *TASKS[task], *more, "--output_dir", str(folder / name)]
-
-
 @pytest.fixture
-def left(original) -> Path:
-    """The same folder, put back after the test: paths are options, so it must stay in its place."""
-    kept = original.with_name("kept")
-    shutil.copytree(original, kept)
-    yield original
-    shutil.rmtree(original)
-    kept.rename(original)
+def left(folder) -> Path:
+    """The folder with two interrupted trainings, put back after the test: paths are options, so it keeps its place."""
+    for task in ("classify", "mlm"):
+        interrupted(folder, task)
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    yield folder
+    shutil.rmtree(folder)
+    kept.rename(folder)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_it_continues_as_if_nothing_had_happened(task, left, capsys):
-    """What only says where output goes and how it is shown may be other; so may the test data."""
-    (left / f"{task}.training" / "checkpoint-8").mkdir()  # as if a kill had come while it was written
-    assert main(command(left, task, task, "--title", "A title", "--keep_checkpoints")) == 0
-    assert "Resuming from step 6" in capsys.readouterr().err
-    weights = [load_file(left / name / "model.safetensors") for name in (f"{task}-whole", task)]
+def assert_same_models(one: Path, other: Path) -> None:
+    weights, metrics = [], []
+    for model in (one, other):
+        weights.append(load_file(model / "model.safetensors"))
+        metrics.append(json.loads((model / "results.json").read_text())["metrics"])
+    assert metrics[0] == metrics[1]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
-    results = [json.loads((left / name / "results.json").read_text()) for name in (f"{task}-whole", task)]
-    assert results[0]["metrics"] == results[1]["metrics"]
-    assert (left / f"{task}.training" / "checkpoint-10").is_dir()
+
+
+@pytest.mark.parametrize("task", SLOW)
+def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
+    """What only says where output goes and how it is shown may be other."""
+    interrupted(folder, task)
+    kept = shutil.copytree(folder / f"{task}.training", folder / f"{task}.kept")
+    assert main(command(folder, task, f"{task}-whole")) == 0
+    (folder / f"{task}.training" / "checkpoint-8").mkdir()  # as if a kill had come while it was written
+    assert main(command(folder, task, task, "--title", "A title", "--keep_checkpoints")) == 0
+    assert "Resuming from step 6" in capsys.readouterr().err
+    assert_same_models(folder / f"{task}-whole", folder / task)
+    assert (folder / f"{task}.training" / "checkpoint-10").is_dir()
+    shutil.rmtree(folder / f"{task}.training")
+    shutil.rmtree(folder / task)
+    kept.rename(folder / f"{task}.training")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +109,7 @@ def test_it_continues_as_if_nothing_had_happened(task, left, capsys):
         ("--learning_rate 0.1", "--learning_rate was the default and is 0.1"),
         ("--per_device_train_batch_size 4", "--per_device_train_batch_size was 8 and is 4"),
         ("--training_arguments lr_scheduler_type=cosine", "--lr_scheduler_type was the default and is cosine"),
-        ("--max_length 9", "--max_length was the default and is 9"),
-        ("--seed 7", "--seed was the default and is 7"),
+        ("--optim muon", "--optim was the default and is muon"),
     ],
 )
 def test_another_run_is_refused_with_the_difference(left, capsys, options, difference):
@@ -93,7 +120,7 @@ def test_another_run_is_refused_with_the_difference(left, capsys, options, diffe
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_other_data_are_refused(left, capsys, split):
-    path = left / f"{split}.csv"
+    path = left / f"{split}-rows.csv"
     path.write_text(path.read_text().replace("red red red", "red new red"))
     assert main(command(left, "classify", "classify")) == 2
     assert f"the data have changed: {split};" in capsys.readouterr().err
@@ -104,7 +131,7 @@ def test_other_data_are_refused(left, capsys, split):
 def test_without_a_checkpoint_nothing_is_lost_and_nothing_refused(left):
     for checkpoint in (left / "mlm.training").glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    (left / "train.csv").write_text("text,label\n" + "zyx wvu tsr,a\n" * 20)
+    (left / "train-rows.csv").write_text("text,label\n" + "zyx wvu tsr,a\n" * 20)
     assert main(command(left, "mlm", "mlm", "--learning_rate", "1e-3")) == 0
     assert "z" in (left / "mlm" / "tokenizer.json").read_text()
 
@@ -125,7 +152,7 @@ def test_killed_after_the_model_was_finished(left, capsys):
     assert "holds a finished model" in capsys.readouterr().err and not (left / "mlm.training").exists()
 
 
-def test_other_files_are_left_alone(tmp_path, left, capsys):
+def test_other_files_are_left_alone(left, capsys):
     (left / "new.training").mkdir()
     (left / "new.training" / "thesis.txt").write_text("years of work")
     assert main(command(left, "mlm", "new")) == 2
@@ -168,14 +195,21 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
 
 
 @pytest.mark.slow
-def test_one_process_at_a_time_and_then_a_kill(left, capsys):
-    arguments = command(left, "mlm", "locked", "--max_steps", "100000")
-    process = subprocess.Popen([sys.executable, "-m", "roformer_lite.cli", *arguments], env={**os.environ})
-    while not list((left / "locked.training").glob("checkpoint-*/trainer_state.json")):
+def test_one_process_at_a_time_and_then_a_kill(folder, capsys):
+    """The directory of a process that lives is its own; that of a killed one is taken up again."""
+    process = subprocess.Popen([sys.executable, "-m", "roformer_lite.cli", *command(folder, "mlm", "killed")])
+    try:
+        while not (folder / "killed.training" / "checkpoint-4" / "trainer_state.json").exists():
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGSTOP)
         assert process.poll() is None
-        time.sleep(0.2)
-    assert main(arguments) == 2
-    assert "another process trains into it" in capsys.readouterr().err
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert main(command(left, "mlm", "locked", "--overwrite_output_dir")) == 0
+        assert main(command(folder, "mlm", "killed")) == 2
+        assert "another process trains into it" in capsys.readouterr().err
+    finally:
+        process.kill()
+        process.wait()
+    assert main(command(folder, "mlm", "killed")) == 0
+    assert "Resuming from step" in capsys.readouterr().err
+    assert main(command(folder, "mlm", "whole")) == 0
+    assert_same_models(folder / "whole", folder / "killed")

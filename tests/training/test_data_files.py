@@ -1,20 +1,32 @@
-"""Reading data: every format, and complaints that name file and line."""
+"""Reading data: every format, and mistakes, which are named by file and line before anything is trained.
+
+More mistakes are in tests/fuzz/test_damaged_data.py.
+"""
 
 import gzip
+import json
+import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from roformer_lite.cli import main
 from roformer_lite.data.data_files import (
-    file_format,
     numbered_lines,
     read_parallel,
     read_table,
     read_tagged,
     text_of,
+    value_of,
 )
 from roformer_lite.errors import InputError
+from roformer_lite.train.trainer import RoFormerLiteTrainer
+
+TINY = (
+    "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
+    "--vocab_size 300 --disable_tqdm true --use_cpu true --max_steps 1 --training_arguments eval_strategy=no"
+).split()
 
 
 @pytest.fixture
@@ -35,19 +47,12 @@ def test_lines_lose_their_ends_and_nothing_else(write):
     assert list(numbered_lines(write("a.txt.gz", content))) == expected
 
 
-def test_undecodable_line_is_named(write):
-    path = write("a.txt", "gut\nsch\u00f6n\n".encode() + b"sch\xf6n\n")
-    with pytest.raises(InputError, match=r"a\.txt:3: byte 4 of the line \(0xf6\) is not UTF-8"):
-        list(numbered_lines(path))
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_empty_file(write, name):
-    with pytest.raises(InputError, match=f"{name}: the file is empty"):
-        list(numbered_lines(write(name, "")))
-
-
 def test_files_that_cannot_be_read(write, tmp_path):
+    for name in ("a.txt", "a.txt.gz"):
+        with pytest.raises(InputError, match=f"{name}: the file is empty"):
+            list(numbered_lines(write(name, "")))
+    with pytest.raises(InputError, match=r"b\.csv:1: the header names a column twice"):
+        list(read_table(write("b.csv", "the,the\nx,y\n")))
     with pytest.raises(InputError, match="nothing.txt: No such file"):
         list(numbered_lines(tmp_path / "nothing.txt"))
     whole = write("a.txt.gz", "line\n" * 100_000).read_bytes()
@@ -57,15 +62,6 @@ def test_files_that_cannot_be_read(write, tmp_path):
     (tmp_path / "plain.txt.gz").write_text("not compressed")
     with pytest.raises(InputError, match="plain.txt.gz: cannot be decompressed"):
         list(numbered_lines(tmp_path / "plain.txt.gz"))
-
-
-def test_format_is_the_suffix_without_gz():
-    assert [file_format(name) for name in ("a.tsv", "A.TSV.GZ", "b.c.jsonl.gz", "none")] == [
-        ".tsv",
-        ".tsv",
-        ".jsonl",
-        "",
-    ]
 
 
 def test_tsv_takes_quotes_as_text(write):
@@ -96,13 +92,6 @@ def test_table_without_header(write):
     assert (rows[0]["source"], rows[0]["target"], rows[0]["origin"][-2:]) == ("x", "y", ":1")
 
 
-def test_ragged_rows_and_double_headers(write):
-    with pytest.raises(InputError, match=r"a\.tsv:3: 3 columns, but there should be 2: en, de"):
-        list(read_table(write("a.tsv", "en\tde\nx\ty\nx\ty\tz\n")))
-    with pytest.raises(InputError, match=r"b\.csv:1: the header names a column twice"):
-        list(read_table(write("b.csv", "the,the\nx,y\n")))
-
-
 def test_jsonl(write):
     path = write("a.jsonl.gz", '{"t": {"en": "x"}, "n": 1}\n\n[1]\n')
     rows = read_table(path)
@@ -118,11 +107,6 @@ def test_jsonl(write):
         next(rows)
     with pytest.raises(InputError, match=r"b\.jsonl:1: not JSON"):
         list(read_table(write("b.jsonl", '{"a": \n')))
-
-
-def test_unknown_format(write):
-    with pytest.raises(InputError, match=r"unknown format '\.xlsx'; rows come from \.tsv, \.csv, \.jsonl"):
-        list(read_table(write("a.xlsx", "x")))
 
 
 def test_parallel_files_must_agree(write):
@@ -148,3 +132,104 @@ def test_tagged_columns(write):
         list(read_tagged(spaces, 1, 4))
     with pytest.raises(InputError, match=r"c\.tsv:1: column 2 is empty"):
         list(read_tagged(write("c.tsv", "EU\t\tO\n"), 2, 3))
+    with pytest.raises(InputError, match=r"d\.txt:1: the line has 2 columns, .* would be column 2"):
+        list(read_tagged(write("d.txt", "Anna B\n"), 2, -1))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv"])
+def test_a_column_that_is_called_origin(name, write):
+    """Rows use that name for their place; a user's column of the name keeps its values."""
+    separator = {"a.tsv": "\t", "a.csv": ","}.get(name)
+    rows = [{"origin": "Paris", "text": "a flight"}, {"origin": "Rome", "text": "a train"}]
+    lines = [json.dumps(row) for row in rows]
+    if separator:
+        lines = [separator.join(row) for row in [["origin", "text"], *(row.values() for row in rows)]]
+    read = list(read_table(write(name, "".join(line + "\n" for line in lines))))
+    assert [text_of(row, "origin") for row in read] == ["Paris", "Rome"]
+    assert read[0]["origin"].endswith(f"{name}:{2 if separator else 1}")
+    with pytest.raises(InputError, match="no column 'label'; the columns are: origin, text"):
+        value_of(read[0], "label")
+    with pytest.raises(InputError, match="no column 'origin'; the columns are: text"):
+        text_of(next(read_table(write("b.csv", "text\na flight\n"))), "origin")
+
+
+def train(task: str, train_file: Path, *options: str | Path, status: int = 0) -> Path:
+    out = train_file.with_name("m")
+    command = ["train", task, "--train_file", train_file, *TINY, "--output_dir", out, *options]
+    assert main([str(argument) for argument in command]) == status
+    return out
+
+
+def test_origin_as_the_label(write):
+    out = train(
+        "classify", write("a.csv", "text,origin\n" + "a flight,Paris\na train,Rome\n" * 8), "--label_column", "origin"
+    )
+    assert json.loads((out / "config.json").read_text("utf-8"))["label2id"] == {"Paris": 0, "Rome": 1}
+
+
+def test_a_word_is_enough_to_measure(write):
+    """Whether a token is masked, and can be counted, does not depend on chance."""
+    files = [write("t.txt", "the cat sees a red house\n" * 20), "--validation_file", write("v.txt", "cat\n")]
+    out = train("mlm", *files, "--mlm_probability", "0.01")
+    results = json.loads((out / "results.json").read_text("utf-8"))
+    assert results["metrics"]["validation"]["perplexity"] > 1
+
+
+NUMBERS = "column 'label' must be a number for regression, not "
+MISTAKES = {  # the task, the file's name and content, options, and what is said of it
+    "no tags": ("tag", "a.txt", "-DOCSTART-\n\nAnna\n", "", r"a\.txt:3: the line has 1 column, and both token"),
+    "nan": (
+        "classify",
+        "a.csv",
+        "text,label\na,1\nb,nan\n",
+        "--problem_type regression",
+        rf"a\.csv:3: {NUMBERS}'nan'",
+    ),
+    "1e999": (
+        "classify",
+        "a.csv",
+        "text,label\na,1e999\n",
+        "--problem_type regression",
+        rf"a\.csv:2: {NUMBERS}'1e999'",
+    ),
+    "NaN": (
+        "classify",
+        "a.jsonl",
+        '{"text": "a", "label": NaN}',
+        "--problem_type regression",
+        rf"a\.jsonl:1: {NUMBERS}nan",
+    ),
+    "nothing left": (
+        "classify",
+        "a.csv",
+        "text,label\na,x\nb,y\n",
+        "--validation_fraction 0.9",
+        r"--validation_fraction 0\.9 of 2 rows leaves no row",
+    ),
+}
+
+
+@pytest.fixture
+def untrained(monkeypatch) -> None:
+    monkeypatch.setattr(RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began"))
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_found_before_the_training(name, write, untrained, capsys):
+    task, file, content, options, message = MISTAKES[name]
+    train(task, write(file, content), *options.split(), status=2)
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        ("causal", "\n \n", "there is no row with text"),
+        ("mlm", "[UNK] [PAD]\n", "from here on the tokenizer finds no word"),
+    ],
+)
+def test_validation_text_without_words(task, content, message, write, untrained, capsys):
+    files = [write("t.txt", "the cat sees a red house\n" * 20), "--validation_file", write("v.txt", content)]
+    train(task, *files, "--tokenizer_algorithm", "wordpiece", status=2)
+    error = capsys.readouterr().err
+    assert "v.txt" in error and message in error

@@ -12,42 +12,44 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
-from accelerate.commands.launch import launch_command_parser
 from conftest import ROOT
-from distributed_worker import (
-    KINDS,
-    MODELS,
-    SHARDED,
-    STEPS,
-    adamw,
-    batch_of,
-    generated,
-    muon,
-    streamed_rows,
-    with_accelerate,
-)
+from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, generated, kind_of, streamed_rows
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
 from safetensors.torch import load_file
-from toy_training import HEADS, make_model
+from toy_training import make_batch, make_model
 
-pytestmark = pytest.mark.slow  # pairs of processes; a quicker one is in tests/commands/test_cli_processes.py
+from roformer_lite.cli import main
+
+pytestmark = pytest.mark.slow  # pairs of processes
 HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # docs/several_processes.md says why
+}
+TINY = (
+    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=16 num_hidden_layers=1 "
+    "hidden_dropout=0.0 --vocab_size 300 --baselines false --disable_tqdm true"
+).split()
 
 
-def run_in_two(worker: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    command += [str(HERE / worker), str(folder)]
+def run_in_two(*program: str | Path) -> str:
+    """What two processes of a program that `torchrun` starts, again if they die, write to their error stream."""
+    launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 --max-restarts 3".split()
+    command = [sys.executable, *launcher, *map(str, program)]
     finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr[-5000:]
+    return finished.stderr
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
     """Where two processes left what they did; they do everything in one go, as starting them takes longest."""
     folder = tmp_path_factory.mktemp("two")
-    run_in_two("distributed_worker.py", folder)
+    run_in_two(HERE / "distributed_worker.py", folder)
     return folder
 
 
@@ -65,7 +67,7 @@ def alone(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def one(alone) -> dict[str, list[float]]:
     """The losses of one process with the Trainer."""
-    return {kind: trained(kind, make_model(kind), alone / kind) for kind in KINDS}
+    return {name: trained(kind_of(name), MODELS[name](), alone / name) for name in {*KINDS, *SHARDED}}
 
 
 def assert_same_losses(got: list[float], wanted: list[float]) -> None:
@@ -73,49 +75,92 @@ def assert_same_losses(got: list[float], wanted: list[float]) -> None:
     torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["ddp", "trainer-fsdp"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_trainer_in_two_processes_equals_one(way, kind, one, two, out, alone):
-    assert_same_losses(two[f"{way}/{kind}"], one[kind])
-    models = [HEADS[kind][0].from_pretrained(folder).eval() for folder in (out / f"{way}-{kind}", alone / kind)]
+@pytest.mark.parametrize(("way", "name"), [("ddp", "mlm"), ("ddp", "seq2seq"), ("fsdp", "mlm"), ("fsdp", "shared")])
+def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
+    assert_same_losses(two[f"{way}/{name}"], one[name])
+    model = MODELS[name]()
+    if way == "fsdp" and model.can_generate():
+        assert two[f"{way}/{name}/generated"] == generated(model)
+    models = [type(model).from_pretrained(folder).eval() for folder in (out / f"{way}-{name}", alone / name)]
     with torch.no_grad():
-        torch.testing.assert_close(*(model(**batch_of(kind)).logits for model in models), rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize("way, make_optimizer", [("accelerate", adamw), ("muon", muon)])
-def test_accelerate_loop_in_two_processes_equals_one(way, make_optimizer, two):
-    assert_same_losses(two[f"{way}/mlm"], with_accelerate("mlm", make_optimizer))
+        torch.testing.assert_close(*(model(**make_batch(kind_of(name))).logits for model in models), rtol=0, atol=1e-3)
 
 
 def test_stream_in_two_processes_equals_one(two, tmp_path):
     assert_same_losses(two["stream/mlm"], trained("mlm", make_model("mlm"), tmp_path, streamed_rows("mlm")))
 
 
-def test_checkpoint_of_two_processes_is_taken_up_again(two, one):
+def test_a_checkpoint_of_two_processes_is_continued(two, one, out, alone):
     assert_same_losses(two["resumed/mlm"], one["mlm"])
+    saved, wanted = (load_file(folder / "model.safetensors") for folder in (out / "resumed", alone / "mlm"))
+    assert all(torch.allclose(saved[name], wanted[name], rtol=0, atol=1e-3) for name in wanted)
 
 
-def test_checkpoint_in_shards_is_taken_up_again(two):
-    assert_same_losses(two["fsdp/mlm/resumed"], two["fsdp/mlm/losses"])
-
-
-@pytest.mark.parametrize("way, name", [(way, name) for way, names in SHARDED.items() for name in names])
-def test_shards_equal_the_whole(way, name, two, out):
+@pytest.mark.parametrize("name", PARALLEL)
+def test_tensor_parallel_equals_the_whole(name, two, out):
     """Losses, gradients, generated text, and the one file that is written."""
     model = MODELS[name]()
-    assert two[f"{way}/{name}/gradient"] < 1e-5
+    assert two[f"tp/{name}/gradient"] < 1e-5
     if model.can_generate():
-        assert two[f"{way}/{name}/generated"] == generated(model)
-    kind = name if name in HEADS else "causal" if name == "grouped" else "seq2seq"
-    assert_same_losses(two[f"{way}/{name}/losses"], loop(kind, model))
-    assert [path.name for path in (out / f"{way}-{name}").glob("*.safetensors")] == ["model.safetensors"]
-    saved = load_file(out / f"{way}-{name}" / "model.safetensors")
+        assert two[f"tp/{name}/generated"] == generated(model)
+    assert_same_losses(two[f"tp/{name}/losses"], loop(kind_of(name), model))
+    assert [path.name for path in (out / f"tp-{name}").glob("*.safetensors")] == ["model.safetensors"]
+    saved = load_file(out / f"tp-{name}" / "model.safetensors")
     for key, weight in load_file(out / f"start-{name}" / "model.safetensors").items():
         assert saved[key].shape == weight.shape and not torch.equal(saved[key], weight), key
-    loaded = type(model).from_pretrained(out / f"{way}-{name}").eval()
+    loaded = type(model).from_pretrained(out / f"tp-{name}").eval()
     with torch.no_grad():
-        after, wanted = (m.eval()(**batch_of(kind)).logits for m in (loaded, model))
+        after, wanted = (m.eval()(**make_batch(kind_of(name))).logits for m in (loaded, model))
     torch.testing.assert_close(after, wanted, rtol=0, atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "pairs.tsv"
+    rows = [f"line {n} says that {n} is a number\tit says so {n % 7} times" for n in range(360)]
+    path.write_text("\n".join(["source\ttarget", *rows]) + "\n", "utf-8")
+    return path
+
+
+def losses(model: Path) -> list[float]:
+    (state,) = model.with_name(f"{model.name}.training").glob("checkpoint-10/trainer_state.json")
+    return [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
+
+
+@pytest.mark.parametrize(("optim", "rate", "tolerance"), [("sgd", "0.05", 1e-4), ("muon", "0.002", 1e-3)])
+def test_the_command_in_two_processes_trains_as_one_that_accumulates(optim, rate, tolerance, pairs, tmp_path):
+    """The batches of a step are the same, shared by two processes or one after the other in one. It is one epoch: at
+    its end two processes may repeat a batch. Muon computes with bfloat16, and magnifies rounding.
+    """
+    options = (
+        f"--use_cpu --keep_checkpoints --optim {optim} --learning_rate {rate} --ema_decay 0.9 --max_steps 10 "
+        "--max_tokens_per_batch 300 --time_limit_minutes 60 "
+        "--training_arguments save_strategy=steps save_steps=10 logging_steps=1"
+    )
+    command = ["train", "seq2seq", "--train_file", str(pairs), *TINY, *options.split()]
+    accumulating = ["gradient_accumulation_steps=2", "--output_dir", str(tmp_path / "one")]
+    assert main([*command, *accumulating]) == 0
+    run_in_two("-m", "roformer_lite.cli", *command, "--output_dir", tmp_path / "two")
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["machine"]["processes"] == 2
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10)
+
+
+def test_killed_workers_change_nothing(tmp_path):
+    """First a worker that only learns, then the one that writes the checkpoints and holds the directory's lock."""
+    lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
+    (tmp_path / "text.txt").write_text(lines, "utf-8")
+    command = ["train", "mlm", "--train_file", tmp_path / "text.txt", *TINY, "--block_size", "16", "--line_by_line"]
+    command += ["--max_steps", "30", "--config", "hidden_dropout=0.1", "--training_arguments", "save_strategy=steps"]
+    command += ["save_steps=5", "save_total_limit=9", "eval_strategy=no", "--output_dir"]
+    run_in_two("-m", "roformer_lite.cli", *command, tmp_path / "whole")
+    killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
+    messages = run_in_two(*killed, *command, tmp_path / "model")
+    assert len(list(tmp_path.glob("killed-*"))) == 2 and messages.count("Resuming from step") == 2
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "model")]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
 
 def commands_of(page: Path) -> list[str]:
@@ -164,6 +209,3 @@ def test_configurations_are_what_accelerate_and_the_model_know():
     assert types == {"multi_gpu": "MULTI_GPU", "fsdp2": "FSDP"}
     wrapped = configs["fsdp2"].fsdp_config["fsdp_transformer_layer_cls_to_wrap"]
     assert wrapped in {type(module).__name__ for module in make_model("seq2seq").modules()}
-    parser = launch_command_parser()
-    known = {action.dest for action in parser._actions}
-    assert configs["fsdp2"].fsdp_config.keys() <= known

@@ -1,15 +1,24 @@
-"""Text that outgrows memory: prepared once, packed, mixed, and read as a stream."""
+"""Text that outgrows memory or a row: prepared once, packed, mixed, read as a stream; and words without an end."""
 
 import json
+import random
+import time
 
 import numpy as np
 import pytest
 import torch
 from conftest import build, stack_config
 from datasets import Dataset, load_from_disk
+from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
-from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.tokenizer_training import cut_long_words, untrained_backend
 from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
 
@@ -17,6 +26,7 @@ SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
     "--disable_tqdm --per_device_train_batch_size 4"
 ).split()
+WORDS = "the cat sees a red house".split()
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +78,19 @@ def test_a_stream(folder, tmp_path):
 
 
 def test_refused(folder, tmp_path, capsys):
-    def refused(*options: str) -> str:
-        assert main(["train", *options, "--output_dir", str(tmp_path / "m")]) == 2
-        return capsys.readouterr().err
-
-    one = str(folder / "of-a")
-    assert "was prepared for mlm; this is causal" in refused("causal", "--prepared", one)
-    assert "--vocab_size 9 has no effect beside --prepared" in refused("mlm", "--prepared", one, "--vocab_size", "9")
-    assert "cannot be read" in refused("mlm", "--prepared", str(folder))
-    assert main(["prepare", "mlm", "--train_file", str(folder / "a.txt"), "--output_dir", one]) == 2
-    assert "exists; remove it" in capsys.readouterr().err
-    (tmp_path / "blank.txt").write_text("\n \n")
-    assert (
-        main(["prepare", "mlm", "--train_file", str(tmp_path / "blank.txt"), "--output_dir", str(tmp_path / "p")]) == 2
-    )
-    assert "there is no row with text" in capsys.readouterr().err and not (tmp_path / "p").exists()
+    one, blank = str(folder / "of-a"), tmp_path / "blank.txt"
+    blank.write_text("\n \n")
+    again = ["prepare", "mlm", "--train_file", str(folder / "a.txt"), "--output_dir", one]
+    model = ["--output_dir", str(tmp_path / "m")]
+    for command, message in (
+        (["train", "causal", "--prepared", one, *model], "was prepared for mlm; this is causal"),
+        (["train", "mlm", "--prepared", one, "--vocab_size", "9", *model], "--vocab_size 9 has no effect beside"),
+        (["train", "mlm", "--prepared", str(folder), *model], "cannot be read"),
+        (again, "exists; remove it"),
+        (["prepare", "mlm", "--train_file", str(blank), *model], "there is no row with text"),
+    ):
+        assert main(command) == 2
+        assert message in capsys.readouterr().err and not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -131,3 +139,75 @@ def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(
         masked = (batch["labels"] != -100).nonzero()
         assert len(masked) == 1 and batch["input_ids"][0, masked[0, 1]] == tokenizer.mask_token_id
         assert batch["labels"].max() not in tokenizer.all_special_ids
+
+
+def letters(count: int) -> str:
+    return "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=count))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
+def test_training_time_grows_with_the_word_and_not_with_its_square(algorithm):
+    seconds = []
+    for count in (20_000, 160_000):
+        started = time.process_time()
+        texts = [letters(count), *[" ".join(WORDS)] * 3]
+        tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=600, algorithm=algorithm, show_progress=False)
+        seconds.append(time.process_time() - started)
+        assert len(tokenizer) == 600
+    assert seconds[1] < 24 * seconds[0]  # eight times the text; it was 64 times the time
+
+
+def test_only_long_words_are_cut_and_nothing_is_lost():
+    backend = untrained_backend("bpe", True, None)
+    long = letters(600)
+    hyphens, spaces, han = "-" * 300, " " * 300, "红" * 300
+    texts = [
+        " ".join(WORDS * 100),
+        f"one {long} two",
+        f"one{hyphens}two",
+        f"one{spaces}two",
+        f"{han}。{han}",
+        "一二三。" * 200,
+        "1" * 1000,
+    ]
+    cut = [list(cut_long_words([text], backend)) for text in texts]
+    assert ["".join(parts) for parts in cut] == texts
+    assert [len(parts) for parts in cut] == [1, 3, 2, 2, 3, 1, 1]
+    for part in (part for parts in cut for part in parts):
+        assert all(len(word) <= 256 for word, _ in backend.pre_tokenizer[0].pre_tokenize_str(part))
+    assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
+    assert list(cut_long_words(["", "a", long[:256]], backend)) == ["", "a", long[:256]]
+    assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3  # a backend that splits nothing itself
+
+
+def test_what_is_learned_from_other_text_stays_the_same():
+    texts = [" ".join(random.Random(n).choices(WORDS, k=200)) for n in range(5)]
+    long = RoFormerLiteTokenizer.train([*texts, letters(300)], vocab_size=400, show_progress=False)
+    assert {" " + word for word in WORDS[1:]} <= {long.decode([i]) for i in range(len(long))}
+    assert long.decode(long(letters(300))["input_ids"], skip_special_tokens=True) == letters(300)
+
+
+def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
+    sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
+    (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
+    files = ["--train_file", str(tmp_path / "a.iob2"), "--output_dir", str(tmp_path / "m"), "--max_length", "24"]
+    options = "--vocab_size 300 --num_train_epochs 5 --learning_rate 1e-2 --baselines false".split()
+    assert main(["train", "tag", *files, *SMALL, *options]) == 0
+    shapes, forward = [], RoFormerLiteForTokenClassification.forward
+
+    def noted(self, input_ids, **inputs):
+        shapes.append(input_ids.shape)
+        return forward(self, input_ids=input_ids, **inputs)
+
+    monkeypatch.setattr(RoFormerLiteForTokenClassification, "forward", noted)
+    short = "Anna lives in New York"
+    lines = [short, " ".join([short] * 100), letters(5000), f"Anna {letters(200)} lives"]
+    (tmp_path / "x.txt").write_text("".join(line + "\n" for line in lines))
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "m"), "--input_file", str(tmp_path / "x.txt")]) == 0
+    answers = [[part.rpartition("/") for part in line.split(" ")] for line in capsys.readouterr().out.splitlines()]
+    assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines  # every word has a tag
+    assert max(length for _, length in shapes) <= 24 and max(rows for rows, _ in shapes) <= 8
+    right = ["B-PER", "O", "O", "B-LOC", "I-LOC"]
+    assert [tag for _, _, tag in answers[0]] == right
+    assert sum(map(str.__eq__, [tag for _, _, tag in answers[1]], right * 100)) > 350

@@ -37,7 +37,8 @@ def probe(tmp_path: Path, monkeypatch):
 
     def fit(model_class: type[PreTrainedModel], labels: list, **fields) -> tuple[np.ndarray, np.ndarray]:
         torch.manual_seed(0)
-        model = model_class(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), **fields)).eval()
+        sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+        model = model_class(RoFormerLiteConfig(vocab_size=len(tokenizer), **sizes, **fields)).eval()
         encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": labels})
         of_tokens = model_class is RoFormerLiteForTokenClassification
         collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding

@@ -48,17 +48,13 @@ def test_measured_card(path):
     assert path.with_name(image).read_bytes().startswith(b"\x89PNG")
     assert len(card.text.partition("## Limitations")[2].strip()) > 40
 
-
-@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
-def test_code_of_measured_card(path):
-    """The Python is valid, and the shell gives `predict` the very line that the Python has."""
+    # The Python is valid, and the shell gives `predict` the very line that the Python has.
     blocks = re.findall(r"```(\w+)\n(.*?)\n```", path.read_text("utf-8"), re.DOTALL)
     (snippet,) = [code for language, code in blocks if language == "python"]
     compile(snippet, str(path), "exec")
     (command,) = [code for language, code in blocks if code.startswith("echo ")]
     _, line, *rest = shlex.split(command)
     assert rest == ["|", "roformer-lite", "predict", path.parent.name]
-    results = json.loads(path.with_name("results.json").read_text("utf-8"))
     given = list(line) if results["task"] == "tag" else line  # the characters of a Chinese sentence are its units
     assert json.dumps(given, ensure_ascii=False) in snippet
 
@@ -98,11 +94,8 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
     assert f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
 
     card = card_of(tmp_path, {}, task, "--output_dir", "models/m", "--card_example", "--dataset_title", "Letters")
-    assert (
-        "my " in card.text
-        and 'from_pretrained("models/m")' in card.text
-        and "roformer-lite predict models/m" in card.text
-    )
+    assert "my " in card.text and "roformer-lite predict models/m" in card.text
+    assert 'from_pretrained("models/m")' in card.text
     assert "Trained from scratch on Letters" in card.text and card.data.model_name == "m"
 
 
@@ -129,7 +122,7 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     assert card.data.base_model == ["google/bert", "me/causal"]
 
 
-@pytest.mark.parametrize("labels", [3, 30, 31])
+@pytest.mark.parametrize("labels", [30, 31])
 def test_metrics_by_label(tmp_path, monkeypatch, labels):
     monkeypatch.chdir(tmp_path)
     metrics = {

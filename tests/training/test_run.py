@@ -12,7 +12,12 @@ from roformer_lite.errors import InputError
 from roformer_lite.train.run import read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
-SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4"
+SMALL = (
+    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
+)
+SMALL += (
+    "--validation_fraction 0.25 --use_cpu --disable_tqdm --training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,25 +25,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     rows = "".join(f"{text},{text.split()[0]}\n" for text in WORDS * 12)
     (folder / "train.csv").write_text("text,label\n" + rows)
-    command = [
-        "train",
-        "classify",
-        "--train_file",
-        str(folder / "train.csv"),
-        *SMALL.split(),
-        "--use_cpu",
-        "--title",
-        "Two: colours",
-    ]
-    more = [
-        "--validation_fraction",
-        "0.25",
-        "--disable_tqdm",
-        "--training_arguments",
-        "lr_scheduler_type=cosine",
-        "adam_beta2=0.98",
-    ]
-    assert main([*command, *more, "--output_dir", str(folder / "first")]) == 0
+    files = ["--train_file", str(folder / "train.csv"), "--output_dir", str(folder / "first")]
+    assert main(["train", "classify", *files, *SMALL.split(), "--title", "Two: colours"]) == 0
     return folder
 
 
@@ -61,10 +49,8 @@ def test_options_after_the_file_override_it(trained):
     run = parse_run(str(path), ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"])
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
     assert run.training.stock == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
-    assert (
-        run.difference(yaml.safe_load(path.read_text()))
-        == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
-    )
+    difference = run.difference(yaml.safe_load(path.read_text()))
+    assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = parse_run(str(path), []).command()
     assert "--train_file train.csv" in shown and str(trained) not in shown and "adam_beta2=0.98" in shown
 

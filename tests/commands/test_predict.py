@@ -1,10 +1,15 @@
-"""`predict` on tables, and the options of its answers: equal to what it says of lines, or refused by name."""
+"""`predict`: tables and lines have the same answers, and no file is lost or half-written."""
 
 import csv
-import gzip
+import errno
 import io
 import json
 import math
+import os
+import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +21,15 @@ import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.predict.answers import MaskedLMAnswers, SavedModel
-from roformer_lite.predict.tables import AnswerTable, table_stream
+from roformer_lite.predict.predictor import Predictor
+from roformer_lite.predict.tables import AnswerTable
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
+
+
 LABELS = ["bad", "fair", "good"]
+
+
 SETTINGS = {
     "classify": {"pairs": False, "label_separator": ";"},
     "several": {"pairs": False, "label_separator": ";"},
@@ -86,8 +96,10 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [columns_of(row) for row in read_table(target)]
 
 
-@pytest.mark.parametrize("target", ["y.csv", "y.jsonl", "y.csv.gz", "y.jsonl.gz"])
-@pytest.mark.parametrize("source", ["x.csv", "x.jsonl"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("x.csv", "y.csv"), ("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.jsonl"), ("x.jsonl", "y.csv.gz")],
+)
 def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
     rows = table_of(models / "classify", source, target)
@@ -116,22 +128,16 @@ def test_the_most_probable_labels(models, place):
 
 def test_below_the_threshold_there_is_no_label(models, place):
     plain = [line.split("\t") for line in lines_of(models / "classify") if line]
-    middle = sorted(float(score) for _, score in plain)[len(plain) // 2]
+    scores = sorted(float(score) for _, score in plain)
+    between = sum(scores[1:3]) / 2
     for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
-        found = [
-            line.split("\t") for line in lines_of(models / "classify", "--threshold", str(middle), *options) if line
-        ]
-        expected = [[label if float(score) > middle - 1e-4 else none, score] for label, score in plain]
-        assert [row for row in found if float(row[1]) != middle] == [
-            row for row in expected if float(row[1]) != middle
-        ]
-        assert none in {label for label, _ in found}
+        found = [line.split("\t") for line in lines_of(models / "classify", "--threshold", str(between), *options)]
+        expected = [[label if float(score) > between else none, score] for label, score in plain]
+        assert [row for row in found if len(row) > 1] == expected and none in {row[0] for row in expected}
     rows = table_of(models / "several", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    assert set(lines_of(models / "several", "--threshold", "1.0", "--none_label", "none of these")) == {
-        "none of these",
-        "",
-    }
+    none_of_these = lines_of(models / "several", "--threshold", "1.0", "--none_label", "none of these")
+    assert set(none_of_these) == {"none of these", ""}
     half = [row["label"] for row in table_of(models / "several", "x.csv", "y.csv")]
     assert half == lines_of(models / "several")
 
@@ -213,9 +219,7 @@ def test_causal_models_draw_their_text(models, place):
 
 REFUSED = [
     ("seq2seq", "--temperature 1", "--temperature is not for seq2seq models, which take --beams, --max_new_tokens"),
-    ("causal", "--threshold 0.5", "--threshold is not for causal models"),
     ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
-    ("tag", "--beams 2", "--beams is not for tag models"),
     ("classify", "--greedy", "--greedy is not for classify models, which take --top_k, --threshold, --none_label"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels; this model gives a number"),
@@ -227,22 +231,6 @@ REFUSED = [
 def test_options_that_a_model_does_not_use(models, place, capsys, kind, options, message):
     predict(models / kind, "x.csv", "y.csv", *options.split(), status=2)
     assert message in capsys.readouterr().err and not Path("y.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--text_column a", "--text_column a needs --input_file"),
-        ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
-        ("--none_label a", "--none_label a has no effect without a threshold"),
-        ("--greedy --beams 2", "--greedy can't be combined with --beams"),
-        ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
-        ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
-    ],
-)
-def test_mistakes_in_the_options(place, capsys, options, message):
-    assert main(["predict", "m", *options.split()]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
@@ -265,23 +253,7 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
     assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0]["label"] == "good"
 
 
-@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl"])
-def test_what_is_written_is_read_again(tmp_path, kind):
-    values = ['a "quoted", text', "tab" if kind == ".tsv" else "a\ttab\nand a line", "", "null", '["a"]']
-    rows = [{"origin": "x:1", "a": value, "b": str(i)} for i, value in enumerate(values)]
-    path = tmp_path / f"t{kind}.gz"
-    with path.open("w") as stream, table_stream(stream, str(path)) as packed:
-        table = AnswerTable(packed, kind, ["tags"])
-        for row in rows:
-            table.check(row)
-            table.write(row, {"tags": ["B-a b", "O"]})
-    found = [columns_of(row) for row in read_table(path)]
-    assert [{"a": row["a"], "b": row["b"]} for row in found] == [columns_of(row) for row in rows]
-    assert all((row["tags"] if kind == ".jsonl" else json.loads(row["tags"])) == ["B-a b", "O"] for row in found)
-    assert gzip.decompress(path.read_bytes()).count(b"tags") == (len(rows) if kind == ".jsonl" else 1)
-
-
-def test_a_column_that_is_called_origin(tmp_path):
+def test_a_written_column_that_is_called_origin(tmp_path):
     """Rows use that name for their place; a user's column of the name keeps its value and its place."""
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
@@ -291,3 +263,96 @@ def test_a_column_that_is_called_origin(tmp_path):
     out = io.StringIO()
     AnswerTable(out, ".tsv", ["label"]).write(row, {"label": "x\ny"})
     assert out.getvalue() == "a\torigin\tb\tlabel\n1\there\t2\tx y\n"
+
+
+def check(path: str) -> None:
+    """The file has an answer for every line of `lines.txt`."""
+    answers = [line.partition("\t")[0] for line in Path(path).read_text().split("\n")[:-1]]
+    assert len(answers) == len(TEXTS) and all(
+        (answer in LABELS) == bool(text) for answer, text in zip(answers, TEXTS, strict=True)
+    )
+
+
+def test_input_and_output_may_be_the_same_file(models, place):
+    before = sorted(os.listdir())
+    Path("link.txt").symlink_to("lines.txt")
+    Path("lines.txt").chmod(0o640)
+    predict(models / "classify", "lines.txt", "link.txt")
+    check("lines.txt")
+    assert Path("link.txt").is_symlink() and stat.S_IMODE(Path("lines.txt").stat().st_mode) == 0o640
+    Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
+    Path(".lines.txt.unfinished").write_text("what a killed process left")
+    predict(models / "classify", "lines.txt", "lines.txt")
+    check("lines.txt")
+    assert sorted(os.listdir()) == sorted(["link.txt", *before])
+
+
+def test_a_mistake_in_the_input_leaves_the_output_as_it_was(models, place, capsys):
+    Path("bad.txt").write_bytes(b"a fine film\n" * 200 + b"b\xe4d\n")
+    Path("answers.txt").write_text("kept")
+    before = sorted(os.listdir())
+    for target in ("answers.txt", "new.txt"):
+        predict(models / "classify", "bad.txt", target, "--batch_size", "10", status=2)
+        assert "bad.txt:201: byte 2" in capsys.readouterr().err
+    assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(models, place, capsys, monkeypatch, error):
+    def failing(*arguments):
+        raise error
+
+    Path("answers.txt").write_text("kept")
+    before = sorted(os.listdir())
+    monkeypatch.setattr(Predictor, "answer", failing)
+    monkeypatch.setattr(Predictor, "_try", lambda *arguments: None)  # the model is right
+    status = 130 if isinstance(error, KeyboardInterrupt) else 2
+    predict(models / "classify", "lines.txt", "answers.txt", status=status)
+    assert status == 130 or "--output_file answers.txt: no space left on the disk" in capsys.readouterr().err
+    assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
+
+
+def test_files_that_are_written_directly(models, place, capsys):
+    """/dev/full, which takes nothing, and a pipe: none is a regular file, beside which another could be made."""
+    predict(models / "classify", "lines.txt", "/dev/full", status=2)
+    assert "--output_file /dev/full: no space left on the disk" in capsys.readouterr().err
+    os.mkfifo("pipe")
+    reader = threading.Thread(target=lambda: Path("read.txt").write_text(Path("pipe").read_text()))
+    reader.start()
+    predict(models / "classify", "lines.txt", "pipe")
+    reader.join(timeout=30)
+    check("read.txt")
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+
+
+@pytest.mark.slow
+def test_standard_output_by_its_name(models, place):
+    """Here a pipe, whose name under /proc is none that a file could be made beside."""
+    command = [sys.executable, "-m", "roformer_lite.cli", "predict", str(models / "classify")]
+    command += ["--input_file", "lines.txt", "--output_file", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    Path("read.txt").write_text(done.stdout)
+    check("read.txt")
+
+
+def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):
+    monkeypatch.setattr(Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
+    lines = "--input_file lines.txt --output_file"
+    for options, message in (
+        ("--input_file nowhere.txt --output_file y.txt", "--input_file nowhere.txt: No such file or directory"),
+        (f"{lines} nowhere/y.txt", "--output_file nowhere/y.txt cannot be written: No such file or directory"),
+        (f"{lines} .", "--output_file . is a directory"),
+        (f"{lines} {'y' * 250}", "cannot be written: File name too long"),
+        ("--text_column a", "--text_column a needs --input_file"),
+        ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
+        ("--none_label a", "--none_label a has no effect without a threshold"),
+        ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
+        ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
+    ):
+        assert main(["predict", "m", *options.split()]) == 2
+        assert message in capsys.readouterr().err
+    Path("y.txt").write_text("kept")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root every file can be written
+    assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
+    assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
+    assert sorted(os.listdir()) == ["lines.txt", "x.csv", "x.jsonl", "y.txt"]

@@ -1,0 +1,205 @@
+"""Training on from models of this package: heads that are kept or new, and pairs of an encoder and a decoder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from roformer_lite.cli import main
+
+TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
+TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()
+COMMON = "--baselines false --disable_tqdm true --use_cpu true --training_arguments save_strategy=no eval_strategy=no"
+UNCHANGED = "--learning_rate 0 --weight_decay 0 --max_steps 1".split()
+TABLE = "embeddings.word_embeddings.weight"
+
+
+def write_rows(path: Path, labels: list[str]) -> Path:
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows * 5), "utf-8")
+    return path
+
+
+def write_tags(path: Path, tags: list[str]) -> Path:
+    sentence = "".join(f"{word} {tag}\n" for word, tag in zip(("Anna", "in", "Rome"), tags, strict=True))
+    path.write_text((sentence + "\n") * 10, "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Texts and pairs, a classifier, an encoder, a decoder of the same vocabulary and one of another."""
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "text.txt").write_text("\n".join(TEXTS * 10) + "\n", "utf-8")
+    rows = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS * 10)
+    (folder / "pairs.tsv").write_text("source\ttarget\n" + rows, "utf-8")
+    data = write_rows(folder / "rows.jsonl", ["cat", "cat", "thing", "thing"])
+    learning = "--config hidden_dropout=0.0 --learning_rate 3e-3 --num_train_epochs 4 --vocab_size 300".split()
+    train("classify", data, folder / "classifier", *TINY, *learning)
+    lines = [*TINY, "--line_by_line", "true", "--max_steps", 2, "--block_size", 16]
+    train("mlm", folder / "text.txt", folder / "encoder", *lines, "--vocab_size", 300)
+    train("causal", folder / "text.txt", folder / "decoder", *lines, "--tokenizer", folder / "encoder")
+    train("causal", folder / "text.txt", folder / "other", *lines, "--vocab_size", 268)
+    return folder
+
+
+def train(task: str, data: Path, model: Path, *options: str | Path | int, status: int = 0) -> Path:
+    arguments = ["train", task, "--train_file", data, "--output_dir", model, *COMMON.split(), *options]
+    assert main([str(argument) for argument in arguments]) == status
+    return model
+
+
+def tensors(model: Path, prefix: str = "") -> dict[str, torch.Tensor]:
+    stored = load_file(model / "model.safetensors")
+    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+
+
+def head(model: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors(model).items() if not name.startswith("model.")}
+
+
+def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def same_stack(ours: Path, theirs: Path) -> bool:
+    return same(tensors(ours, "model."), tensors(theirs, "model."))
+
+
+def config_of(model: Path) -> dict:
+    return json.loads((model / "config.json").read_text("utf-8"))
+
+
+def predictions(model: Path, lines: Path, capsys: pytest.CaptureFixture) -> list[str]:
+    lines.write_text("".join(text + "\n" for text in TEXTS), "utf-8")
+    capsys.readouterr()
+    assert main(["predict", str(model), "--input_file", str(lines)]) == 0
+    return capsys.readouterr().out.split("\n")[:-1]
+
+
+def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
+    turned = shutil.copytree(folder / "classifier", tmp_path / "turned")  # as another program may have made it
+    config = config_of(turned) | {"id2label": {"0": "thing", "1": "cat"}, "label2id": {"thing": 0, "cat": 1}}
+    (turned / "config.json").write_text(json.dumps(config), "utf-8")
+    true = ["thing", "cat", "thing", "cat"]
+    data = write_rows(tmp_path / "a.jsonl", true)
+    options = ["--model_name_or_path", turned, *UNCHANGED, "--test_file", data]
+    tuned = train("classify", data, tmp_path / "tuned", *options)
+    assert "new head" not in capsys.readouterr().err
+    assert same(tensors(tuned), tensors(turned)) and config_of(tuned)["label2id"] == config["label2id"]
+    answers = predictions(tuned, tmp_path / "lines.txt", capsys)
+    assert answers == predictions(turned, tmp_path / "lines.txt", capsys)
+    accuracy = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]["test"]["accuracy"]
+    right = [answer.split("\t")[0] for answer in answers]
+    assert accuracy == sum(map(str.__eq__, right, true)) / 4  # the metrics count by the same numbers
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "said"),
+    [
+        (["yes", "yes", "no", "no"], [], "its labels are cat, thing, those of the training data no, yes"),
+        (["1", "2", "3", "4"], ["--problem_type", "regression"], "those of the training data value"),
+    ],
+    ids=["as many", "a number"],
+)
+def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels, options, said):
+    data = write_rows(tmp_path / "a.jsonl", labels)
+    start = ["--model_name_or_path", folder / "classifier", "--fit_head", "false", *UNCHANGED]
+    tuned = train("classify", data, tmp_path / "m", *start, *options)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
+    assert said in line and same_stack(tuned, folder / "classifier")
+    new, old = head(tuned), head(folder / "classifier")
+    name = "classifier.out_proj.weight"
+    assert new.keys() == old.keys() and new[name].shape[0] == len(config_of(tuned)["label2id"])
+    assert new[name].shape != old[name].shape or not torch.equal(new[name], old[name])
+    assert 0 < new[name].std() < 0.1  # initialised as in a new model
+    assert len(predictions(tuned, tmp_path / "lines.txt", capsys)) == len(TEXTS)
+
+
+def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, capsys):
+    """A masked language model or a classifier becomes a tagger; its head is kept for the same tags only."""
+    data = write_tags(tmp_path / "a.iob2", ["B-PER", "O", "O"])
+    first = train("tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED)
+    assert "RoFormerLiteForSequenceClassification has no head for tag" in capsys.readouterr().err
+    assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1} and same_stack(first, folder / "classifier")
+    again = train("tag", data, tmp_path / "again", "--model_name_or_path", first, *UNCHANGED)
+    assert "new head" not in capsys.readouterr().err and same(tensors(again), tensors(first))
+    data = write_tags(tmp_path / "b.iob2", ["B-PER", "O", "B-LOC"])
+    other = train("tag", data, tmp_path / "other", "--model_name_or_path", first, *UNCHANGED)
+    assert "its tags are O, B-PER, those of the training data O, B-LOC, B-PER" in capsys.readouterr().err
+    assert same_stack(other, first) and config_of(other)["label2id"] == {"O": 0, "B-LOC": 1, "B-PER": 2}
+
+
+def test_an_encoder_becomes_a_classifier_with_its_tokenizer(folder, tmp_path):
+    start = ["--model_name_or_path", folder / "encoder", *UNCHANGED]
+    tuned = train("classify", folder / "rows.jsonl", tmp_path / "m", *start)
+    assert same_stack(tuned, folder / "encoder")
+    models = [json.loads((place / "tokenizer.json").read_text())["model"] for place in (tuned, folder / "encoder")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.slow
+def test_encoder_below_a_new_decoder(folder, tmp_path, capsys):
+    start = ["--encoder_name_or_path", folder / "encoder", "--size", "tiny", *UNCHANGED]
+    out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
+    pair, config = tensors(out), config_of(out)
+    assert config["share_embeddings"] and config["decoder"]["hidden_size"] == 128
+    encoder = tensors(folder / "encoder", "model.")
+    table = encoder.pop(TABLE)
+    assert torch.equal(pair[f"model.decoder.{TABLE}"], table)  # the one that both sides and the LM head share
+    assert same({name: tensors(out, "model.encoder.")[name] for name in encoder}, encoder)
+    results = json.loads((out / "results.json").read_text("utf-8"))
+    assert results["training"]["own_weights"] and "learning_rate" not in results["training"]["fine_tuning_defaults"]
+    assert "Trained from the weights of encoder on pairs.tsv" in (out / "README.md").read_text("utf-8")
+    assert len(predictions(out, tmp_path / "lines.txt", capsys)) == len(TEXTS)
+
+
+def test_encoder_below_a_causal_model(folder, tmp_path, capsys):
+    start = ["--encoder_name_or_path", folder / "encoder", "--decoder_name_or_path", folder / "decoder", *UNCHANGED]
+    out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
+    encoder, decoder = (tensors(folder / name, "model.") for name in ("encoder", "decoder"))
+    pair = tensors(out, "model.decoder.")
+    new = pair.keys() - decoder.keys()
+    assert same({name: tensors(out, "model.encoder.")[name] for name in encoder}, encoder)
+    assert same({name: pair[name] for name in decoder}, decoder)
+    assert new and all(".cross_attn" in name for name in new)
+    assert f"the pair has {len(new)} tensors that are new" in capsys.readouterr().err
+
+
+def test_converted_encoder(folder, tmp_path):
+    words = sorted({word for text in TEXTS for word in f"{text} {text.upper()}".split()})
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8")
+    BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False).save_pretrained(tmp_path / "bert")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    BertModel(BertConfig(vocab_size=5 + len(words), **sizes)).save_pretrained(tmp_path / "bert")
+    assert main(["convert", "--from", "auto", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 0
+    start = ["--encoder_name_or_path", tmp_path / "ours", "--size", "tiny", *UNCHANGED]
+    out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
+    config, bert = config_of(out), tensors(tmp_path / "bert")
+    assert config["encoder"]["norm_placement"] == "post" and config["decoder"]["norm_placement"] == "pre"
+    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (2, 3)
+    ours = tensors(out, "model.encoder.layers.0.")
+    assert torch.equal(ours["mlp.up_proj.weight"], bert["encoder.layer.0.intermediate.dense.weight"])
+    assert torch.equal(tensors(out)[f"model.decoder.{TABLE}"], bert[TABLE])
+
+
+REFUSED = [
+    ("--encoder_name_or_path encoder --decoder_name_or_path other", "both sides of a pair need one vocabulary"),
+    ("--encoder_name_or_path decoder", "it is causal; give it as --decoder_name_or_path"),
+    ("--encoder_name_or_path encoder --decoder_name_or_path encoder", "it is no causal model"),
+    ("--encoder_name_or_path encoder --vocab_size 9", "--vocab_size 9 has no effect beside --encoder_name_or_path"),
+    ("--encoder_name_or_path encoder --decoder_name_or_path decoder --size tiny", "--size tiny has no effect beside"),
+    ("--encoder_name_or_path encoder --model_name_or_path decoder", "give either --model_name_or_path or"),
+    ("--encoder_name_or_path encoder --config encoder.hidden_size=64", "give only --config fields that change no"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_refused_pairs(options, message, folder, tmp_path, capsys):
+    typed = [folder / word if word in ("encoder", "decoder", "other") else word for word in options.split()]
+    train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *typed, status=2)
+    assert message in " ".join(capsys.readouterr().err.split())

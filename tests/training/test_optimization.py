@@ -1,0 +1,284 @@
+"""What the program adds to the Trainer's optimization: batches by tokens, rates that follow the clock, and Muon."""
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from conftest import build, stack_config
+from torch.utils.data import DataLoader
+from toy_training import make_batch, make_model
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
+from transformers.trainer_utils import SchedulerType
+
+import hf_roformer_lite as rl
+from roformer_lite.errors import InputError
+from roformer_lite.train import callbacks as clock_module
+from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
+from roformer_lite.train.muon import MuonWithAdamW, make_muon, muon_arguments
+from roformer_lite.train.token_budget import TokenBudgetBatchSampler
+
+LENGTHS = np.minimum(np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128).tolist()
+
+
+@pytest.mark.parametrize("budget", [130, 4_096, 10**6])
+def test_every_example_once_and_never_over_the_budget(budget):
+    sampler = TokenBudgetBatchSampler(LENGTHS, budget, seed=1)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert len(batches) == len(sampler)
+        assert sorted(index for batch in batches for index in batch) == list(range(len(LENGTHS)))
+        assert max(sum(LENGTHS[index] for index in batch) for batch in batches) <= budget
+
+
+def test_batches_are_well_filled_and_mixed():
+    sampler = TokenBudgetBatchSampler(LENGTHS, 4_096)
+    totals = [sum(LENGTHS[i] for i in batch) for batch in sampler]
+    assert np.mean(totals) > 0.9 * 4_096
+    shortest = [min(LENGTHS[i] for i in batch) for batch in sampler]
+    longest = [max(LENGTHS[i] for i in batch) for batch in sampler]
+    assert max(shortest) < np.quantile(LENGTHS, 0.2) and min(longest) > np.quantile(LENGTHS, 0.8)
+
+
+def test_seed_and_epoch_decide():
+    def drawn(seed, epoch):
+        sampler = TokenBudgetBatchSampler(LENGTHS, 1_024, seed=seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert drawn(1, 2) == drawn(1, 2)
+    assert drawn(1, 2) != drawn(1, 3)
+    assert drawn(1, 2) != drawn(2, 2)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_processes_share_the_batches_evenly(world_size):
+    whole = list(TokenBudgetBatchSampler(LENGTHS, 1_024, seed=1))
+    shares = [list(TokenBudgetBatchSampler(LENGTHS, 1_024, 1, rank, world_size)) for rank in range(world_size)]
+    assert len({len(share) for share in shares}) == 1
+    interleaved = [batch for step in zip(*shares, strict=True) for batch in step]
+    assert interleaved[: len(whole)] == whole
+    assert interleaved[len(whole) :] == whole[: len(interleaved) - len(whole)]
+
+
+@pytest.mark.parametrize(("world_size", "budget"), [(2, 512), (24, 512), (32, 1_024)])
+def test_the_batches_of_a_step_have_nearly_as_many_tokens(world_size, budget):
+    """But for the last steps, whose batches do not fill a group."""
+    lengths = LENGTHS * 10
+    shares = [list(TokenBudgetBatchSampler(lengths, budget, 3, rank, world_size)) for rank in range(world_size)]
+    tokens = np.array([[sum(lengths[index] for index in batch) for batch in share] for share in shares])
+    group = 24 if 24 % world_size == 0 else world_size
+    tokens = tokens[:, : TokenBudgetBatchSampler(lengths, budget).num_batches // group * group // world_size]
+    spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
+    assert tokens.shape[1] > 20 and spread.max() < 0.03
+
+
+def test_the_order_is_random():
+    """Of the groups, and within them: neither an epoch nor its part goes from full batches to less full ones."""
+    sampler, totals = TokenBudgetBatchSampler(LENGTHS * 10, 512, seed=3), []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        totals.append(np.array([sum(LENGTHS[index % len(LENGTHS)] for index in batch) for batch in sampler]))
+    for tokens in totals:
+        middle = tokens[: len(tokens) // 24 * 24].reshape(-1, 24)
+        means = middle.mean(1)
+        assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.5
+        rising, falling = ((sign * np.diff(middle, axis=1) > 0).sum() for sign in (1, -1))
+        assert 0.8 < rising / falling < 1.25
+    assert (totals[0] != totals[1]).any()
+
+
+def test_resuming_skips_what_was_seen():
+    """The way the Trainer does it: skip_first_batches, then set_epoch on the sampler inside."""
+    sampler = TokenBudgetBatchSampler(LENGTHS, 1_024, seed=1)
+    loader = prepare_data_loader(
+        DataLoader(range(len(LENGTHS)), batch_sampler=sampler, collate_fn=list), num_processes=1, process_index=0
+    )
+    sampler.set_epoch(4)
+    expected = list(sampler)[7:]
+    sampler.set_epoch(0)
+    skipping = skip_first_batches(loader, 7)
+    skipping.batch_sampler.batch_sampler.set_epoch(4)
+    assert list(skipping) == expected
+
+
+def test_what_cannot_be_batched():
+    with pytest.raises(ValueError, match="max_tokens=100 is below the longest example, which has 128 tokens"):
+        TokenBudgetBatchSampler(LENGTHS, 100)
+    with pytest.raises(ValueError, match="no examples"):
+        TokenBudgetBatchSampler([], 100)
+
+
+class FakeTime:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fake_time(monkeypatch):
+    fake = FakeTime()
+    monkeypatch.setattr(clock_module, "time", fake)
+    return fake
+
+
+def rates(clock, fake_time, steps, seconds_a_step, warmup_steps, kind="linear", total_steps=1_000):
+    """The learning rates of a run that goes on until the clock or the steps end it."""
+    args = SimpleNamespace(
+        warmup_steps=warmup_steps, lr_scheduler_type=SchedulerType(kind), world_size=1, device=torch.device("cpu")
+    )
+    optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)], lr=1.0)
+    in_steps = warmup_steps if warmup_steps >= 1 else int(warmup_steps * total_steps)
+    scheduler = get_scheduler(kind, optimizer, in_steps, total_steps)
+    follow_the_clock(scheduler, clock, args, total_steps)
+    control, state = TrainerControl(), TrainerState()
+    clock.on_train_begin(args, state, control)
+    seen = []
+    for _ in range(steps):
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        fake_time.now += seconds_a_step
+        optimizer.step()
+        scheduler.step()
+        clock.on_step_end(args, state, control)
+        if control.should_training_stop:
+            break
+    assert all(first == second for first, second in seen)
+    return [first for first, _ in seen], control
+
+
+def test_rate_ends_with_the_time(fake_time):
+    clock = TrainingClock(limit=50.0)
+    seen, control = rates(clock, fake_time, 1_000, seconds_a_step=0.5, warmup_steps=10)
+    assert len(seen) == 100  # 50 seconds of the 500 that all steps would have taken
+    assert control.should_save
+    assert seen[:11] == pytest.approx([step / 10 for step in range(11)])
+    assert seen[-1] < 0.03 and min(seen) >= 0
+    falls = [before - after for before, after in zip(seen[11:], seen[12:], strict=False)]
+    assert max(falls) == pytest.approx(min(falls), rel=1e-6)  # a straight line, as linear is
+
+
+def test_rate_ends_with_the_steps_when_they_come_first(fake_time):
+    timed, _ = rates(TrainingClock(limit=10_000.0), fake_time, 100, 0.5, 10, total_steps=100)
+    scheduler = get_scheduler("linear", torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), 10, 100)
+    plain = []
+    for _ in range(100):
+        plain.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    assert timed == pytest.approx(plain)
+
+
+def test_warm_up_as_a_share_is_a_share_of_the_time(fake_time):
+    seen, _ = rates(TrainingClock(limit=50.0), fake_time, 1_000, 0.5, warmup_steps=0.1, kind="cosine")
+    assert seen.index(max(seen)) in (10, 11, 12)  # of 100 steps
+    assert seen[-1] < 0.01
+
+
+def test_time_spent_survives_a_checkpoint(fake_time):
+    clock = TrainingClock(limit=50.0)
+    rates(clock, fake_time, 60, 0.5, warmup_steps=10)
+    state = TrainerState(stateful_callbacks={"TrainingClock": copy.deepcopy(clock.state())})
+    fake_time.now += 10_000  # the machine was off
+    resumed = TrainingClock(limit=50.0)
+    resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
+    assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
+    assert resumed.warmup_elapsed == clock.warmup_elapsed > 0
+
+
+def test_schedules_without_a_curve_are_refused(fake_time):
+    with pytest.raises(InputError, match="--time_limit_minutes can't be combined with lr_scheduler_type=reduce_lr"):
+        rates(TrainingClock(limit=1.0), fake_time, 1, 1.0, 0, kind="reduce_lr_on_plateau")
+
+
+ARGUMENTS = {"learning_rate": 1e-3, "weight_decay": 0.1, "adam_beta2": 0.95, "optim_args": "lr=2e-3,momentum=0.9"}
+
+
+def optimizer_for(model: torch.nn.Module, folder: Path) -> MuonWithAdamW:
+    args = TrainingArguments(folder, use_cpu=True, **ARGUMENTS)
+    return make_muon(model, args, Trainer(model, args).get_decay_parameter_names(model))
+
+
+def one_step(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    model.train()(**make_batch("mlm")).loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_equals_the_two_optimizers_side_by_side(tmp_path):
+    """Also after it was saved and loaded, and while a schedule changes the rates."""
+    ours, theirs = make_model("mlm"), make_model("mlm")
+    optimizer = optimizer_for(ours, tmp_path)
+    named = dict(theirs.named_parameters())
+    matrices = {name for name, weight in named.items() if ".layers." in name and weight.ndim == 2}
+    decayed = {name for name, weight in named.items() if weight.ndim == 2}  # neither biases nor norms
+    muon = torch.optim.Muon(
+        [named[name] for name in named if name in matrices],
+        lr=2e-3,
+        momentum=0.9,
+        weight_decay=0.1,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    rest = {decays: [n for n in named if n not in matrices and (n in decayed) == decays] for decays in (True, False)}
+    assert len(matrices) > 10 and all(rest.values())
+    groups = [{"params": [named[n] for n in rest[d]], "weight_decay": 0.1 * d} for d in (True, False)]
+    adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
+    every = [optimizer, muon, adamw]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(part, 0.8) for part in every]
+    for step in range(6):
+        one_step(ours, optimizer)
+        one_step(theirs, muon, adamw)
+        for schedule in schedules:
+            schedule.step()
+        if step == 2:
+            state = optimizer.state_dict()
+            optimizer = optimizer_for(ours, tmp_path)
+            optimizer.load_state_dict(state)
+            schedules[0].optimizer = optimizer
+    start = make_model("mlm").state_dict()
+    for name, weight in ours.named_parameters():
+        assert torch.equal(weight, named[name]) and not torch.equal(weight, start[name]), name
+
+
+@pytest.mark.parametrize("kind", ["mlm", "single", "seq2seq", "frozen"])
+def test_muon_has_the_matrices_of_the_layers_alone(kind, tmp_path):
+    model = make_model("mlm" if kind == "frozen" else kind)
+    if kind == "frozen":
+        model.get_input_embeddings().weight.requires_grad_(False)
+    optimizer = optimizer_for(model, tmp_path)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    *others, matrices = optimizer.param_groups
+    assert [names[id(weight)] for weight in matrices["params"]] == [
+        name for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2
+    ]
+    given = [weight for group in optimizer.param_groups for weight in group["params"]]
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    assert len(given) == len(trained) and {*map(id, given)} == {*map(id, trained)}
+    assert {group["weight_decay"] for group in others} == {0.1, 0.0}
+
+
+def test_layers_that_are_frozen(tmp_path):
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config())
+    model.model.layers.requires_grad_(False)
+    with pytest.raises(InputError, match="no matrices to train"):
+        optimizer_for(model, tmp_path)
+
+
+def test_arguments():
+    assert muon_arguments("lr=2e-2, ns_steps=6,momentum=0.9") == {"lr": 0.02, "ns_steps": 6, "momentum": 0.9}
+    assert muon_arguments(None) == {}
+    for wrong, told in {
+        "beta=1": "optim_args=beta=1: with --optim muon the names are lr, momentum, weight_decay, ns_steps",
+        "lr=much": "--training_arguments optim_args=lr=much: 'much' is no number",
+        "ns_steps=2.5": "--training_arguments optim_args=ns_steps=2.5: '2.5' is no number",
+        "momentum=1": "momentum=1.0 must be at least 0 and below 1",
+        "lr=nan": "optim_args lr=nan must be finite",
+    }.items():
+        with pytest.raises(InputError, match=told):
+            muon_arguments(wrong)
