@@ -145,6 +145,7 @@ def interrupted(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow  # of one seed see test_continued.py
 def test_other_options_and_other_data_are_refused_or_begin_again(interrupted, capsys):
     again = command(interrupted, "model", "--seeds", *SEEDS)
     for typed, said in (
