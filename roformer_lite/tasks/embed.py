@@ -161,6 +161,10 @@ class EmbedModel(SentenceModel):
             encoded[split] = dataset.with_format("torch", columns=["label"], output_all_columns=True)
         del self.data.teacher  # its memory is needed no longer
 
+    @property
+    def compares_rows(self) -> bool:
+        return self.data.kind in ("pairs", "scores")
+
     def loss(self, model: SentenceTransformer) -> torch.nn.Module:
         from sentence_transformers.sentence_transformer import losses
 

@@ -108,6 +108,11 @@ class SentenceModel(TaskModel):
         self.sentence_model = make_sentence_model(kind, model, tokenizer, self.data.max_length, modules_of=given)
         return self.sentence_model
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether a row learns from the other rows of its batch alone."""
+        return self.data.kind == "pairs"
+
     def prepare_targets(self, encoded: DatasetDict) -> None:
         """Bring training data into the form that the model needs."""
         return None
@@ -201,6 +206,12 @@ class SentenceTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
+        if self.model.compares_rows and min(args.train_batch_size, len(encoded["train"])) < 2:
+            given = f"--per_device_train_batch_size {args.per_device_train_batch_size}, {len(encoded['train'])} rows"
+            raise InputError(
+                f"{given}: with the columns {', '.join(KINDS[self.data.kind])} a row learns from the others of its "
+                "batch, and alone nothing; give at least two"
+            )
         wrapped = self.model.wrap(model.to(args.device), run)
         measured, batch_size = [split for split in encoded if split != "train"], args.per_device_eval_batch_size
         self.metrics.evaluators = {split: self.metrics.evaluator(encoded[split], batch_size) for split in measured}

@@ -223,13 +223,20 @@ MISTAKES = {
     "no number": ("embed", "sentence1,sentence2,score\na,b,high\n", [], "a.csv:2: .*must be a number, not 'high'"),
     "a score above one": ("rerank", "sentence1,sentence2,score\na,b,5\n", [], "5 must lie between 0 and 1"),
     "a width twice": ("embed", "anchor,positive\na,b\n", ["--matryoshka", "8", "8"], "names a width twice"),
+    "pairs one by one": (
+        "embed",
+        "anchor,positive\n" + "a b,c d\n" * 9,
+        ["--per_device_train_batch_size", "1"],
+        "per_device_train_batch_size 1, .*learns from the others",
+    ),
+    "one pair alone": ("rerank", "anchor,positive\na b,c d\n", [], "1 rows: .*learns from the others"),
     "too wide": ("embed", "anchor,positive\n" + "a b,c d\n" * 9, ["--matryoshka", "99"], "vectors have 16 numbers"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
-    if name != "too wide":  # which only the model shows
+    if name not in ("too wide", "pairs one by one", "one pair alone"):  # which only the model shows
         monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)  # nothing is trained before
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
