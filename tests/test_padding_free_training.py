@@ -33,7 +33,7 @@ from transformers import (
 from hf_roformer_lite import padding_free
 
 OPTIONS = {
-    "max_steps": 12,
+    "max_steps": 20,
     "per_device_train_batch_size": 4,
     "learning_rate": 1e-3,
     "logging_steps": 1,
@@ -152,7 +152,7 @@ def test_evaluation(name, options, tmp_path):
         seen.append((found.predictions, found.label_ids))
         return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
-    options = {"eval_strategy": "steps", "eval_steps": 6, "per_device_eval_batch_size": 4, **options}
+    options = {"eval_strategy": "steps", "eval_steps": 10, "per_device_eval_batch_size": 4, **options}
     assert_same(*(run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name)))
     assert len(seen) == (0 if options.get("prediction_loss_only") else 4)
     lengths = np.array([len(row["input_ids"]) for row in rows_for(name)[:9]])

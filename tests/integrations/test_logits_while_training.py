@@ -1,9 +1,10 @@
-"""Logits while training: skipped by default, there where a loop asks for them; TRL, which reads them."""
+"""Logits while training: skipped by default, there where a loop asks for them; TRL and a distillation loop."""
 
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 from datasets import Dataset
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
@@ -85,6 +86,25 @@ def test_autocast():
         assert loss.dtype == torch.float32
     for half, exact in zip(*found, strict=True):
         assert (half - exact).norm() <= 0.05 * exact.norm() + 1e-4
+
+
+def test_distillation_loop():
+    """A student learns a teacher's distribution: as a user would write it, with the loss of the labels beside it."""
+    torch.manual_seed(0)
+    teacher = build(RoFormerLiteForCausalLM, stack_config()).eval()
+    student = RoFormerLiteForCausalLM(stack_config(num_hidden_layers=1)).train()
+    optimizer, losses = torch.optim.AdamW(student.parameters(), lr=1e-2), []
+    ids = IDS[:, :20]
+    for _ in range(30):
+        with torch.no_grad():
+            wanted = teacher(ids, use_cache=False).logits.log_softmax(-1)
+        output = student(ids, labels=ids, skip_logits=False)
+        divergence = F.kl_div(output.logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean") / 20
+        (divergence + 0.1 * output.loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(divergence.item())
+    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("packing", [False, True])
