@@ -33,11 +33,11 @@ def check_place(option: str, path: str) -> str:
         raise InputError(f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}")
     if os.path.islink(path) and not target.exists():
         raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
-    if target.exists() and not target.is_dir():
+    if os.path.exists(target) and not os.path.isdir(target):  # pathlib raises at names that are too long
         raise InputError(f"{given} is a file; give the name of a directory")
     if os.path.ismount(target):
         raise InputError(f"{given} is a mount point, which cannot be replaced; give a directory in it")
-    parent = next(parent for parent in target.parents if parent.exists())
+    parent = next(parent for parent in target.parents if os.path.exists(parent))
     if not parent.is_dir():
         raise InputError(f"{given}: {parent} is not a directory")
     try:

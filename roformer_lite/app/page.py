@@ -13,9 +13,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..errors import InputError
 from ..output import RESULTS_FILE
+from ..predict.answers import Answer
 from ..predict.predictor import Predictor
 from ..saved_model import read_optional_object
-from ..tasks.answers import Answer
 from .explanations import attention_to, ngram_scores
 
 # On a narrow screen the answer stands above the boxes, where a visitor sees it without scrolling.

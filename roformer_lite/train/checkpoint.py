@@ -53,7 +53,7 @@ def _check_state(folder: Path) -> int:
 
 def _check_weights(trainer: Trainer, folder: Path) -> None:
     path, own = folder / "model.safetensors", trainer.model.state_dict()
-    if not path.is_file():  # sentence-transformers has folders of its own
+    if not path.is_file() or (folder / "modules.json").is_file():  # sentence-transformers has other names
         return
     with naming(path), safe_open(path, "pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}

@@ -38,7 +38,6 @@ REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training argument
     ("mlm", "load_best_model_at_end=true save_strategy=no", "save and eval strategy"),
     ("seq2seq", "generation_num_beams=many", "generation_num_beams"),
     ("mlm", "optim_args=rank=3 --optim muon", "optim_args=rank=3: with --optim muon the names are"),
-    ("mlm", "metric_for_best_model=blue", "is not measured by mlm; choose loss, perplexity or accuracy"),
 ]
 
 
@@ -85,7 +84,7 @@ def test_transformers_refuses_its_own_arguments_before_the_data_are_read(task, a
         ("--vocab_size 30", "the tokenizer cannot be trained"),
         ("--max_tokens_per_batch 2", "--max_tokens_per_batch: max_tokens=2 is below"),
         ("--tokenizer ./nowhere", "--tokenizer ./nowhere: there is no such directory"),
-        ("--push_to_hub", "--push_to_hub: no repository m: Cannot reach"),  # the tests are offline
+        ("--push_to_hub", "--push_to_hub: no repository m"),  # the tests are offline
     ],
 )
 def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, capsys):
@@ -94,7 +93,7 @@ def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, 
     vocabulary = [] if "vocab_size" in options or "--tokenizer" in options else ["--vocab_size", "300"]
     assert main(["train", "seq2seq", *files, *vocabulary, "--disable_tqdm", "--use_cpu", *options.split()]) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "m").exists() and not list(tmp_path.glob("m.training/checkpoint-*"))
+    assert not (tmp_path / "m").exists() and not (tmp_path / "m.training").exists()
 
 
 def arguments_of(task: str, *options: str):

@@ -18,7 +18,8 @@ from hf_roformer_lite import (
     RoFormerLiteForTokenClassification,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.tokenizer_training import cut_long_words, untrained_backend
+from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
+from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
 from roformer_lite.data.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
 
