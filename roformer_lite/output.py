@@ -4,11 +4,15 @@ import errno
 import os
 import shutil
 import stat
+import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
+
+from filelock import FileLock, Timeout
 
 from .errors import InputError
 
@@ -77,12 +81,13 @@ def check_output_dir(
     Raises:
         InputError: when `target` is a directory of anything else, or one that `overwrite` does not allow to replace.
     """
-    _unfinished(target)
-    previous = _previous(target)
-    if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
-        previous.rename(target)
-    shutil.rmtree(previous, ignore_errors=True)
-    if not target.exists() or not any(target.iterdir()):
+    with _locked(target):
+        _clear(_unfinished(target))
+        previous = _previous(target)
+        if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
+            previous.rename(target)
+        _clear(previous)
+    if not os.path.exists(target) or not any(target.iterdir()):
         return
     if not all((target / file).is_file() for file in signs):
         raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
@@ -93,25 +98,48 @@ def check_output_dir(
 
 
 @contextmanager
-def complete_directory(target: Path, saving: str = "the model") -> Iterator[Path]:
-    """A new directory beside `target`, to be filled inside the `with`; it then replaces `target`.
+def complete_directory(
+    target: Path,
+    saving: str = "the model",
+    overwrite: bool = False,
+    signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
+) -> Iterator[Path]:
+    """A new directory beside `target`, to be filled inside the `with`; it then takes the place of `target`.
 
-    If anything fails, the new directory is removed, and `target` stays as it was.
+    If anything fails, the new directory is removed, and `target` stays as it was. What others have written to `target`
+    in the meantime is never replaced, and files that were added to what is replaced are kept beside it.
 
     Args:
         target: The directory.
-        saving: What is in it, for the message about a full disk.
+        saving: What is in it, for messages.
+        overwrite, signs: As for `check_output_dir`, whose question is asked again before `target` is replaced.
 
     Raises:
-        InputError: when the disk is full.
+        InputError: when the disk is full, when another command is writing to `target`, and when something else has
+            come there in the meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished, previous = _unfinished(target), _previous(target)
+    with _locked(target):
+        _clear(unfinished)
+        yield from _completed(target, unfinished, previous, saving, overwrite, signs)
+
+
+def _completed(
+    target: Path, unfinished: Path, previous: Path, saving: str, overwrite: bool, signs: tuple[str, ...]
+) -> Iterator[Path]:
     try:
         unfinished.mkdir()
         yield unfinished
+        is_ours = overwrite and all((target / file).is_file() for file in signs)
+        if target.is_dir() and any(target.iterdir()) and not is_ours:
+            kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
+            unfinished.rename(kept)
+            raise InputError(
+                f"{target}: something else was written there in the meantime, and stays; {saving} is in {kept}"
+            )
         if target.exists():
-            shutil.rmtree(previous, ignore_errors=True)
+            _clear(previous)
             target.rename(previous)
         try:
             unfinished.rename(target)
@@ -119,7 +147,8 @@ def complete_directory(target: Path, saving: str = "the model") -> Iterator[Path
             if previous.exists():
                 previous.rename(target)
             raise
-        shutil.rmtree(previous, ignore_errors=True)
+        _keep_added_files(previous, target, signs)
+        _clear(previous)
     except BaseException as error:
         disk_full = is_disk_full(error, target.parent)  # checked before space is freed
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -218,12 +247,48 @@ def require_space(directory: Path, size: int) -> None:
         placeholder.unlink(missing_ok=True)
 
 
-def _unfinished(target: Path) -> Path:
-    """Where what will be `target` is prepared, after what a process that was killed had left there is removed."""
-    path = target.with_name(f".{target.name}.unfinished")
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Inside the `with`, other commands that write to `target` are refused. The lock is the operating system's."""
+    path = target.with_name(f".{target.name}.lock")
+    lock = FileLock(path, timeout=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(f"{target}: another command is writing there; wait for it, or choose another") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: who has opened it already sees that it lost its name
+        lock.release()
+
+
+def _keep_added_files(previous: Path, target: Path, signs: tuple[str, ...]) -> None:
+    """Move what a person has added to the replaced directory `previous` beside `target`: what the new directory does
+    not have, and what came later than the last file of the command that had written the old one."""
+    if not previous.is_dir():
+        return
+    written = max((previous / file).stat().st_ctime for file in signs)
+    added = [
+        path for path in previous.iterdir() if path.stat().st_ctime > written and not (target / path.name).exists()
+    ]
+    if added:
+        kept = target.with_name(f"{target.name}.added-{uuid.uuid4().hex[:8]}")
+        kept.mkdir()
+        for path in added:
+            path.rename(kept / path.name)
+        print(f"{kept}: {len(added)} files that were added to the replaced {target}", file=sys.stderr)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a process that was killed has left."""
     if os.path.isdir(path):  # False, too, where the name is too long
         shutil.rmtree(path, ignore_errors=True)
-    return path
+
+
+def _unfinished(target: Path) -> Path:
+    return target.with_name(f".{target.name}.unfinished")
 
 
 def _previous(target: Path) -> Path:

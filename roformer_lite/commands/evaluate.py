@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
+_SIGNS = (REPORT_FILE, RESULTS_FILE)  # of a finished evaluation
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")  # as they are called in training
 
@@ -64,8 +65,7 @@ class EvaluateArguments:
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
-            signs = (REPORT_FILE, RESULTS_FILE)
-            check_output_dir(Path(self.output_dir), self.overwrite_output_dir, signs, "an evaluation")
+            check_output_dir(Path(self.output_dir), self.overwrite_output_dir, _SIGNS, "an evaluation")
 
 
 def measuring_arguments() -> type:
@@ -128,7 +128,7 @@ def main(argv: list[str]) -> None:
             "device": str(predictor.saved.model.device),
             "version": __version__,
         }
-        _save(Path(options.output_dir), options.table_format, results, text, found, report)
+        _save(options, results, text, found, report)
         print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
@@ -186,8 +186,7 @@ def _print_metrics(task: "Task", found: "SavedEvaluation") -> None:
 
 
 def _save(
-    target: Path,
-    table_format: str,
+    options: "EvaluateArguments",
     results: dict[str, Any],
     text: str,
     found: "SavedEvaluation",
@@ -196,9 +195,10 @@ def _save(
     """Write the output directory, as a whole."""
     from ..evaluate.confusion_picture import draw_confusion
 
-    with complete_directory(target, "the evaluation") as folder:
-        with (folder / f"predictions.{table_format}").open("w", encoding="utf-8") as stream:
-            table = TableWriter(stream, f".{table_format}")
+    target, name = Path(options.output_dir), f"predictions.{options.table_format}"
+    with complete_directory(target, "the evaluation", options.overwrite_output_dir, _SIGNS) as folder:
+        with (folder / name).open("w", encoding="utf-8") as stream:
+            table = TableWriter(stream, f".{options.table_format}")
             for outcome in found.outcomes:
                 table.write({"origin": outcome.origin, **outcome.columns})
         if report is not None and report.true:

@@ -35,7 +35,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     """
     run = finished.run
     finished.model.config.use_cache = True  # the Trainer turns it off for training
-    with complete_directory(directory.output_dir) as folder:
+    with complete_directory(directory.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
         for part in (finished.model, finished.task.data.tokenizer):
             _save(part, folder, with_code=run.card.remote_code)
         finished.task.model.save_beside(folder)

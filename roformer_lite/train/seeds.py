@@ -151,7 +151,7 @@ def _keep_best(siblings: Siblings, run: Run) -> dict[str, Any]:
     results["seeds"] = siblings.summary()
     minutes = results["seeds"]["whole_minutes"].values()
     results["training"] |= {"id": siblings.directory.state()["id"], "whole_command_minutes": round(sum(minutes), 2)}
-    with complete_directory(run.output_dir) as folder:
+    with complete_directory(run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
         shutil.copytree(siblings.folder(best), folder, dirs_exist_ok=True)
         add_seeds(results, folder)
         write_results(results, folder)

@@ -26,16 +26,49 @@ def model(tmp_path):
 
 
 def test_replaced_as_a_whole(model):
-    with complete_directory(model) as folder:
+    with complete_directory(model, overwrite=True) as folder:
         assert contents(model)["config.json"] == "old"
         (folder / "config.json").write_text("new")
     assert contents(model.parent) == {"model/config.json": "new"}
 
 
+def test_what_came_in_the_meantime_stays(tmp_path):
+    target = tmp_path / "prepared"
+    with pytest.raises(InputError, match="something else was written there") as refused:
+        with complete_directory(target) as folder:
+            (folder / "ours").write_text("hours of work")
+            target.mkdir()
+            (target / "mine.txt").write_text("x")
+    (kept,) = (path for path in tmp_path.iterdir() if path != target)
+    assert str(kept) in str(refused.value) and contents(kept) == {"ours": "hours of work"}
+    assert contents(target) == {"mine.txt": "x"}
+
+
+def test_two_commands_do_not_write_at_once(tmp_path):
+    with complete_directory(tmp_path / "model") as folder:
+        (folder / "config.json").write_text("first")
+        for begin in (
+            lambda: check_output_dir(tmp_path / "model", True),
+            complete_directory(tmp_path / "model").__enter__,
+        ):
+            with pytest.raises(InputError, match="another command is writing there"):
+                begin()
+    assert contents(tmp_path) == {"model/config.json": "first"}
+
+
+def test_files_added_to_what_is_replaced_are_kept(model, capsys):
+    (model / "thesis.txt").write_text("years")
+    with complete_directory(model, overwrite=True) as folder:
+        (folder / "config.json").write_text("new")
+    (kept,) = (path for path in model.parent.iterdir() if path != model)
+    assert contents(kept) == {"thesis.txt": "years"} and str(kept) in capsys.readouterr().err
+    assert contents(model) == {"config.json": "new"}
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyboardInterrupt()])
 def test_failure_changes_nothing(model, error):
     before = contents(model.parent)
-    with pytest.raises(type(error)), complete_directory(model) as folder:
+    with pytest.raises(type(error)), complete_directory(model, overwrite=True) as folder:
         (folder / "config.json").write_text("half")
         raise error
     assert contents(model.parent) == before
@@ -51,7 +84,7 @@ def test_failure_changes_nothing(model, error):
 def test_full_disk(model, error):
     before = contents(model.parent)
     with pytest.raises(InputError, match="no space left on the disk while saving the model; nothing was changed"):
-        with complete_directory(model) as folder:
+        with complete_directory(model, overwrite=True) as folder:
             (folder / "config.json").write_text("half")
             raise error
     assert contents(model.parent) == before
@@ -67,7 +100,7 @@ def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(PermissionError), complete_directory(model) as folder:
+    with pytest.raises(PermissionError), complete_directory(model, overwrite=True) as folder:
         (folder / "config.json").write_text("new")
     assert contents(model.parent) == before
 
