@@ -81,6 +81,8 @@ def check_output_dir(
     Raises:
         InputError: when `target` is a directory of anything else, or one that `overwrite` does not allow to replace.
     """
+    if not target.parent.is_dir():
+        return
     with _locked(target):
         _clear(_unfinished(target))
         previous = _previous(target)
