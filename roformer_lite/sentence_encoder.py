@@ -39,7 +39,7 @@ def check_sentence_modules(name: str | Path) -> None:
     others = [kind for kind in kinds if kind not in _MODULES]
     if others or "Pooling" not in kinds:
         raise InputError(
-            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and the server has pooled vectors "
+            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and here are pooled vectors "
             "alone; use sentence-transformers"
         )
 

@@ -58,8 +58,16 @@ def main(argv: list[str]) -> None:
     out = new_directory(paths.out)
 
     from ..saved_model import load_model, load_tokenizer, read_optional_object
+    from ..sentence_encoder import check_sentence_modules
 
-    settings = read_optional_object(paths.dir, RESULTS_FILE).get("settings", {})
+    training = read_optional_object(paths.dir, RESULTS_FILE)
+    settings = training.get("settings", {})
+    if training.get("task") == "rerank":
+        raise InputError(
+            f"{paths.dir} is a reranker: its scores are what sentence-transformers makes of the model's numbers, and "
+            "an exported model would give other ones; open it with CrossEncoder"
+        )
+    check_sentence_modules(paths.dir)
     tokenizer = load_tokenizer(paths.dir)
     if tokenizer is None and options.format not in GRAPH_FORMATS:
         raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")

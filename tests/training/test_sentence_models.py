@@ -216,6 +216,12 @@ def test_the_modules_of_a_given_model_are_kept(trained):
         assert "auto_map" in json.loads((folder / "second" / file).read_text("utf-8"))
 
 
+def test_a_reranker_is_not_exported_as_something_else(trained, capsys):
+    folder, _ = trained
+    assert main(["export", str(folder / "rerank"), str(folder / "exported")]) == 2
+    assert "CrossEncoder" in capsys.readouterr().err and not (folder / "exported").exists()
+
+
 MISTAKES = {
     "no such columns": ("embed", "a,b\nc,d\n", [], "the columns are a, b, but .* sentence1, sentence2, score; or "),
     "texts without a teacher": ("embed", "text\na\nb\n", [], "train takes --teacher"),
