@@ -39,7 +39,14 @@ def make_tokenizer(
             )
         return set_up_tokenizer(theirs, task)
     if given:
-        return set_up_tokenizer(pretrained_tokenizer(given), task)
+        tokenizer, model = pretrained_tokenizer(given), run.model.model_name_or_path
+        own = load_tokenizer(model) if run.model.tokenizer and model else None
+        if own is not None and own.get_vocab() != tokenizer.get_vocab():
+            raise InputError(
+                f"--tokenizer {given} has other tokens than that of --model_name_or_path {model}, whose weights "
+                "belong to its own; leave --tokenizer out"
+            )
+        return set_up_tokenizer(tokenizer, task)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
             tokenizer = train_tokenizer(_first_texts(task.data.texts(train_rows)), run.model)

@@ -38,3 +38,11 @@ def test_the_card_of_a_training_is_kept(tmp_path):
     assert json.loads((tmp_path / "once" / "config.json").read_text())["auto_map"]
     assert main(["bundle", str(tmp_path / "once"), str(tmp_path / "twice")]) == 0
     assert (tmp_path / "twice" / "README.md").read_text() == card
+
+
+def test_a_bundle_names_a_class_that_there_is(tmp_path, capsys):
+    build(RoFormerLiteForMaskedLM, stack_config()).save_pretrained(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "architectures": ["os"]}))
+    assert main(["bundle", str(tmp_path / "model"), str(tmp_path / "out")]) == 2
+    assert "architectures" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -170,6 +170,13 @@ def test_encoder_below_a_causal_model(folder, tmp_path, capsys):
     assert f"the pair has {len(new)} tensors that are new" in capsys.readouterr().err
 
 
+def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
+    """As many tokens would fit, and each would have the vector of another."""
+    start = ["--model_name_or_path", folder / "encoder", "--tokenizer", folder / "other"]
+    train("mlm", folder / "text.txt", tmp_path / "m", *start, status=2)
+    assert "has other tokens than that of --model_name_or_path" in capsys.readouterr().err
+
+
 def test_converted_encoder(folder, tmp_path):
     words = sorted({word for text in TEXTS for word in f"{text} {text.upper()}".split()})
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import time
 
 import numpy as np
@@ -79,14 +80,18 @@ def test_a_stream(folder, tmp_path):
 
 
 def test_refused(folder, tmp_path, capsys):
-    one, blank = str(folder / "of-a"), tmp_path / "blank.txt"
+    one, blank, fewer = str(folder / "of-a"), tmp_path / "blank.txt", tmp_path / "fewer"
     blank.write_text("\n \n")
+    shutil.copytree(one, fewer)
+    said = json.loads((fewer / "prepared.json").read_text())
+    (fewer / "prepared.json").write_text(json.dumps({**said, "blocks": 9999}))
     again = ["prepare", "mlm", "--train_file", str(folder / "a.txt"), "--output_dir", one]
     model = ["--output_dir", str(tmp_path / "m")]
     for command, message in (
         (["train", "causal", "--prepared", one, *model], "was prepared for mlm; this is causal"),
         (["train", "mlm", "--prepared", one, "--vocab_size", "9", *model], "--vocab_size 9 has no effect beside"),
         (["train", "mlm", "--prepared", str(folder), *model], "cannot be read"),
+        (["train", "mlm", "--prepared", str(fewer), *model], "says blocks=9999"),
         (again, "exists; remove it"),
         (["prepare", "mlm", "--train_file", str(blank), *model], "there is no row with text"),
     ):
