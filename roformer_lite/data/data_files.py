@@ -106,7 +106,7 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
         raise InputError(
-            f"{path}: unknown format {kind or '(no suffix)'!r}; rows come from {', '.join(TABLE_FORMATS)} (or .gz)"
+            f"{path}: unknown format {kind or '(no suffix)'!r} of a table; give {', '.join(TABLE_FORMATS)} (or .gz)"
         )
     yield from _read_objects(path) if kind == ".jsonl" else _read_separated(path, column_names)
 

@@ -133,10 +133,9 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
     if is_within_chance(metric, ours, theirs[name], last.rows):
         equal = f"{last.rows:,} rows can't tell them apart"
         return f"The model and the best baseline are about equal: its {values}; {equal}."
-    judgement = (
-        "The model is better than the baselines" if sign * ours > sign * theirs[name] else "A baseline is better"
-    )
-    return f"{judgement}: its {values}."
+    if sign * ours > sign * theirs[name]:
+        return f"The model is better than the baselines: its {values}."
+    return f"A baseline is better: the model's {values}."
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
@@ -173,7 +172,11 @@ def what_happened(
     text += f"{name}{alone}, {value:.4g}."
     last = measured[-1][0]
     if last["epoch"] < args.num_train_epochs - 0.5:
-        text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
+        text += f" Training stopped after epoch {last['epoch']:.4g}"
+        if 0 < args.max_steps <= last["step"]:
+            text += ", at --max_steps."
+        else:
+            text += ", as it no longer helped." if best is not last else "."
     losses = _of_validation(history, "loss")
     lowest = losses[_best(losses, False)][0] if losses else None
     validation = evaluations[0].metrics if evaluations else {}
