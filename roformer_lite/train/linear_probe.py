@@ -20,6 +20,7 @@ from hf_roformer_lite.padding_free import padding_free
 _MOST_ITEMS = 20_000  # texts or words that the head is fitted on
 _PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # on squared weights, for states with a mean square of 1
 _MOST_STEPS = 100  # of L-BFGS
+_TRIED = 256  # texts by which the fitted head is compared with the random one
 
 
 def fit_head(trainer: Trainer, train: Dataset) -> None:
@@ -42,9 +43,13 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     states = states - mean
     scale = states.square().mean().sqrt().clamp(min=torch.finfo(states.dtype).tiny)
     fitted = _fit_with_best_penalty(states / scale, labels, layer.out_features, problem_type)
-    with torch.no_grad():
-        layer.weight.copy_(fitted.weight / scale)
-        layer.bias.copy_(fitted.bias - fitted.weight @ mean / scale)
+    random, weight = _training_loss(trainer, train), fitted.weight.detach() / scale
+    new = {"weight": weight, "bias": fitted.bias.detach() - weight @ mean}
+    old = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    layer.load_state_dict(new)
+    if _training_loss(trainer, train) > random:
+        layer.load_state_dict(old)
+        print("the new head begins with random numbers: with dropout a fitted one has a higher loss", file=sys.stderr)
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:
@@ -79,6 +84,24 @@ def _labelled_states(trainer: Trainer, train: Dataset, layer: nn.Linear) -> tupl
         with suppress(ValueError):
             padding_free(model)
     return torch.cat(states), torch.cat(labels)
+
+
+@torch.no_grad()
+def _training_loss(trainer: Trainer, train: Dataset) -> float:
+    """The loss of a few batches with dropout. States that hardly differ, as those of an untrained encoder, are fitted
+    by weights so large that dropout outweighs what they tell."""
+    rows = train.select(range(min(len(train), _TRIED)))
+    loader = DataLoader(rows, trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
+    was_training = trainer.model.training
+    trainer.model.train()
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        losses = [
+            trainer.model(**{name: tensor.to(trainer.model.device) for name, tensor in batch.items()}).loss.item()
+            for batch in loader
+        ]
+    trainer.model.train(was_training)
+    return sum(losses) / len(losses)
 
 
 @torch.enable_grad()
