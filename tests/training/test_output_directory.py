@@ -32,6 +32,14 @@ def test_replaced_as_a_whole(model):
     assert contents(model.parent) == {"model/config.json": "new"}
 
 
+def test_an_empty_directory_is_filled(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    with complete_directory(target) as folder:
+        (folder / "config.json").write_text("new")
+    assert contents(tmp_path) == {"model/config.json": "new"} and [*tmp_path.iterdir()] == [target]
+
+
 def test_what_came_in_the_meantime_stays(tmp_path):
     target = tmp_path / "prepared"
     with pytest.raises(InputError, match="something else was written there") as refused:
