@@ -119,8 +119,11 @@ def test_what_is_said(losses, epochs, more, expected):
     )
     history = [{"epoch": n, "step": 10 * n, "eval_loss": loss} for n, loss in enumerate(losses, 1)]
     evaluations = [Evaluation("validation", more.get("metrics", {}), 100, 1.0)]
-    said = what_happened(args, history, evaluations, more.get("parts", {}))
+    said = what_happened(args, history, evaluations, more.get("parts", {}), stopped_early=True)
     assert expected in said and ("longer training" in said) == ("metrics" not in more and losses[-1] == 1)
+
+    ended = what_happened(args, history, evaluations, more.get("parts", {}), stopped_early=False)
+    assert "Training stopped" not in ended  # by --max_steps or a time limit
 
 
 def test_a_difference_within_chance_is_called_so():
