@@ -149,7 +149,8 @@ def _completed(
             if previous.exists():
                 previous.rename(target)
             raise
-        _keep_added_files(previous, target, signs)
+        if is_ours:
+            _keep_added_files(previous, target, signs)
         _clear(previous)
     except BaseException as error:
         disk_full = is_disk_full(error, target.parent)  # checked before space is freed
@@ -269,8 +270,6 @@ def _locked(target: Path) -> Iterator[None]:
 def _keep_added_files(previous: Path, target: Path, signs: tuple[str, ...]) -> None:
     """Move what a person has added to the replaced directory `previous` beside `target`: what the new directory does
     not have, and what came later than the last file of the command that had written the old one."""
-    if not previous.is_dir():
-        return
     written = max((previous / file).stat().st_ctime for file in signs)
     added = [
         path for path in previous.iterdir() if path.stat().st_ctime > written and not (target / path.name).exists()

@@ -1,6 +1,7 @@
 """`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on a person's own data."""
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -53,7 +54,10 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
     """
     if task not in TASK_ARGUMENTS:
         if not task.endswith((".yaml", ".yml")):
-            raise InputError(f"{task} is no task; give one of {', '.join(TASK_ARGUMENTS)}, or a file such as run.yaml")
+            close = difflib.get_close_matches(task, TASK_ARGUMENTS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            known = ", ".join(TASK_ARGUMENTS)
+            raise InputError(f"{task} is no task; give one of {known}, or a file such as run.yaml{hint}")
         content = read_run_file(task)
         task, argv = content["task"], [*as_arguments(content), *argv]
     arguments = TASK_ARGUMENTS[task]

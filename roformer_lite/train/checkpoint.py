@@ -12,6 +12,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import InputError
 from ..saved_model import naming
+from .muon import MuonWithAdamW
 
 
 def check_checkpoint(trainer: Trainer, checkpoint: str) -> int:
@@ -63,23 +64,28 @@ def _check_weights(trainer: Trainer, folder: Path) -> None:
 
 
 def _check_optimizer(trainer: Trainer, path: Path) -> None:
+    """Groups and learning rates of all optimizers; the states of Adam and the like, which every weight has, in its own
+    shape. Those of others may be of other shapes, as Adafactor's are, or none, as SGD's without momentum."""
     if not path.is_file():
         return
     with naming(path):
         saved = torch.load(path, map_location="cpu", weights_only=True)
         groups, states = saved["param_groups"], saved["state"]
         sizes = [len(group["params"]) for group in groups]
-        rates = [group.get("initial_lr", group["lr"]) for group in groups]
-    own = trainer.create_optimizer().param_groups
-    parameters = [parameter for group in own for parameter in group["params"]]
-    if sizes != [len(group["params"]) for group in own] or states.keys() - set(range(len(parameters))):
+        rates = [group.get("initial_lr") for group in groups]  # a schedule by a metric notes none
+    own = trainer.create_optimizer()
+    parameters = [parameter for group in own.param_groups for parameter in group["params"]]
+    fits = sizes == [len(group["params"]) for group in own.param_groups]
+    if not fits or states.keys() - set(range(len(parameters))):
         raise InputError(f"{path}: its groups are those of another model")
+    for group, rate in zip(own.param_groups, rates, strict=True):
+        if rate is not None and rate != group["lr"]:
+            raise InputError(f"{path}: initial_lr={rate} is not the learning rate of this training, {group['lr']}")
+    if not isinstance(own, (torch.optim.Adam, MuonWithAdamW)):  # AdamW is a kind of Adam
+        return
     if not states:
         raise InputError(f"{path}: it has no states")
     for number, state in states.items():
         tensors = [value for value in state.values() if isinstance(value, torch.Tensor) and value.ndim]
         if any(tensor.shape != parameters[number].shape for tensor in tensors):
             raise InputError(f"{path}: the state {number} is of a tensor of another shape")
-    for group, rate in zip(own, rates, strict=True):
-        if rate != group["lr"]:
-            raise InputError(f"{path}: initial_lr={rate} is not the learning rate of this training, {group['lr']}")

@@ -66,7 +66,10 @@ def _check_positions(task: Task, model: PreTrainedModel) -> None:
     lengths = {name: getattr(task.args, name, 0) for name in ("max_length", "max_source_length", "max_target_length")}
     for name, length in {**lengths, "block_size": getattr(task.args, "longest_block", 0)}.items():
         if rows and length > min(rows):
-            raise InputError(f"--{name} {length} is more than the model has positions for; give at most {min(rows)}")
+            raise InputError(
+                f"--{name} {length}, given or by default, is more than the model has positions for; give --{name} "
+                f"{min(rows)} or less"
+            )
 
 
 def _new_model(run: Run, task: Task, tokenizer: PreTrainedTokenizerBase, fields: dict[str, Any]) -> PreTrainedModel:

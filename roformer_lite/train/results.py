@@ -68,6 +68,12 @@ class FinishedTraining:
         """The step of the checkpoint that is kept, where it is not the last."""
         return self.trainer.state.best_global_step if self.trainer.args.load_best_model_at_end else None
 
+    @property
+    def stopped_early(self) -> bool:
+        """Whether neither the number of steps nor a time limit ended the training."""
+        state = self.trainer.state
+        return state.global_step < state.max_steps and not self.trainer.clock.is_over
+
 
 def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
     """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
@@ -95,7 +101,9 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
             "epochs": round(state.epoch or 0.0, 2),
             "minutes": round(finished.trainer.clock.elapsed / 60, 2),
             "whole_command_minutes": round(seconds / 60, 2),
-            "what_happened": what_happened(args, state.log_history, evaluations, finished.parts),
+            "what_happened": what_happened(
+                args, state.log_history, evaluations, finished.parts, stopped_early=finished.stopped_early
+            ),
             "chosen_step": finished.chosen_step,
             "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
             "greater_is_better": args.greater_is_better,
@@ -154,6 +162,7 @@ def what_happened(
     history: Sequence[dict[str, float]],
     evaluations: Sequence[Evaluation],
     parts: Baselines,
+    stopped_early: bool,
 ) -> str:
     """A sentence on a training whose best checkpoint was kept, for the summary and the card.
 
@@ -161,6 +170,7 @@ def what_happened(
         args, history: Of the trainer, and its log.
         evaluations: The final metrics.
         parts: The metrics of the model's parts alone.
+        stopped_early: Whether neither the number of steps nor a time limit ended it.
     """
     measured = _of_validation(history, args.metric_for_best_model)
     if not args.load_best_model_at_end or not measured:
@@ -171,12 +181,8 @@ def what_happened(
     text = f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, with the best validation "
     text += f"{name}{alone}, {value:.4g}."
     last = measured[-1][0]
-    if last["epoch"] < args.num_train_epochs - 0.5:
-        text += f" Training stopped after epoch {last['epoch']:.4g}"
-        if 0 < args.max_steps <= last["step"]:
-            text += ", at --max_steps."
-        else:
-            text += ", as it no longer helped." if best is not last else "."
+    if stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
+        text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
     losses = _of_validation(history, "loss")
     lowest = losses[_best(losses, False)][0] if losses else None
     validation = evaluations[0].metrics if evaluations else {}

@@ -139,7 +139,10 @@ class RoFormerLiteTrainerMixin:
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         is_new = self.lr_scheduler is None
-        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        try:
+            scheduler = super().create_scheduler(num_training_steps, optimizer)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}") from error
         if is_new and self.clock.limit is not None:
             follow_the_clock(scheduler, self.clock, self.args, num_training_steps)
         return scheduler

@@ -152,7 +152,8 @@ class TrainingDirectory:
         """Whether something would be lost without the directory: a checkpoint, a trained model that could not be
         measured, or one of several seeds."""
         checkpoints = any(map(is_complete, self.path.glob("**/checkpoint-*")))
-        return checkpoints or self.unmeasured.exists() or any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        trained = any(self.path.glob(f"**/{self.unmeasured.name}"))  # also those of single seeds
+        return checkpoints or trained or any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
 
     def clear(self) -> None:
         """Remove what is in it, except the lock, which must not be taken from who holds it."""

@@ -32,6 +32,14 @@ def test_replaced_as_a_whole(model):
     assert contents(model.parent) == {"model/config.json": "new"}
 
 
+def test_an_empty_directory_is_filled(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    with complete_directory(target) as folder:
+        (folder / "config.json").write_text("new")
+    assert contents(tmp_path) == {"model/config.json": "new"} and [*tmp_path.iterdir()] == [target]
+
+
 def test_what_came_in_the_meantime_stays(tmp_path):
     target = tmp_path / "prepared"
     with pytest.raises(InputError, match="something else was written there") as refused:
@@ -147,6 +155,27 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys):
     assert AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
     assert main([*command, "--test_file", short]) == 0
     assert "Resuming" in capsys.readouterr().err and not kept.exists()
+
+
+def test_what_cannot_be_measured_of_a_seed_is_not_lost(tmp_path, capsys):
+    """Without checkpoints nothing else is left of the training."""
+    short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
+    command = ["train", "tag", "--train_file", short, "--validation_file", short, "--test_file", long, "--max_length"]
+    command += ["16", "--size", "tiny", "--config", "position_embedding_type=learned", "max_position_embeddings=16"]
+    command += [
+        "--vocab_size",
+        "300",
+        "--max_steps",
+        "2",
+        "--seeds",
+        "1",
+        "2",
+        "--output_dir",
+        str(tmp_path / "model"),
+    ]
+    assert main([*command, "--training_arguments", "save_strategy=no", "load_best_model_at_end=false"]) == 2
+    kept = tmp_path / "model.training" / "seed-1.training" / "trained-model"
+    assert str(kept) in capsys.readouterr().err and (kept / "model.safetensors").is_file()
 
 
 def test_a_refused_training_leaves_nothing(tmp_path, capsys):
