@@ -121,7 +121,8 @@ class Converter(ABC):
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
         ours = dict(self.weight_map(config, source_config).to_ours(state_dict, shapes))
         for name, tensor in ours.items():
-            if tensor.dtype not in _WEIGHT_TYPES or not tensor.isfinite().all():
+            # Least and largest are NaN or infinite if any number is, and take no memory.
+            if tensor.dtype not in _WEIGHT_TYPES or not torch.stack(torch.aminmax(tensor)).isfinite().all():
                 what = "NaN or infinite numbers" if tensor.dtype in _WEIGHT_TYPES else f"the type {tensor.dtype}"
                 raise ConversionError(
                     f"the tensor that becomes {name} has {what}; save the checkpoint in float32 again"

@@ -24,6 +24,7 @@ import hf_roformer_lite
 from .errors import InputError, check_model_name
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}  # smallest values; transformers looks too late
 _SHOWN_TENSORS, _SHOWN_CHARACTERS = 3, 300  # in a message
 
 
@@ -196,6 +197,10 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(name)
         generation_config.validate()
+    for field, least in _COUNTS.items():
+        value = getattr(generation_config, field)
+        if value is not None and (type(value) is not int or value < least):
+            raise InputError(f"{path}: {field}={value!r} must be a whole number of at least {least}")
     return generation_config
 
 
