@@ -7,7 +7,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
@@ -251,20 +251,37 @@ def require_space(directory: Path, size: int) -> None:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Inside the `with`, other commands that write to `target` are refused. The lock is the operating system's."""
-    path = target.with_name(f".{target.name}.lock")
+def exclusive(path: Path, taken: str, unwritable: str) -> Iterator[None]:
+    """Inside the `with`, no other process is in one for the same file `path`. The lock is the operating system's, and
+    ends with the process, however that ends.
+
+    Args:
+        path: The file of the lock, whose directory is made, and which is removed at the end.
+        taken: The message where another process holds it.
+        unwritable: The message where it can't be made, before the reason.
+
+    Raises:
+        InputError: with one of the two.
+    """
     lock = FileLock(path, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except Timeout as error:
-        raise InputError(f"{target}: another command is writing there; wait for it, or choose another") from error
+    except (Timeout, FileNotFoundError) as error:  # not found: the other process removes the directory just now
+        raise InputError(taken) from error
+    except OSError as error:
+        raise InputError(f"{unwritable}: {error.strerror or error}") from error
     try:
         yield
     finally:
         path.unlink(missing_ok=True)  # while it is held: who has opened it already sees that it lost its name
         lock.release()
+
+
+def _locked(target: Path) -> AbstractContextManager[None]:
+    """Inside the `with`, other commands that write to `target` are refused."""
+    taken = f"{target}: another command is writing there; wait for it, or choose another"
+    return exclusive(target.with_name(f".{target.name}.lock"), taken, f"{target}: {target.parent} cannot be written")
 
 
 def _keep_added_files(previous: Path, target: Path, signs: tuple[str, ...]) -> None:

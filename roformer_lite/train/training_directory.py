@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from filelock import FileLock, Timeout
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, check_output_dir, write_whole_file
+from ..output import RESULTS_FILE, check_output_dir, exclusive, write_whole_file
 from .run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE, STATE_FILE = "lock", "state.json"
@@ -64,29 +63,17 @@ class TrainingDirectory:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Holds a lock, which is the operating system's, and ends with the process, however that ends."""
-        lock = FileLock(self.path / LOCK_FILE, timeout=0)
+        taken = (
+            f"--output_dir {self.output_dir}: another process trains into it (it holds {self.path / LOCK_FILE}); "
+            "wait until it has ended, or choose another directory"
+        )
+        needed = f"--output_dir {self.output_dir}: {self.path} is needed for the checkpoints, but cannot be written"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except (Timeout, FileNotFoundError) as error:  # not found: the other process removes its directory just now
-            raise InputError(
-                f"--output_dir {self.output_dir}: another process trains into it (it holds {self.path / LOCK_FILE}); "
-                "wait until it has ended, or choose another directory"
-            ) from error
-        except OSError as error:
-            raise InputError(
-                f"--output_dir {self.output_dir}: {self.path} is needed for the checkpoints, but cannot be written: "
-                f"{error.strerror or error}"
-            ) from error
-        try:
-            yield
+            with exclusive(self.path / LOCK_FILE, taken, needed):
+                yield
         finally:
-            # Removed while it is held: a process that has opened the file already sees that it lost its name.
-            (self.path / LOCK_FILE).unlink(missing_ok=True)
-            lock.release()
             with suppress(OSError):
-                self.path.rmdir()  # unless there is something in it
+                self.path.rmdir()  # unless there is something in it, such as another's lock
 
     def _open(self, run: Run, devices: int) -> None:
         self._clear_what_is_finished(run)
