@@ -9,7 +9,6 @@ Only bundles of models with `classifier_text_features` or `decode_tags` have thi
 classes in it.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ _AFFIXES = (1, 2, 3, 4)  # bytes
 _NEIGHBOURS = (-2, -1, 1, 2)  # words
 _REACH = 16  # neighbours to each side; what is further away changes next to nothing
 IMPOSSIBLE = -50.0  # the score of a transition that is forbidden
-_PAIRS_AT_ONCE = 2**24  # scores of two tags that stand in memory at a time, where no graph is traced
+_PAIRS_AT_ONCE = 2**18  # scores of two tags that stand in memory at a time, where no graph is traced
 _SLIGHTLY = 1e-5  # more than the other of two answers
 PRIME, _BASE = 2**31 - 1, 1_000_003  # of the polynomial hashes; products of two numbers below fit 64 bits
 
@@ -488,15 +487,19 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         repaired = torch.where(is_wrong, begins[tags], tags)
         of_words = _exchanged(joint[first], tags, repaired)
         of_rest = _exchanged(of_words, repaired, inside[repaired])
-        # Where an entity begins right after another of its type, the mean over the tokens of a word must find B-X, and
-        # each of them behind the first I-X: the two share what they have.
+        # The mean over the tokens of a word must find the answer too: B-X, where an entity begins right after another
+        # of its type; and not a third tag that is nearly as good, which an exchange would help. In these two cases B-X
+        # and I-X are as good as equal after the first token.
         continued = inside[repaired]
-        adjoins = has_left & (inside[F.pad(repaired, (1, 0))[:-1]] == continued) & (repaired != continued)
-        both = of_words.gather(1, torch.stack((repaired, continued), 1)).logsumexp(1, keepdim=True)  # (W, 1)
-        slightly = torch.full_like(both, _SLIGHTLY)
-        shared = of_words - (both - math.log(2))
-        shared = shared.scatter(1, repaired[:, None], -slightly).scatter(1, continued[:, None], slightly)
-        of_rest = torch.where(adjoins[:, None], shared, of_rest)
+        adjoins = has_left & (inside[F.pad(repaired, (1, 0))[:-1]] == continued)
+        both = torch.stack((repaired, continued), 1)  # (W, 2)
+        shares = of_words.float().softmax(-1)
+        is_close = shares.gather(1, both).sum(1) < 2.01 * shares.scatter(1, both, 0.0).amax(1)
+        shared = of_words - of_words.gather(1, both[:, :1])
+        slightly = torch.full_like(shared[:, :1], _SLIGHTLY)
+        shared = shared.scatter(1, both[:, :1], -slightly).scatter(1, both[:, 1:], slightly)
+        is_shared = (repaired != continued) & (adjoins | is_close)
+        of_rest = torch.where(is_shared[:, None], shared, of_rest)
 
         is_first = torch.zeros_like(documents).index_fill(0, first, 1)
         after = is_first.cumsum(0)  # (N,) the word after a token that is space, and one more than its word for others

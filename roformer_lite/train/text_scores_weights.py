@@ -17,7 +17,7 @@ from .text_scores_fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
 _MOST_TAGS = 500_000  # tokens times tags; time is by the square of the tags
-_TOKENS_AT_ONCE = 2048  # whose messages are in memory at a time
+_TOKENS_AT_ONCE = 1024  # whose messages are in memory at a time
 _LONGEST_SEARCH = 50  # steps of L-BFGS
 
 
@@ -64,7 +64,7 @@ class Split:
         return replace(self, logits=logits, text_scores=text_scores, answers=answers, chain=chain)
 
     def parts(self) -> Iterator["Split"]:
-        """Documents in one part; tokens in parts of about 2,048, each of whole sentences."""
+        """Documents in one part; tokens in parts of about 1,024, each of whole sentences."""
         begins = torch.empty(0, dtype=torch.long)
         if self.chain is not None:
             first, documents, _ = self.chain

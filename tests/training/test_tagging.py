@@ -1,0 +1,174 @@
+"""A tagger gives the same entities in every way that there is to use it, and its card says what `predict` does."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from seqeval.metrics import f1_score
+from transformers import pipeline
+
+import hf_roformer_lite  # noqa: F401
+from roformer_lite.cli import main
+from roformer_lite.predict.predictor import Predictor
+from roformer_lite.train import text_scores_weights
+from roformer_lite.train.text_scores_weights import Split, best_weights
+
+SHORT = "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false --validation_fraction 0"
+ENGLISH = (
+    "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
+)
+CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
+STRATEGIES = ("simple", "first", "average", "max")
+
+
+def rows_of(words: list[str], names: Sequence[str], seed: int, lengths: tuple[int, int] = (1, 16)) -> list[dict]:
+    """Random sentences with random tags of IOB2, in which entities of one type often adjoin."""
+    generator, rows = np.random.default_rng(seed), []
+    for _ in range(60):
+        tags: list[str] = []
+        for _ in range(generator.integers(*lengths)):
+            following = [f"I-{tags[-1][2:]}"] * 2 if tags and tags[-1] != "O" else []
+            tags.append(str(generator.choice(["O", *(f"B-{name}" for name in names), *following])))
+        rows.append({"tokens": generator.choice(words, len(tags)).tolist(), "tags": tags})
+    return rows
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def run(*arguments: str | Path) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def tagger(folder: Path, rows: list[dict], options: str) -> Path:
+    run(
+        "train", "tag", "--train_file", write(folder / "a.jsonl", rows), "--output_dir", folder / "m", *options.split()
+    )
+    return folder / "m"
+
+
+def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, int, int]]:
+    """Types and places in the text."""
+    found, start, left = [], 0, "O"
+    for word, tag in zip(words, tags, strict=True):
+        end = start + len(word)
+        if tag.startswith("B-"):
+            found.append((tag[2:], start, end))
+        elif tag != "O":
+            assert left[1:] == tag[1:], f"{tag} after {left}"
+            found[-1] = (*found[-1][:2], end)
+        start, left = end + len(joiner), tag
+    return found
+
+
+@pytest.mark.parametrize("options", ["--text_scores false", "--tokenizer_algorithm unigram", "--unit characters"])
+def test_every_way_gives_the_same_entities(options, tmp_path):
+    """Of a model that hardly learned, so that impossible transitions and tags inside words are as likely as others."""
+    by_character = "characters" in options
+    words, joiner = (list(CHINESE), "") if by_character else (ENGLISH.split(), " ")
+    model = tagger(tmp_path, rows_of(words, ("X", "Y"), 0), f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}")
+    predictor = Predictor.load(str(model))
+    assert predictor.saved.model.config.decode_tags
+    torch.manual_seed(0)
+    with torch.no_grad():
+        predictor.saved.model.classifier.out_proj.weight.normal_(std=0.5)
+    sentences = [row["tokens"] for row in rows_of(words, ("X", "Y"), 1)]
+    texts = [joiner.join(sentence) for sentence in sentences]
+    answers = [answer.columns["tags"] for answer in predictor.answer(sentences, 8)]
+    assert answers == [answer.columns["tags"] for answer in predictor.answer(texts, 64)]
+    wanted = [entities(*pair, joiner) for pair in zip(sentences, answers, strict=True)]
+    assert sum(map(len, wanted)) > 50 and len({tag for tags in answers for tag in tags}) == 5
+    parts = {"model": predictor.saved.model, "tokenizer": predictor.saved.tokenizer}
+    for strategy in STRATEGIES:
+        found = pipeline("token-classification", aggregation_strategy=strategy, **parts)(texts)
+        places = [[(each["entity_group"], each["start"], each["end"]) for each in of_text] for of_text in found]
+        assert places == wanted, strategy
+    for text, sentence, tags in zip(texts, sentences, answers, strict=True):
+        found = {each["start"]: each["entity"] for each in pipeline("token-classification", **parts)(text)}
+        starts = np.cumsum([0, *(len(word) + len(joiner) for word in sentence[:-1])]).tolist()
+        assert [found.get(start, "O") for start in starts] == tags
+
+
+def test_the_card_is_what_predict_gives(tmp_path, capsys, caplog):
+    """Also of sentences longer than the model reads at once, and of tags that the training data lack."""
+    rows, longer = rows_of(ENGLISH.split(), ("X",), 0), rows_of(ENGLISH.split(), ("X", "NEW"), 1, (1, 60))
+    test = write(tmp_path / "test.jsonl", longer)
+    options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24 --test_file {test}"
+    model = tagger(tmp_path, rows, options)
+    assert re.search(r"tokens have tags that are not in the training data .* 2 tags: [BI]-NEW, [BI]-NEW", caplog.text)
+    assert "lack 2 of the tags" in (model / "README.md").read_text("utf-8")
+    run(
+        "predict",
+        model,
+        "--input_file",
+        test,
+        "--text_column",
+        "tokens",
+        "--output_file",
+        tmp_path / "out.jsonl",
+        "--prefix",
+        "our_",
+    )
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    wanted = f1_score([row["tags"] for row in found], [row["our_tags"] for row in found])
+    results = json.loads((model / "results.json").read_text("utf-8"))
+    assert results["metrics"]["test"]["f1"] == pytest.approx(wanted, abs=1e-9) and 0 < wanted < 1
+    assert results["by_label"]["test"]["NEW"]["recall"] == 0
+    run("evaluate", model, "--test_file", test, "--output_dir", tmp_path / "e")
+    again = json.loads((tmp_path / "e" / "results.json").read_text("utf-8"))["metrics"]["test"]
+    assert again == pytest.approx(results["metrics"]["test"], abs=1e-6)
+    foreign = write(tmp_path / "foreign.jsonl", [{"tokens": ["a", "b"], "tags": ["O", "B-Z"]}])
+    assert main(["evaluate", str(model), "--test_file", str(foreign)]) == 2
+    assert "--tag_column" in capsys.readouterr().err
+
+
+def test_words_given_to_a_tagger_of_characters(tmp_path):
+    """They are split into their characters, and each has the tag of its first."""
+    model = tagger(tmp_path, rows_of(list(CHINESE), ("X", "Y"), 0), f"{SHORT} --unit characters")
+    predictor = Predictor.load(str(model))
+    words = ["张三", "和", "李四", "在", "2019年", "去了", "北京 大学", "，", "Bob"]
+    split = [character for word in words for character in word if character != " "]
+    ours, characters = (answer.columns["tags"] for answer in predictor.answer([words, split], 2))
+    starts = np.cumsum([0, *(len(word.replace(" ", "")) for word in words[:-1])]).tolist()
+    assert [tag[1:] for tag in ours] == [characters[start][1:] for start in starts]
+    entities(words, ours, "")
+    (line,) = predictor.answer(["".join(words)], 1)
+    assert [pair.rpartition("/")[2] for pair in line.line.split()] == characters
+
+
+def split_of_tags(tokens: int, tags: int) -> Split:
+    generator = np.random.default_rng(0)
+    answers = generator.integers(0, tags, tokens)
+    logits, scores = (np.eye(tags)[answers] + generator.normal(size=(tokens, tags)) for _ in range(2))
+    chain = (torch.arange(tokens), torch.arange(tokens) // 9, torch.from_numpy(generator.normal(size=(tags, tags))))
+    return Split(*map(torch.from_numpy, (logits, scores, answers)), lambda joint: {"mean": joint.mean()}, chain)
+
+
+def test_weights_of_a_field_are_found_in_parts(monkeypatch):
+    split = split_of_tags(1000, 4)
+    whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
+    monkeypatch.setattr(text_scores_weights, "_TOKENS_AT_ONCE", 50)
+    assert len(list(split.parts())) > 10
+    assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)
+    torch.testing.assert_close(torch.cat([part.join((1, 1, 1)) for part in split.parts()]), whole_logits)
+
+
+def test_memory_of_a_field_with_many_tags():
+    """Half a gigabyte is enough for 120 tags; all transitions between 5,000 tokens take that in each of 32 steps."""
+    code = (
+        "import resource; from test_tagging import best_weights, split_of_tags; "
+        "split = split_of_tags(5_000, 120); before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        "import roformer_lite.train.text_scores_weights as w; w._LONGEST_SEARCH = 1; "
+        "split.metrics(best_weights(split, None)); "
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert int(found.stdout) < 512, found.stderr
