@@ -317,8 +317,9 @@ class RoFormerLiteTextScores(nn.Module):
         if logits.ndim == 2:
             return self(logits, token_ids, documents)
         flat = logits.flatten(0, 1)
-        joint, answers = (
-            flat.index_copy(0, places, found).view_as(logits) for found in self(flat[places], token_ids, documents)
+        joint, answers = (  # exporters have no `index_copy` of a size that depends on data
+            flat.scatter(0, places[:, None].expand_as(found), found).view_as(logits)
+            for found in self(flat[places], token_ids, documents)
         )
         return joint, answers
 
@@ -458,13 +459,13 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         joint = joint.index_add(0, first, messages)
         if not self.decodes or self.training:
             return joint, joint
-        return joint, self.decode(joint, first, documents, *self.roles_of(token_ids, documents)[1:])
+        return joint, self.decode(joint, documents, *self.roles_of(token_ids, documents))
 
     def decode(
         self,
         joint: torch.Tensor,
-        first: torch.Tensor,
         documents: torch.Tensor,
+        is_first: torch.Tensor,
         is_inside: torch.Tensor,
         is_space: torch.Tensor,
     ) -> torch.Tensor:
@@ -472,9 +473,10 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
 
         Args:
             joint: Of all tokens, `(N, num_labels)`.
-            first: The tokens that words begin with, `(W,)`.
-            documents, is_inside, is_space: Of all tokens, `(N,)`.
+            documents: Of all tokens, `(N,)`, rising.
+            is_first, is_inside, is_space: As `roles_of` gives them.
         """
+        first = places_where(is_first)  # (W,)
         begins, inside, before = (
             torch.tensor(table, device=joint.device) for table in (self.begins, self.inside, self.before)
         )
@@ -483,7 +485,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         tags = joint[first].argmax(-1)  # (W,)
         left = F.pad(tags, (1, 0))[:-1]
         # Nothing before a word is like a tag that it can't follow.
-        is_wrong = torch.where(has_left, forbidden[left, tags], forbidden.any(0)[tags])
+        is_wrong = (forbidden[left, tags] & has_left) | (forbidden.any(0)[tags] & ~has_left)
         repaired = torch.where(is_wrong, begins[tags], tags)
         of_words = _exchanged(joint[first], tags, repaired)
         of_rest = _exchanged(of_words, repaired, inside[repaired])
@@ -501,11 +503,10 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         is_shared = (repaired != continued) & (adjoins | is_close)
         of_rest = torch.where(is_shared[:, None], shared, of_rest)
 
-        is_first = torch.zeros_like(documents).index_fill(0, first, 1)
         after = is_first.cumsum(0)  # (N,) the word after a token that is space, and one more than its word for others
         of_words, of_rest = F.pad(of_words, (0, 0, 0, 1)), F.pad(of_rest, (0, 0, 0, 1))  # there may be no word
         word = (after - 1).clamp(min=0)
-        found = torch.where((is_first == 1)[:, None], of_words[word], joint)
+        found = torch.where(is_first[:, None], of_words[word], joint)
         found = torch.where(is_inside[:, None], of_rest[word], found)
         own = joint.argmax(-1)  # (N,)
         has_next = F.pad(documents[first], (0, 1), value=-1)[after] == documents

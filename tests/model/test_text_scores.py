@@ -293,14 +293,23 @@ def test_weights_make_the_loss_least():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(exporters, "ExportedModel"), reason="transformers before 5.23 saves no graphs")
-@pytest.mark.parametrize("head", [RoFormerLiteForSequenceClassification, RoFormerLiteForTokenClassification])
-def test_exported_graphs_add_the_scores_too(head, tmp_path):
-    """At sizes that they were not traced with, also where no text has a letter."""
+@pytest.mark.parametrize(
+    ("head", "decodes"),
+    [
+        (RoFormerLiteForSequenceClassification, False),
+        (RoFormerLiteForTokenClassification, False),
+        (RoFormerLiteForTokenClassification, True),
+    ],
+)
+def test_exported_graphs_add_the_scores_too(head, decodes, tmp_path):
+    """At sizes that they were not traced with, also where no text has a letter; of a tagger that decodes, too."""
     tokenizer = _tokenizer("bpe")
     examples = tokenizer(TEXTS)["input_ids"]
-    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=2)
-    model = head(config).eval()
     by_token = head is RoFormerLiteForTokenClassification
+    labels = dict(enumerate(["O", "B-X", "I-X"] if by_token else "ab"))
+    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), id2label=labels)
+    config.decode_tags = decodes
+    model = head(config).eval()
     if by_token:
         answers = [np.arange(len(ids)) % 2 for ids in examples]
         model.add_text_scores(fit_word_scores(token_bytes(tokenizer), examples, answers, config))
