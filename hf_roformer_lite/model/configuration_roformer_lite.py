@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
 # "file.Class" behind each Auto class, by model type: what is registered, and what `auto_map` in a config.json says.
 AUTO_CLASSES: dict[str, dict[str, str]] = {
@@ -517,7 +517,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
 
     model_type = "roformer_lite_seq2seq"
     keys_to_ignore_at_inference = ["past_key_values"]
-    sub_configs_defaults = {side: SubConfigSpec(RoFormerLiteConfig) for side in ("encoder", "decoder")}
+    sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}  # the two stacks have plans of their own
 
     encoder: dict[str, Any] | PreTrainedConfig | None = None
