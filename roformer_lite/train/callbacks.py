@@ -28,7 +28,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import AVERAGED_WEIGHTS, TrainingDirectory
+from .training_directory import AVERAGED_WEIGHTS, last_checkpoint
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -72,9 +72,9 @@ class TrainingClock(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._tick(args)
-        if self.is_over:
-            control.should_training_stop = True
-            control.should_save = True  # so that a kill during the final evaluation loses no training
+        control.should_training_stop |= self.is_over
+        if self.is_over or (state.global_step >= state.max_steps and args.save_strategy in ("no", "best")):
+            control.should_save = True  # so that nothing is lost where the final evaluation fails or is killed
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -253,7 +253,7 @@ def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments
 
 
 def _advice(args: TrainingArguments, averaged: bool) -> str:
-    good = TrainingDirectory.at(Path(args.output_dir)).last_checkpoint(averaged)
+    good = last_checkpoint(Path(args.output_dir), averaged)
     kept = f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
     start = f", from scratch or from --model_name_or_path {good}" if good else ""
     return (

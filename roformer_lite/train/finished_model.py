@@ -35,13 +35,12 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     """
     run = finished.run
     finished.model.config.use_cache = True  # the Trainer turns it off for training
-    with complete_directory(directory.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
+    with complete_directory(directory.run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
         for part in (finished.model, finished.task.data.tokenizer):
             _save(part, folder, with_code=run.card.remote_code)
         finished.task.model.save_beside(folder)
         draw_loss_curve(finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step)
         results = summarise(finished, finished.trainer.clock.earlier_commands + time.monotonic() - started)
-        results["training"]["id"] = directory.state()["id"]
         run.save(folder)
         write_model_card(results, finished, folder)
         write_results(results, folder)

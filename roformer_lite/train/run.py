@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, write_whole_file
+from ..output import RESULTS_FILE
 from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
@@ -66,6 +66,11 @@ class Run:
         """Where the finished model will be."""
         return Path(self.training.output_dir)
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are while the model is trained."""
+        return self.output_dir.with_name(f"{self.output_dir.name}.training")
+
     # as a file
 
     def content(self) -> dict[str, Any]:
@@ -86,7 +91,7 @@ class Run:
             "all.\n"
         )
         text = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
-        write_whole_file(folder / RUN_FILE, head + text)
+        (folder / RUN_FILE).write_text(head + text, "utf-8")
 
     def command(self) -> str:
         """The command line of this run as a public card may show it."""

@@ -35,20 +35,19 @@ _DEFAULTS = {
 }
 
 
-def make_training_arguments(run: Run, kind: type[TrainingArguments], checkpoints: str) -> TrainingArguments:
+def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> TrainingArguments:
     """The arguments of the trainer. transformers checks their names, types and values, before any data are read.
 
     Args:
         run: With its defaults filled in.
         kind: `TrainingArguments` or a subclass.
-        checkpoints: The directory of the checkpoints.
 
     Raises:
         InputError: for what transformers refuses.
     """
     options, stock = run.training, run.training.stock
     values = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
-    values = {**_DEFAULTS, **values, **stock, "output_dir": checkpoints}
+    values = {**_DEFAULTS, **values, **stock, "output_dir": str(run.checkpoints)}
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
         values["bf16"] = True
