@@ -62,7 +62,7 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
         checkpoint = last_checkpoint(directory.path, averaged=bool(options.training.ema_decay))
         task.data.inspect(rows)
         task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
-        tokenizer = make_tokenizer(run, task, args, rows["train"], directory.path)
+        tokenizer = make_tokenizer(run, task, args, rows["train"], (of_seeds or run).checkpoints)
         model = make_model(run, task, args, tokenizer)
         encoded = encode(task, rows)
         if baselines is None:
