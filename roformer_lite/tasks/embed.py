@@ -110,17 +110,17 @@ class EmbedModel(SentenceModel):
         return {"add_pooling_layer": False}
 
     def wrap(self, model: PreTrainedModel, run: Run) -> SentenceTransformer:
+        wrapped = super().wrap(model, run)
+        for module in wrapped:
+            pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
+            if pooling is not None and self.has_own_class:
+                model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         from ..train.tokenizers import begins_with_teachers_tokens
 
         if begins_with_teachers_tokens(run):
             from ..train.teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.data.teacher)
-        wrapped = super().wrap(model, run)
-        for module in wrapped:
-            pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
-            if pooling is not None and self.has_own_class:
-                model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         return wrapped
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     PreTrainedModel,
@@ -20,33 +19,41 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
-from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteForCausalLM
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
-from ..saved_model import check_vocabulary, find_file, is_ours, load_config, load_with_new_head, read_object, reason
+from ..saved_model import check_vocabulary, load_config, load_with_new_head, reason
 from ..tasks.base import Task
 from .options import Seq2SeqModelArguments
 from .run import Run
 from .tokenizers import pretrained_tokenizer
 
 
-def make_model(run: Run, task: Task, args: TrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def make_model(
+    run: Run,
+    task: Task,
+    args: TrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    given: Mapping[str, PreTrainedConfig],
+) -> PreTrainedModel:
     """The model given with a head for the task, one of the stacks given, or a new one of the size asked for.
+
+    Args:
+        run, task, args: Of the training; the task knows the labels.
+        tokenizer: The vocabulary of a model that is given must hold all of its tokens.
+        given: The configurations of the models that the training starts from, by their names.
 
     Raises:
         InputError: when the fields of the configuration do not fit together, or no model can be loaded.
     """
     name = run.model.model_name_or_path
-    given = pretrained_config(name) if name else None
-    overrides = parse_overrides(run.model.config, type(given) if given else task.model.config_class)
+    overrides = parse_overrides(run.model.config, type(given[name]) if name else task.model.config_class)
     try:
-        if given is not None:
-            model = pretrained_for_task(name, given, task, args, tokenizer, overrides)
-        elif run.model.pretrained:
-            model = pair_of_stacks(run.model, args, tokenizer, overrides)
+        if name:
+            model = pretrained_for_task(name, given[name], task, args, tokenizer, overrides)
+        elif given:
+            model = pair_of_stacks(run.model, given, args, tokenizer, overrides)
         else:
             fields = {} if run.model.size else task.model.new_model
             tokens = _token_ids(tokenizer, task.model.config_class) | {"vocab_size": len(tokenizer)}
@@ -122,14 +129,15 @@ def pretrained_config(name: str) -> PreTrainedConfig:
     Raises:
         InputError: when there is none, a field is wrong, or transformers has no class for it.
     """
-    path = find_file(name, "config.json")
-    model_type = None if path is None else read_object(path).get("model_type")
-    if path is not None and not (isinstance(model_type, str) and model_type in CONFIG_MAPPING):
+    try:
+        return load_config(name)
+    except InputError as error:
+        if "recogniz" not in str(error):  # transformers' word for model types
+            raise
         raise InputError(
-            f"{path}: transformers has no model_type={model_type!r}; convert the model with `roformer-lite convert "
-            f"{name} OUT --from SYSTEM`, whose --help lists the systems, and give OUT here"
-        )
-    return load_config(name)
+            f"{error}; convert a model of another system with `roformer-lite convert {name} OUT --from SYSTEM`, whose "
+            "--help lists the systems, and give OUT here"
+        ) from error
 
 
 def pretrained_for_task(
@@ -157,22 +165,26 @@ def pretrained_for_task(
         if given.is_encoder_decoder:
             kind, fitting = "an encoder–decoder", "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
-    if getattr(task.args, "text_scores", False) and not is_ours(given):
+    is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
+    if getattr(task.args, "text_scores", False) and not is_own:
         raise InputError(
             f"--text_scores: a model of type {given.model_type} has no place for them; leave the option out, or start "
             f"from what `roformer-lite convert {name} OUT --from auto` writes"
         )
     why_new_head = task.model.why_new_head(given)  # before `config_fields`, which gives the labels in their order
     of_task = {field: value for field, value in task.model.config_fields().items() if hasattr(given, field)}
-    check_vocabulary(tokenizer, given.vocab_size, name)
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-    if why_new_head:
-        model, new = with_new_head(task.model.auto_model, name, given, config), ["the head"]
+    own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these
+    own_config = type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
+    check_vocabulary(tokenizer, given.vocab_size, name)
+    model, new = load_with_new_head(task.model.auto_model, name, own_config)
+    message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
+    if why_new_head:  # even where the weights of the old one would fit
+        stack, new = model.base_model.state_dict(), ["the head"]
+        model = task.model.auto_model.from_config(config).to(model.dtype)
+        model.base_model.load_state_dict(stack)
         message = f"{why_new_head}; the training starts with a new head"
-    else:
-        model, new = load_with_new_head(task.model.auto_model, name, config)
-        message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
-    task.model.has_new_head, task.model.has_own_class = bool(new), is_ours(model)
+    task.model.has_new_head, task.model.has_own_class = bool(new), is_own
     try:
         padding_free(model)
     except ValueError as error:
@@ -184,16 +196,6 @@ def pretrained_for_task(
     return model
 
 
-def with_new_head(auto_model: type, name: str, given: PreTrainedConfig, config: PreTrainedConfig) -> PreTrainedModel:
-    """The stack of the model `name`, whose configuration is `given`, below a head that is new, even where the weights
-    of the old one would fit `config`."""
-    own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these
-    own, _ = load_with_new_head(auto_model, name, type(config).from_dict({**config.to_dict(), **own_labels}))
-    model = auto_model.from_config(config).to(own.dtype)
-    model.base_model.load_state_dict(own.base_model.state_dict())
-    return model
-
-
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
     nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
@@ -202,7 +204,8 @@ def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
 
 
 def pair_of_stacks(
-    given: Seq2SeqModelArguments,
+    asked_for: Seq2SeqModelArguments,
+    given: Mapping[str, PreTrainedConfig],
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     overrides: dict[str, Any],
@@ -213,7 +216,8 @@ def pair_of_stacks(
     Cross-attention is new in any case.
 
     Args:
-        given: Names of the stacks, and the size of a new decoder.
+        asked_for: Names of the stacks, and the size of a new decoder.
+        given: The configurations of the stacks by their names.
         args: Of the training.
         tokenizer: The encoder's.
         overrides: Fields of the configuration to change; those of a stack given may change no shape.
@@ -221,16 +225,20 @@ def pair_of_stacks(
     Raises:
         InputError: when a model has another architecture, or the two have different vocabularies.
     """
-    encoder_name, decoder_name = given.encoder_name_or_path, given.decoder_name_or_path
+    encoder_name, decoder_name = asked_for.encoder_name_or_path, asked_for.decoder_name_or_path
     fields = RoFormerLiteSeq2SeqConfig.__dataclass_fields__
     of_both = {key: value for key, value in overrides.items() if key not in fields}  # those without a side
     of_sides = {side: {**of_both, **overrides.get(side, {})} for side in ("encoder", "decoder")}
     of_pair = {key: value for key, value in overrides.items() if key in fields and key not in of_sides}
-    encoder, decoder = _stack("encoder_name_or_path", encoder_name, {"add_pooling_layer": False}), None
-    check_vocabulary(tokenizer, encoder.config.vocab_size, encoder_name)
+    for option in ("encoder_name_or_path", "decoder_name_or_path"):
+        if getattr(asked_for, option) is not None:
+            _check_stack(option, getattr(asked_for, option), given)
+    config = {**given[encoder_name].to_dict(), "add_pooling_layer": False}
+    check_vocabulary(tokenizer, given[encoder_name].vocab_size, encoder_name)
+    encoder, _ = load_with_new_head(AutoModel, encoder_name, RoFormerLiteConfig.from_dict(config))
     if decoder_name is None:
         same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}
-        stack = RoFormerLiteConfig.from_preset(given.size or "mini", **{**same_table, **of_sides["decoder"]})
+        stack = RoFormerLiteConfig.from_preset(asked_for.size or "mini", **{**same_table, **of_sides["decoder"]})
         of_pair = {"share_embeddings": True, **of_pair}
     else:
         if pretrained_tokenizer(decoder_name).get_vocab() != tokenizer.get_vocab():
@@ -238,7 +246,8 @@ def pair_of_stacks(
                 f"{encoder_name} and {decoder_name} have different tokens, but both sides of a pair need one "
                 "vocabulary; train the decoder with the encoder's --tokenizer, or leave out --decoder_name_or_path"
             )
-        decoder = _stack("decoder_name_or_path", decoder_name, of_sides["decoder"])
+        config = {**given[decoder_name].to_dict(), **of_sides["decoder"]}
+        decoder, _ = load_with_new_head(AutoModelForCausalLM, decoder_name, RoFormerLiteConfig.from_dict(config))
         stack = decoder.config
         of_pair = {"tie_word_embeddings": stack.tie_word_embeddings, **of_pair}
     config = RoFormerLiteSeq2SeqConfig(
@@ -249,7 +258,7 @@ def pair_of_stacks(
     model = RoFormerLiteForConditionalGeneration(config)
     try:
         model.model.encoder.load_state_dict(encoder.state_dict())
-        if decoder is None:
+        if decoder_name is None:
             table = encoder.get_input_embeddings().state_dict()
             model.model.decoder.get_input_embeddings().load_state_dict(table)
         else:
@@ -263,14 +272,15 @@ def pair_of_stacks(
         ) from error
     model.tie_weights()
     if args.should_save:
-        new = "the decoder is new, but for its table of tokens" if decoder is None else "the cross-attention is new"
-        print(f"{' and '.join(given.pretrained)}: {new}", file=sys.stderr)
+        new = (
+            "the decoder is new, but for its table of tokens" if decoder_name is None else "the cross-attention is new"
+        )
+        print(f"{' and '.join(given)}: {new}", file=sys.stderr)
     return model
 
 
-def _stack(option: str, name: str, fields: dict[str, Any]) -> RoFormerLiteModel | RoFormerLiteForCausalLM:
-    """The stack at `name` with some other `fields` of its configuration; a decoder with its LM head."""
-    config, is_decoder = pretrained_config(name), option == "decoder_name_or_path"
+def _check_stack(option: str, name: str, given: Mapping[str, PreTrainedConfig]) -> None:
+    config, is_decoder = given[name], option == "decoder_name_or_path"
     if not isinstance(config, RoFormerLiteConfig):
         raise InputError(
             f"--{option} {name}: {config.model_type} is no stack of this package; give what `roformer-lite convert "
@@ -280,5 +290,3 @@ def _stack(option: str, name: str, fields: dict[str, Any]) -> RoFormerLiteModel 
         wrong = "it is no causal model; leave it out for a new decoder"
         wrong = wrong if is_decoder else "it is causal; give it as --decoder_name_or_path"
         raise InputError(f"--{option} {name}: {wrong}")
-    auto_model = AutoModelForCausalLM if is_decoder else AutoModel
-    return load_with_new_head(auto_model, name, type(config).from_dict(merged(config.to_dict(), fields)))[0]

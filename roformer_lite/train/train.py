@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from datasets import Dataset, DatasetDict, disable_progress_bars
-from transformers import Trainer, TrainingArguments, set_seed
+from transformers import Trainer, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
@@ -16,7 +16,7 @@ from ..tasks.base import Task
 from ..tasks.examples import neutral_example
 from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, save_finished_model
-from .models import make_model
+from .models import make_model, pretrained_config
 from .results import Evaluation, FinishedTraining
 from .run import Run
 from .tokenizers import make_tokenizer
@@ -42,6 +42,7 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
     started, options = time.monotonic(), run.with_defaults()
     task, directory = TASKS[run.task](run.data), TrainingDirectory(run)
     args = make_training_arguments(options, task.model.training_classes()[0])
+    given = {name: pretrained_config(name) for name in run.model.pretrained}
     with directory.opened(args) as cache:
         if not args.should_save:
             disable_progress_bars()  # every process prepares the data, but only one shows it
@@ -63,10 +64,13 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
         task.data.inspect(rows)
         task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
         tokenizer = make_tokenizer(run, task, args, rows["train"], (of_seeds or run).checkpoints)
-        model = make_model(run, task, args, tokenizer)
+        model = make_model(run, task, args, tokenizer, given)
         encoded = encode(task, rows)
-        if baselines is None:
-            baselines = measure_baselines(run, task, args, rows, encoded)
+        if baselines is None and run.training.baselines and args.should_save and len(rows) > 1:
+            baselines = task.metrics.baselines(rows, encoded)
+            for name, by_split in baselines.items():
+                shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
+                print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
         generation_config = task.model.prepare_generation(model, args)
         trainer = make_trainer(options, task, args, model, rows, encoded, checkpoint, started)
         fit(trainer, task, encoded["train"], checkpoint, directory)
@@ -81,7 +85,7 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
             rows={split: len(rows[split]) for split in rows if isinstance(rows[split], Dataset)},
             example=_example(task, rows),
             evaluations=evaluations,
-            baselines=baselines,
+            baselines=baselines or {},
             parts=parts,
             is_one_of_several=of_seeds is not None,
         )
@@ -91,19 +95,6 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
                 publish(results, run, args)
         _leave_process_group(trainer)
         return finished
-
-
-def measure_baselines(
-    run: Run, task: Task, args: TrainingArguments, rows: DatasetDict, encoded: DatasetDict
-) -> Baselines:
-    """Metrics of baselines in the main process, printed before the training begins."""
-    if not (run.training.baselines and args.should_save) or len(rows) < 2:
-        return {}
-    metrics = task.metrics.baselines(rows, encoded)
-    for name, by_split in metrics.items():
-        shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
-        print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
-    return metrics
 
 
 def measure(
