@@ -3,7 +3,6 @@
 import difflib
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
@@ -73,11 +72,9 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value of ours."""
-        found = re.fullmatch(r"argument --(\w+)\S*: (.*)", message, re.DOTALL)
-        if found is None:
-            raise InputError(f"--training_arguments: {message}")
-        name, problem = found.groups()
-        raise InputError(f"--{name}: {problem}" if name in _SHARED else f"--training_arguments {name}: {problem}")
+        name, _, problem = message.removeprefix("argument --").partition(": ")
+        option = f"--{name}" if name in _SHARED else f"--training_arguments {name.partition('/')[0]}"
+        raise InputError(f"{option}: {problem}")
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
