@@ -34,16 +34,6 @@ def switch(text: str) -> bool:
     return _SWITCH[text.lower()]
 
 
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the default of an option unless that is None or empty.
-
-    argparse documents the class and not this method; without it the help is longer, and no less right.
-    """
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, [], "") else super()._get_help_string(action)
-
-
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command. An option may be typed with hyphens in place of its underscores.
 
@@ -62,7 +52,6 @@ class CommandParser(argparse.ArgumentParser):
             prog=prog,
             usage=" ".join([prog, *positionals, "[--OPTION VALUE ...]"]),
             description=description,
-            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
         self.option_classes, self.positionals, self._names, self._source = tuple(options), tuple(positionals), [], ""
@@ -84,7 +73,8 @@ class CommandParser(argparse.ArgumentParser):
         settings |= {"required": True} if default is MISSING else {"default": default}
         settings |= {"action": "extend"} if each.metadata.get("adds_up") else {}
         names = each.metadata.get("aliases") or [f"--{each.name}"]
-        group.add_argument(*names, dest=each.name, help=each.metadata.get("help"), **settings)
+        shown = "" if default in (MISSING, None, [], "") else f" (default: {default})".replace("%", "%%")
+        group.add_argument(*names, dest=each.name, help=each.metadata["help"] + shown, **settings)
         self._names += names
         if settings.get("type") is switch and default is True:
             opposite, hidden = f"--no_{each.name}", argparse.SUPPRESS

@@ -72,13 +72,12 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
                 shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
                 print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
         generation_config = task.model.prepare_generation(model, args)
-        trainer = make_trainer(options, task, args, model, rows, encoded, checkpoint, started)
+        trainer = make_trainer(options, task, args, model, rows, encoded, started)
         fit(trainer, task, encoded["train"], checkpoint, directory)
         parts, evaluations = measure(options, task, trainer, rows, encoded)
         model.generation_config = generation_config
         finished = FinishedTraining(
             run=of_seeds or run,
-            options=options.training,
             task=task,
             model=model,
             trainer=trainer,
@@ -90,7 +89,7 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
             is_one_of_several=of_seeds is not None,
         )
         if args.should_save:
-            results = save_finished_model(finished, directory, started)
+            results = save_finished_model(finished, directory)
             if of_seeds is None:
                 publish(results, run, args)
         _leave_process_group(trainer)

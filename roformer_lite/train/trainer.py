@@ -38,7 +38,6 @@ class RoFormerLiteTrainerMixin:
     Args:
         options: Of the run. Default: none, as where a saved model is evaluated.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        resume_from: Checkpoint to load the averaged weights from, when training is resumed.
         command_started: When the command began, for the clock. Default: now.
     """
 
@@ -47,7 +46,6 @@ class RoFormerLiteTrainerMixin:
         *args: Any,
         options: TrainingOptions | None = None,
         lengths: Sequence[int] = (),
-        resume_from: str | None = None,
         command_started: float | None = None,
         **kwargs: Any,
     ):
@@ -63,7 +61,7 @@ class RoFormerLiteTrainerMixin:
         self.label_smoothing = 0.0
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
-        self.averaging = WeightAveraging(ema_decay, resume_from) if ema_decay else None
+        self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
         guard = DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
@@ -196,7 +194,6 @@ def make_trainer(
     model: PreTrainedModel,
     rows: DatasetDict,
     encoded: DatasetDict,
-    checkpoint: str | None,
     started: float,
 ) -> Trainer:
     """The task's trainer, which measures on the validation data. `args` are completed by what depends on the data.
@@ -205,7 +202,6 @@ def make_trainer(
         run: With its defaults filled in.
         task, args, model: Of the training.
         rows, encoded: The data, as rows and as inputs of the model.
-        checkpoint: The one that the training continues from.
         started: When the command began, by `time.monotonic`.
 
     Raises:
@@ -228,7 +224,6 @@ def make_trainer(
             **parts,
             options=options,
             lengths=task.data.lengths(train) if has_lengths else (),
-            resume_from=checkpoint,
             command_started=started,
         )
     except (ImportError, ValueError) as error:
