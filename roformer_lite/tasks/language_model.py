@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import Baselines
 
 _SHUFFLED = 10_000  # blocks of a stream
+_SAMPLE = 5_000  # blocks that baselines learn from
 
 
 class LanguageModelData(TaskData):
@@ -110,6 +111,18 @@ class LanguageModelMetrics(TaskMetrics):
             found.append(Outcome(f"block {number}", columns, mean))
         return found
 
+    def sample(self, rows: DatasetDict, encoded: DatasetDict) -> tuple[DatasetDict, DatasetDict]:
+        """The same data, of which baselines learn from a part: of a stream and of prepared data, whose blocks have no
+        text beside them."""
+        from datasets import Dataset, DatasetDict
+
+        if "text" in (rows["train"].column_names or ()):
+            return rows, encoded
+        blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
+        texts = self.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
+        train = Dataset.from_dict({"input_ids": blocks, "text": texts})
+        return DatasetDict({**rows, "train": train}), DatasetDict({**encoded, "train": train})
+
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
         """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
         return {}
@@ -151,6 +164,7 @@ class MaskedLMMetrics(LanguageModelMetrics):
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import neighbour_baselines
 
+        _, encoded = self.sample(rows, encoded)
         ids = {split: encoded[split]["input_ids"] for split in encoded}
         return neighbour_baselines(ids.pop("train"), ids)
 
@@ -214,6 +228,7 @@ class CausalLMMetrics(LanguageModelMetrics):
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import byte_baselines
 
+        rows, _ = self.sample(rows, encoded)
         texts = {split: self.data.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)
 

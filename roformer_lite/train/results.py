@@ -52,10 +52,9 @@ class FinishedTraining:
     """A finished training and everything known about it."""
 
     run: Run  # as it was given; of one of several seeds, that of all
-    options: TrainingOptions  # with defaults filled in
     task: Task
     model: PreTrainedModel
-    trainer: Trainer  # its arguments, its log, and its clock
+    trainer: Trainer  # its arguments and options with their defaults, its log, and its clock
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
@@ -68,18 +67,11 @@ class FinishedTraining:
         """The step of the checkpoint that is kept, where it is not the last."""
         return self.trainer.state.best_global_step if self.trainer.args.load_best_model_at_end else None
 
-    @property
-    def stopped_early(self) -> bool:
-        """Whether neither the number of steps nor a time limit ended the training."""
-        state = self.trainer.state
-        return state.global_step < state.max_steps and not self.trainer.clock.is_over
 
-
-def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
-    """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
-    were interrupted."""
+def summarise(finished: FinishedTraining) -> dict[str, Any]:
+    """Everything measured, as `results.json` has it."""
     run, task, evaluations = finished.run, finished.task, finished.evaluations
-    args, state = finished.trainer.args, finished.trainer.state
+    args, state, clock = finished.trainer.args, finished.trainer.state, finished.trainer.clock
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", task.library)
     return {
         "task": task.name,
@@ -99,15 +91,19 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
         "training": {
             "steps": state.global_step,
             "epochs": round(state.epoch or 0.0, 2),
-            "minutes": round(finished.trainer.clock.elapsed / 60, 2),
-            "whole_command_minutes": round(seconds / 60, 2),
+            "minutes": round(clock.elapsed / 60, 2),
+            "whole_command_minutes": round(clock.commands / 60, 2),
             "what_happened": what_happened(
-                args, state.log_history, evaluations, finished.parts, stopped_early=finished.stopped_early
+                args,
+                state.log_history,
+                evaluations,
+                finished.parts,
+                stopped_early=state.global_step < state.max_steps and not clock.is_over,
             ),
             "chosen_step": finished.chosen_step,
             "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
             "greater_is_better": args.greater_is_better,
-            "arguments": _shown_arguments(args, finished.options),
+            "arguments": _shown_arguments(args, finished.trainer.options),
             "own_weights": run.own_weights(),
             "fine_tuning_defaults": run.fine_tuning_defaults(),
         },

@@ -174,7 +174,7 @@ def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
     state.save_to_json(str(folder / "trainer_state.json"))
     averaging.on_save(args, state, control)
     assert [path.name for path in folder.glob("averaged*")] == [AVERAGED_WEIGHTS]
-    resumed = WeightAveraging(0.9, resume_from=str(folder))
+    resumed = WeightAveraging(0.9)
     resumed.on_train_begin(args, state, control, model=model)
     for one in (averaging, resumed):
         one.on_step_end(args, state, control, model=model)
@@ -184,7 +184,7 @@ def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
 
     (folder / AVERAGED_WEIGHTS).unlink()
     with pytest.raises(InputError, match="was not written with --ema_decay"):
-        WeightAveraging(0.9, resume_from=str(folder)).on_train_begin(args, state, control, model=model)
+        WeightAveraging(0.9).on_train_begin(args, state, control, model=model)
 
 
 @pytest.fixture

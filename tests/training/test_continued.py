@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
@@ -143,42 +142,11 @@ def test_an_unreadable_description_is_refused(left, capsys):
     assert "run.yaml cannot be read" in error and "--overwrite_output_dir to start again" in error
 
 
-def test_killed_after_the_model_was_finished(left, capsys):
-    shutil.copytree(left / "mlm.training", left / "kept.training")
-    assert main(command(left, "mlm", "mlm")) == 0
-    assert not (left / "mlm.training").exists()
-    (left / "kept.training").rename(left / "mlm.training")  # as if there had been no time to remove it
-    assert main(command(left, "mlm", "mlm")) == 2
-    assert "holds a finished model" in capsys.readouterr().err and not (left / "mlm.training").exists()
-
-
 def test_other_files_are_left_alone(left, capsys):
     (left / "new.training").mkdir()
     (left / "new.training" / "thesis.txt").write_text("years of work")
     assert main(command(left, "mlm", "new")) == 2
     assert "holds other files" in capsys.readouterr().err and (left / "new.training" / "thesis.txt").exists()
-
-
-def other_shape(saved: dict) -> None:
-    saved["state"][0]["exp_avg"] = torch.zeros(3)
-
-
-def other_rate(saved: dict) -> None:
-    saved["param_groups"][0]["initial_lr"] = 1e9
-
-
-@pytest.mark.parametrize("change", [other_shape, other_rate, lambda saved: saved["state"].clear()])
-def test_a_damaged_optimizer_is_refused(left, capsys, change):
-    """torch would end the process, or train on."""
-    path = left / "mlm.training" / "checkpoint-6" / "optimizer.pt"
-    saved = torch.load(path, weights_only=True)
-    change(saved)
-    torch.save(saved, path)
-    assert main(command(left, "mlm", "mlm")) == 2
-    assert str(path) in capsys.readouterr().err
-    shutil.rmtree(path.parent)  # as the message says
-    assert main(command(left, "mlm", "mlm")) == 0
-    assert "Resuming from step 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -210,17 +178,15 @@ def test_it_continues_with_other_optimizers_and_schedules(folder, options, capsy
     assert "Resuming from step 6" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors"])
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     path = left / "mlm.training" / "checkpoint-6" / file
-    if file.endswith(".json"):
-        path.write_text(path.read_text().replace('"global_step": 6', '"global_step": -5'))
-    elif file == "scheduler.pt":
-        path.write_bytes(pickle.dumps(Path(left / "made-by-a-pickle")))
-    else:
-        path.write_bytes(path.read_bytes()[:500])
+    path.write_bytes(pickle.dumps(Path("made-by-a-pickle")) if file == "scheduler.pt" else path.read_bytes()[:500])
     assert main(command(left, "mlm", "mlm")) == 2
     assert str(path) in capsys.readouterr().err
+    shutil.rmtree(path.parent)  # as the message says
+    assert main(command(left, "mlm", "mlm")) == 0
+    assert "Resuming from step 4" in capsys.readouterr().err
 
 
 @pytest.mark.slow
