@@ -67,7 +67,8 @@ def serve(name: str, options: ServeArguments) -> None:
     from .embedding_server import embedding_application
     from .text_server import text_application
 
-    config, tokenizer = load_config(name), load_tokenizer(name)
+    config = load_config(name)
+    tokenizer = load_tokenizer(name, config)
     if tokenizer is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     model_class = model_class_of(config, name)

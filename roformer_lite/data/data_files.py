@@ -175,7 +175,8 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
-            raise InputError(f"{origin}: not JSON: {error}") from error
+            what = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise InputError(f"{origin}: not JSON: {what}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):

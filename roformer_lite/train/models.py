@@ -157,7 +157,7 @@ def pretrained_for_task(
     _check_fits(given, name, task)
     why_new_head = task.model.why_new_head(given)  # before `config_fields`, which gives the labels in their order
     of_task = {field: value for field, value in task.model.config_fields().items() if hasattr(given, field)}
-    check_vocabulary(tokenizer, given.vocab_size, name)
+    check_vocabulary(tokenizer, given, name)
     if not why_new_head:
         config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
         model, new = load_with_new_head(task.model.auto_model, name, config)
@@ -277,7 +277,7 @@ def _encoder(name: str, tokenizer: PreTrainedTokenizerBase) -> RoFormerLiteModel
     config = _stack_config("encoder_name_or_path", name)
     if config.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is causal; give it as --decoder_name_or_path")
-    check_vocabulary(tokenizer, config.vocab_size, name)
+    check_vocabulary(tokenizer, config, name)
     fields = {"add_pooling_layer": False}
     return load_with_new_head(AutoModel, name, type(config).from_dict({**config.to_dict(), **fields}))[0]
 
