@@ -55,7 +55,7 @@ def serve(name: str, options: ServeArguments) -> None:
     from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, reason
 
     config = load_config(name)
-    if load_tokenizer(name) is None:
+    if load_tokenizer(name, config) is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     model_class = model_class_of(config, name)
     if not model_class.__name__.endswith("ForCausalLM"):

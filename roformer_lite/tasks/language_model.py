@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from ..data.blocks import BlockCollator, blocks, packed
-from ..data.data_files import Row, file_format, read_lines, text_of
+from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
@@ -41,11 +41,11 @@ class LanguageModelData(TaskData):
             if file_format(path) != ".txt":
                 yield from super().read_rows([path])
                 continue
-            for row in read_lines(path):
+            for row in read_running_text(path):
                 if self.args.line_by_line:
-                    yield {**row, "document": row["origin"]}
+                    yield {**row, "text": row["text"].rstrip("\n"), "document": row["origin"]}
                 else:
-                    yield {**row, "text": row["text"] + "\n", "document": str(path)}
+                    yield {**row, "document": str(path)}
 
     def select_columns(self, row: Row) -> Row:
         text = text_of(row, self.args.text_column, "text_column")

@@ -176,7 +176,7 @@ def pretrained_for_task(
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
     own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these
     own_config = type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
-    check_vocabulary(tokenizer, given.vocab_size, name)
+    check_vocabulary(tokenizer, given, name)
     model, new = load_with_new_head(task.model.auto_model, name, own_config)
     message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     if why_new_head:  # even where the weights of the old one would fit
@@ -234,7 +234,7 @@ def pair_of_stacks(
         if getattr(asked_for, option) is not None:
             _check_stack(option, getattr(asked_for, option), given)
     config = {**given[encoder_name].to_dict(), "add_pooling_layer": False}
-    check_vocabulary(tokenizer, given[encoder_name].vocab_size, encoder_name)
+    check_vocabulary(tokenizer, given[encoder_name], encoder_name)
     encoder, _ = load_with_new_head(AutoModel, encoder_name, RoFormerLiteConfig.from_dict(config))
     if decoder_name is None:
         same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}

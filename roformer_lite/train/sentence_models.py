@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..saved_model import find_file, read_optional_object, reason
+from ..saved_model import check_finite, find_file, read_optional_object, reason, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
@@ -66,8 +66,11 @@ def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: st
     Raises:
         InputError: when the library cannot open it.
     """
+    sentence_modules(directory)
     with naming_sentence_model(directory):
-        return kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+        model = kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+    check_finite(model, directory)
+    return model
 
 
 @contextmanager
