@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = {
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
     *("hidden_dropout_places", "classifier_input_dropout"),
 }
-_OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features"}
+_OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features", "decode_tags"}
 _OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}
 _OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
 

@@ -230,6 +230,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
             `classifier_input_dropout` (`bool`) before that dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): Number of features of the text whose scores are added to the
             logits of a sequence or token classifier (`text_features.py`).
+        decode_tags (`bool`, defaults to `False`): A token classifier answers one tag for each word, and no transition
+            that can't be (`RoFormerLiteWordScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
         head_bias (`bool`, defaults to `True`): Bias of the dense layer in either head.
         lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
@@ -305,6 +307,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_dropout: float | int | None = None
     classifier_input_dropout: bool = False
     classifier_text_features: int = 0
+    decode_tags: bool = False
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False
@@ -375,7 +378,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
 
     def file_of_classes(self) -> str:
         """The file that has all classes of a bundle; those that only some models use import the others."""
-        if not self.classifier_text_features:
+        if not (self.classifier_text_features or self.decode_tags):
             return "heads_roformer_lite" if self.layer_style == "standard" else "reference_layers"
         self.require(self.layer_style == "standard", "layer_style", "standard with text features, in a bundle")
         return "text_features"

@@ -434,13 +434,15 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = self.head_class(config, self.num_labels)
         self.text_scores = None
-        if self.scores_text_of is not None and config.classifier_text_features:
+        wanted = config.classifier_text_features or (config.decode_tags and self.scores_text_of == "word")
+        if self.scores_text_of is not None and wanted:
             self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
 
     def add_text_scores(self, text_scores: nn.Module) -> None:
         """Add fitted scores of the text to the logits from now on; the configuration says so too."""
         self.config.classifier_text_features = len(text_scores.weight)
+        self.config.decode_tags = getattr(text_scores, "decodes", False)
         self.text_scores = text_scores.to(self.device, self.dtype)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
@@ -469,10 +471,10 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         kwargs |= {"past_key_values": past_key_values, "return_dict": True}
         outputs = self.model(*inputs, use_cache=False, **kwargs)
         described = (attention_mask, position_ids, kwargs.get("cu_seq_lens_q"))
-        logits = self.logits(outputs.last_hidden_state, *described)
+        joint = logits = self.logits(outputs.last_hidden_state, *described)
         if self.text_scores is not None:
-            logits = logits + self.text_scores.of_batch(logits, input_ids, *described)
-        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
+            joint, logits = self.text_scores.of_batch(logits, input_ids, *described)
+        loss = None if labels is None else self.loss(joint, labels, num_items_in_batch)
         return self.output_class(loss, logits, outputs.hidden_states, outputs.attentions)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
@@ -579,7 +581,8 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
 class RoFormerLiteForTokenClassification(RoFormerLiteClassificationModel):
     """A class for each token (entities, parts of speech): `labels` `(B, L)`, -100 where ignored; `logits`
     `(B, L, num_labels)`, with `config.classifier_text_features` the sum of the classifier's, of scores of the words
-    and of what the tags of their neighbours say."""
+    and of what the tags of their neighbours say. With `config.decode_tags` their maxima are one tag for each word, in
+    a sequence that can be; the loss is of what they are before."""
 
     output_class = TokenClassifierOutput
     scores_text_of = "word"

@@ -5,9 +5,11 @@ EACL), and it errs elsewhere than an encoder does. For taggers, the word, its sh
 the same (Lafferty et al. 2001, ICML). The text is read from `input_ids`: the bytes of the tokens are put together and
 cut into words, so that pipelines, servers and exported graphs work as without it, whatever the tokens are.
 
-Only bundles of models with `classifier_text_features` have this file; their `auto_map` names all classes in it.
+Only bundles of models with `classifier_text_features` or `decode_tags` have this file; their `auto_map` names all
+classes in it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +31,9 @@ _CHARACTER_NGRAMS = (2, 3, 4, 5)  # bytes
 _AFFIXES = (1, 2, 3, 4)  # bytes
 _NEIGHBOURS = (-2, -1, 1, 2)  # words
 _REACH = 16  # neighbours to each side; what is further away changes next to nothing
+IMPOSSIBLE = -50.0  # the score of a transition that is forbidden
+_PAIRS_AT_ONCE = 2**24  # scores of two tags that stand in memory at a time, where no graph is traced
+_SLIGHTLY = 1e-5  # more than the other of two answers
 PRIME, _BASE = 2**31 - 1, 1_000_003  # of the polynomial hashes; products of two numbers below fit 64 bits
 
 # What a byte of UTF-8 is in a text: between words, in a word, a character that is a word, or inside a character.
@@ -212,11 +217,30 @@ def messages_of_neighbours(
     has_right = (F.pad(documents, (0, 1), value=-1)[1:] == documents)[:, None]  # (W, 1)
     from_left = from_right = torch.zeros_like(scores)
     for _ in range(_REACH):
-        to_right = _without_constant(join((scores + from_left)[:, :, None] + transitions, 1))  # (W, K)
-        to_left = _without_constant(join((scores + from_right)[:, None, :] + transitions, 2))  # (W, K)
+        to_right = _without_constant(_passed_on(scores + from_left, transitions, join))  # (W, K)
+        to_left = _without_constant(_passed_on(scores + from_right, transitions.T, join))  # (W, K)
         from_left = F.pad(to_right, (0, 0, 1, 0))[:-1] * has_left
         from_right = F.pad(to_left, (0, 0, 0, 1))[1:] * has_right
     return from_left + from_right
+
+
+def _passed_on(
+    scores: torch.Tensor, transitions: torch.Tensor, join: Callable[[torch.Tensor, int], torch.Tensor]
+) -> torch.Tensor:
+    """`join` over the tags of each word of `scores` `(W, K)` with the transitions to each other tag, `(W, K)`.
+
+    Sums of probabilities are a product of matrices. Of maxima, as many words as memory allows are joined at a time.
+    """
+    if join is torch.logsumexp:
+        best, most = scores.amax(-1, keepdim=True), transitions.amax()
+        found = (scores - best).exp() @ (transitions - most).exp()
+        return found.clamp(min=torch.finfo(found.dtype).tiny).log() + best + most
+    if is_tracing(scores):
+        return join(scores[:, :, None] + transitions, 1)
+    parts = scores.split(max(1, _PAIRS_AT_ONCE // transitions.numel()))
+    # The gradient of `max` needs the places of the maxima, that of `amax` all scores.
+    best_of = join if not torch.is_grad_enabled() else lambda pairs, dim: pairs.max(dim).values
+    return torch.cat([best_of(part[:, :, None] + transitions, 1) for part in parts])
 
 
 def _without_constant(messages: torch.Tensor) -> torch.Tensor:
@@ -251,8 +275,11 @@ class RoFormerLiteTextScores(nn.Module):
         """Room for `size` tokens; new ones have no bytes and so no text."""
         self.token_bytes = F.pad(self.token_bytes, (0, 0, 0, size - len(self.token_bytes)))
 
-    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-        """What the text adds to the logits of an encoder, in the shape of `logits`.
+    def forward(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logits of an encoder with what the text adds, for the loss; and what is answered, which differs for a
+        tagger that decodes. Both have the shape of `logits`.
 
         Args:
             logits: `(documents, num_labels)` or `(N, num_labels)`.
@@ -268,8 +295,9 @@ class RoFormerLiteTextScores(nn.Module):
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         cu_seq_lens: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """What the text of a batch `(B, L)` adds to `logits` `(documents, num_labels)` or `(B, L, num_labels)`.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for a batch `(B, L)` and `logits` `(documents, num_labels)` or `(B, L, num_labels)`; those of
+        padding stay as they are.
 
         Raises:
             ValueError: without `input_ids`, which tell the text.
@@ -290,8 +318,10 @@ class RoFormerLiteTextScores(nn.Module):
         if logits.ndim == 2:
             return self(logits, token_ids, documents)
         flat = logits.flatten(0, 1)
-        added = self(flat[places], token_ids, documents)
-        return added.new_zeros(flat.shape).index_add(0, places, added).view_as(logits)
+        joint, answers = (
+            flat.index_copy(0, places, found).view_as(logits) for found in self(flat[places], token_ids, documents)
+        )
+        return joint, answers
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`."""
@@ -302,6 +332,8 @@ class RoFormerLiteTextScores(nn.Module):
 
     def score(self, words: Words, num_owners: int) -> torch.Tensor:
         """The sum of the scores of each owner's features, each once, and a bias, `(num_owners, num_labels)`."""
+        if not self.hashes.shape[0]:
+            return self.bias.expand(num_owners, -1)
         keys, owners = self.find_features(words)
         places = places_in(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         known = places_where(self.hashes[places] == keys)
@@ -335,8 +367,11 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         super().initialize_own_weights(std)
         init.ones_(self.rarity)
 
-    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-        return self.score(self.words_of(token_ids, documents), logits.shape[0])
+    def forward(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        joint = logits + self.score(self.words_of(token_ids, documents), logits.shape[0])
+        return joint, joint
 
     def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
         weights = self.rarity[rows]
@@ -370,23 +405,109 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
     The features of a word are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the
     pairs with the words beside it, and of two words to each side the word and its shape. Each token has those of its
     first word. `transitions` hold between the tokens that words begin with; see `messages_of_neighbours`.
+
+    With `config.decode_tags` a word is what stands between two spaces, as in the training data, and what is answered
+    is one tag for each: tokens inside a word have the answer of its first token, with I-X in place of B-X, and those
+    of spaces continue an entity or none. A transition of `IMPOSSIBLE` never happens: an I-X that could not stand where
+    it does is B-X. So all ways to put tokens together find the same entities, those of transformers' pipeline too.
     """
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__(config, num_labels)
         self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
+        self.decodes = config.decode_tags
+        names = [str(config.id2label.get(number)) for number in range(num_labels)]
+        places = {name: number for number, name in enumerate(names)}
+        # For each tag: B-X for I-X, and the other way round; other tags, and where there is none, the tag itself.
+        self.begins = [places.get("B" + name[1:], i) if name[:2] == "I-" else i for i, name in enumerate(names)]
+        self.inside = [places.get("I" + name[1:], i) if name[:2] == "B-" else i for i, name in enumerate(names)]
+        # What a space before a word with this tag has.
+        self.before = [i if name[:2] == "I-" else places.get("O", i) for i, name in enumerate(names)]
 
     def initialize_own_weights(self, std: float) -> None:
         super().initialize_own_weights(std)
         init.zeros_(self.transitions)
 
-    def forward(self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+    def words_of(self, token_ids: torch.Tensor, documents: torch.Tensor) -> Words:
+        words = super().words_of(token_ids, documents)
+        if self.decodes:
+            words.is_first = self.roles_of(token_ids, documents)[0]
+        return words
+
+    def roles_of(
+        self, token_ids: torch.Tensor, documents: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of each token whether a word between spaces begins with it, whether it stands inside one, and whether it is
+        nothing but space; each `(N,)`. Special tokens are none of these."""
+        characters = self.token_bytes[token_ids].long()  # (N, LONGEST_TOKEN)
+        sizes = (characters != 0).sum(1)
+        is_text = _KINDS.to(characters.device)[characters] != _BLANK
+        has_text = is_text.any(1)
+        ends_in_text = is_text.gather(1, (sizes - 1).clamp(min=0)[:, None])[:, 0]
+        follows = F.pad(ends_in_text, (1, 0))[:-1] & (F.pad(documents, (1, 0), value=-1)[:-1] == documents)
+        begins = has_text & ~(is_text[:, 0] & follows)
+        return begins, has_text & ~begins, ~has_text & (characters[:, 0] != SEPARATOR)
+
+    def forward(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         words = self.words_of(token_ids, documents)
-        scores = self.score(words, logits.shape[0])  # (N, num_labels)
+        joint = logits + self.score(words, logits.shape[0])  # (N, num_labels)
         first = places_where(words.is_first)  # (W,)
-        joint = logits[first] + scores[first]  # (W, num_labels)
-        messages = messages_of_neighbours(joint, self.transitions, documents[first])
-        return scores.index_add(0, first, messages)
+        of_first = joint[first]  # (W, num_labels)
+        messages = messages_of_neighbours(of_first, self.transitions, documents[first])
+        joint = joint.index_add(0, first, messages)
+        if not self.decodes or self.training:
+            return joint, joint
+        return joint, self.decode(joint, first, documents, *self.roles_of(token_ids, documents)[1:])
+
+    def decode(
+        self,
+        joint: torch.Tensor,
+        first: torch.Tensor,
+        documents: torch.Tensor,
+        is_inside: torch.Tensor,
+        is_space: torch.Tensor,
+    ) -> torch.Tensor:
+        """The logits whose maxima are the answers, `(N, num_labels)`; see the class.
+
+        Args:
+            joint: Of all tokens, `(N, num_labels)`.
+            first: The tokens that words begin with, `(W,)`.
+            documents, is_inside, is_space: Of all tokens, `(N,)`.
+        """
+        begins, inside, before = (
+            torch.tensor(table, device=joint.device) for table in (self.begins, self.inside, self.before)
+        )
+        forbidden = self.transitions < IMPOSSIBLE / 2  # (num_labels, num_labels)
+        has_left = F.pad(documents[first], (1, 0), value=-1)[:-1] == documents[first]  # (W,)
+        tags = joint[first].argmax(-1)  # (W,)
+        left = F.pad(tags, (1, 0))[:-1]
+        # Nothing before a word is like a tag that it can't follow.
+        is_wrong = torch.where(has_left, forbidden[left, tags], forbidden.any(0)[tags])
+        repaired = torch.where(is_wrong, begins[tags], tags)
+        of_words = _exchanged(joint[first], tags, repaired)
+        of_rest = _exchanged(of_words, repaired, inside[repaired])
+        # Where an entity begins right after another of its type, the mean over the tokens of a word must find B-X, and
+        # each of them behind the first I-X: the two share what they have.
+        continued = inside[repaired]
+        adjoins = has_left & (inside[F.pad(repaired, (1, 0))[:-1]] == continued) & (repaired != continued)
+        both = of_words.gather(1, torch.stack((repaired, continued), 1)).logsumexp(1, keepdim=True)  # (W, 1)
+        slightly = torch.full_like(both, _SLIGHTLY)
+        shared = of_words - (both - math.log(2))
+        shared = shared.scatter(1, repaired[:, None], -slightly).scatter(1, continued[:, None], slightly)
+        of_rest = torch.where(adjoins[:, None], shared, of_rest)
+
+        is_first = torch.zeros_like(documents).index_fill(0, first, 1)
+        after = is_first.cumsum(0)  # (N,) the word after a token that is space, and one more than its word for others
+        of_words, of_rest = F.pad(of_words, (0, 0, 0, 1)), F.pad(of_rest, (0, 0, 0, 1))  # there may be no word
+        word = (after - 1).clamp(min=0)
+        found = torch.where((is_first == 1)[:, None], of_words[word], joint)
+        found = torch.where(is_inside[:, None], of_rest[word], found)
+        own = joint.argmax(-1)  # (N,)
+        has_next = F.pad(documents[first], (0, 1), value=-1)[after] == documents
+        of_space = before[torch.where(has_next, F.pad(repaired, (0, 1))[after], begins[own])]
+        return torch.where(is_space[:, None], _exchanged(joint, own, of_space), found)
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         text = words.lower()
@@ -405,6 +526,12 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         tokens = places_where(words.word_of_token >= 0)
         of_token = of_word[words.word_of_token[tokens]]  # (tokens with a word, features)
         return of_token.flatten(), tokens[:, None].expand_as(of_token).flatten()
+
+
+def _exchanged(logits: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Rows `(R, K)` in which the columns `left` and `right` `(R,)` have changed places."""
+    left, right = left[:, None], right[:, None]
+    return logits.scatter(1, left, logits.gather(1, right)).scatter(1, right, logits.gather(1, left))
 
 
 def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +24,7 @@ from ..tasks.classify import MULTI, REGRESSION, SINGLE, problem_type_of
 from ..tasks.embed import EmbedModel
 from ..tasks.rerank import RerankModel
 from ..tasks.sentence import SentenceModel
-from ..tasks.tag import encode_words, first_pieces
+from ..tasks.tag import encode_words, legal_tags, split_sentences
 from ..train.sentence_models import open_sentence_model
 from .engines import ENGINES, Engine
 
@@ -260,33 +259,38 @@ class TagAnswers(Answers):
         return ["tags"]
 
     def answer(self, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
-        sentences = [self._tokens_of(given) for given in inputs]
-        parts = [(i, part) for i, words in enumerate(sentences) for part in split_sentence(self.tokenizer, words)]
+        by_character = self.saved.settings.get("unit") == "characters"
+        sentences = [given if isinstance(given, list) else given.split() for given in inputs]
+        if by_character:
+            sentences = [
+                list("".join(words)) if isinstance(given, str) else words
+                for given, words in zip(inputs, sentences, strict=True)
+            ]
+        units = [["".join(word.split()) for word in words] if by_character else words for words in sentences]
+        found = self._tags_of([[*"".join(words)] if by_character else words for words in units])
+        answers = []
+        for words, own, tags in zip(sentences, units, found, strict=True):
+            if by_character:  # a word has the tag of its first character
+                starts = accumulate(map(len, own[:-1]), initial=0)
+                tags = legal_tags([tags[start] for start in starts], self.model.config.label2id)
+            answers.append(Answer(" ".join(map("/".join, zip(words, tags, strict=True))), {"tags": tags}))
+        return answers
+
+    def _tags_of(self, sentences: list[list[str]]) -> list[list[str]]:
+        """The tags of the words of each sentence: a word has that of its first token."""
+        joiner, names = self.saved.settings.get("joiner"), self.model.config.id2label
+        split = split_sentences(self.tokenizer, sentences, joiner)
+        parts = [(i, part) for i, own in enumerate(split) for part in own]
         tags: list[list[str]] = [[] for _ in sentences]
-        at_once = max(len(inputs), _PARTS_AT_ONCE)
-        for first in range(0, len(parts), at_once):
-            batch = parts[first : first + at_once]
-            for (i, _), found in zip(batch, self._tags_of([part for _, part in batch]), strict=True):
-                tags[i] += found
-        return [
-            Answer(" ".join(map("/".join, zip(*pair, strict=True))), {"tags": pair[1]})
-            for pair in zip(sentences, tags, strict=True)
-        ]
-
-    def _tokens_of(self, given: Input) -> list[str]:
-        """The tokens of a text; those that are given stay as they are."""
-        if isinstance(given, list):
-            return given
-        return list("".join(given.split())) if self.saved.settings.get("unit") == "characters" else given.split()
-
-    def _tags_of(self, sentences: list[list[str]]) -> Iterator[list[str]]:
-        """The tag of each word, which is that of its first token."""
-        encoded = encode_words(self.tokenizer, sentences, self.tokenizer.model_max_length)
-        padded = self.tokenizer.pad(encoded, return_tensors="pt").to(self.model.device)
-        best = self.model(**padded).logits.argmax(-1).tolist()  # (B, L)
-        for i, words in enumerate(sentences):
-            first = {word: place for place, word in enumerate(first_pieces(encoded.word_ids(i))) if word is not None}
-            yield [self.model.config.id2label[best[i][first[word]]] for word in range(len(words))]
+        at_once = max(len(sentences), _PARTS_AT_ONCE)
+        for start in range(0, len(parts), at_once):
+            owners, batch = zip(*parts[start : start + at_once], strict=True)
+            encoded, firsts = encode_words(self.tokenizer, list(batch), joiner, self.tokenizer.model_max_length)
+            padded = self.tokenizer.pad(encoded, padding_side="right", return_tensors="pt").to(self.model.device)
+            best = self.model(**padded).logits.argmax(-1).tolist()  # (B, L)
+            for i, row, first in zip(owners, best, firsts, strict=True):
+                tags[i] += [names[number] for number, word in zip(row, first, strict=False) if word is not None]
+        return tags
 
 
 class SentenceAnswers(Answers):
@@ -350,19 +354,6 @@ ANSWERS: dict[str, type[Answers]] = {
     "embed": EmbedAnswers,
     "rerank": RerankAnswers,
 }
-
-
-def split_sentence(tokenizer: PreTrainedTokenizerBase, words: list[str]) -> Iterator[list[str]]:
-    """A sentence in parts of as many whole words as `model_max_length` has room for; one part if it has for all."""
-    room = tokenizer.model_max_length - tokenizer.num_special_tokens_to_add()
-    sizes = Counter(encode_words(tokenizer, [words]).word_ids(0))
-    start, taken = 0, 0
-    for number in range(len(words)):
-        if taken and taken + sizes[number] > room:
-            yield words[start:number]
-            start, taken = number, 0
-        taken += sizes[number]
-    yield words[start:]
 
 
 def _limits(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,15 @@ class TaskData(ABC):
         """The longest input in tokens."""
         return self.args.max_length
 
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        """Arguments of `RoFormerLiteTokenizer.train` in place of its own defaults."""
+        return {}
+
+    def adapt_tokenizer(self) -> None:
+        """Change in the tokenizer what the task needs otherwise, before it encodes training data."""
+        return None
+
     @abstractmethod
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the

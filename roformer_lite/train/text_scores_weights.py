@@ -1,11 +1,12 @@
 """Weighs the scores of the text against the logits of the trained encoder, on validation data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
 from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
@@ -15,6 +16,8 @@ from ..evaluate.metrics import Metrics
 from .text_scores_fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
+_MOST_TAGS = 500_000  # tokens times tags; time is by the square of the tags
+_TOKENS_AT_ONCE = 2048  # whose messages are in memory at a time
 _LONGEST_SEARCH = 50  # steps of L-BFGS
 
 
@@ -41,7 +44,8 @@ class Split:
         return 2 if self.chain is None else 3
 
     def join(self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax) -> torch.Tensor:
-        """Logits with these weights of the encoder, of the scores and of the transitions."""
+        """Logits with these weights of the encoder, of the scores and of the transitions. Gradients need memory by the
+        number of rows; see `parts`."""
         joint = weights[0] * self.logits + weights[1] * self.text_scores
         if self.chain is None:
             return joint
@@ -49,19 +53,28 @@ class Split:
         messages = messages_of_neighbours(joint[first], weights[2] * transitions, documents, how)
         return joint.index_add(0, first, messages)
 
-    def head(self, rows: int) -> "Split":
-        """The first documents or tokens."""
+    def rows(self, start: int, end: int) -> "Split":
+        """Some of the documents or tokens."""
         chain = self.chain
         if chain is not None:
-            words = int((chain[0] < rows).sum())
-            chain = (chain[0][:words], chain[1][:words], chain[2])
-        return replace(
-            self,
-            logits=self.logits[:rows],
-            text_scores=self.text_scores[:rows],
-            answers=self.answers[:rows],
-            chain=chain,
-        )
+            of_words = slice(*torch.searchsorted(chain[0], torch.tensor([start, end])).tolist())
+            chain = (chain[0][of_words] - start, chain[1][of_words], chain[2])
+        taken = slice(start, end)
+        logits, text_scores, answers = self.logits[taken], self.text_scores[taken], self.answers[taken]
+        return replace(self, logits=logits, text_scores=text_scores, answers=answers, chain=chain)
+
+    def parts(self) -> Iterator["Split"]:
+        """Documents in one part; tokens in parts of about 2,048, each of whole sentences."""
+        begins = torch.empty(0, dtype=torch.long)
+        if self.chain is not None:
+            first, documents, _ = self.chain
+            begins = first[1:][documents[1:] != documents[:-1]]  # the first word of each sentence but one
+        start, total = 0, len(self.logits)
+        while start < total:
+            later = begins[begins >= start + _TOKENS_AT_ONCE]
+            end = int(later[0]) if len(later) else total
+            yield self.rows(start, end)
+            start = end
 
     def metrics(self, weights: Sequence[float]) -> Metrics:
         return self.measure(self.join(weights).numpy())
@@ -89,14 +102,18 @@ def make_split(
 
 def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
     """The weights of the encoder's logits, of the scores of the text and of the transitions, none negative, for which
-    the loss on the split, or on its first 30,000 documents or tokens, is least."""
-    split = split.head(_MOST_ROWS)
+    the loss on the split, or on its first 30,000 documents or tokens (fewer with more than 16 tags), is least."""
+    labels = split.logits.shape[1]
+    split = split.rows(0, _MOST_ROWS if split.chain is None else min(_MOST_ROWS, _MOST_TAGS // labels))
+    parts, count = list(split.parts()), max(1, int((split.answers != -100).sum()))
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
-        weights = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-        value = _loss(split.join(weights, torch.logsumexp), split.answers, problem_type)
-        value.backward()
-        return value.item(), weights.grad.numpy()
+        weights, total = torch.tensor(values, dtype=torch.float64, requires_grad=True), 0.0
+        for part in parts:
+            value = _loss(part.join(weights, torch.logsumexp), part.answers, problem_type) / count
+            value.backward()
+            total += value.item()
+        return total, weights.grad.numpy()
 
     start, limits = np.ones(split.number_of_weights), [(0, None)] * split.number_of_weights
     options = {"maxiter": _LONGEST_SEARCH}
@@ -105,11 +122,12 @@ def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
 
 
 def _loss(logits: torch.Tensor, answers: torch.Tensor, problem_type: str | None) -> torch.Tensor:
+    """The sum over the answers."""
     if problem_type == "regression":
-        return torch.nn.functional.mse_loss(logits.squeeze(-1), answers.to(logits.dtype))
+        return F.mse_loss(logits.squeeze(-1), answers.to(logits.dtype), reduction="sum")
     if problem_type == "multi_label_classification":
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, answers.to(logits.dtype))
-    return torch.nn.functional.cross_entropy(logits, answers.long())
+        return F.binary_cross_entropy_with_logits(logits, answers.to(logits.dtype), reduction="sum")
+    return F.cross_entropy(logits, answers.long(), reduction="sum")
 
 
 def add_fitted_scores(

@@ -1,8 +1,9 @@
 """The tokenizer that a training starts from: a given one, that of a model or of prepared data, or a new one."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
@@ -49,7 +50,8 @@ def make_tokenizer(
         return set_up_tokenizer(tokenizer, task)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
-            tokenizer = train_tokenizer(_first_texts(task.data.texts(train_rows)), run.model)
+            texts = _first_texts(task.data.texts(train_rows))
+            tokenizer = train_tokenizer(texts, run.model, task.data.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
         tokenizer = AutoTokenizer.from_pretrained(state_dir / "tokenizer")
@@ -83,19 +85,24 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrain
     task.data.tokenizer, tokenizer.model_max_length = tokenizer, task.data.max_length
     if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
         tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
+    task.data.adapt_tokenizer()
     return tokenizer
 
 
-def train_tokenizer(texts: Iterable[str], asked_for: TokenizerArguments) -> RoFormerLiteTokenizer:
-    """A new tokenizer; where a size was asked for, fewer tokens are reported."""
-    given = asked_for.new_tokenizer
+def train_tokenizer(
+    texts: Iterable[str], asked_for: TokenizerArguments, of_task: Mapping[str, Any] | None = None
+) -> RoFormerLiteTokenizer:
+    """A new tokenizer; where a size was asked for, fewer tokens are reported. `of_task` holds the task's own
+    arguments of the training, for its algorithm."""
+    given, of_task = asked_for.new_tokenizer, of_task or {}
+    algorithm = given.get("tokenizer_algorithm", of_task.get("algorithm", "bpe"))
     try:
         tokenizer = RoFormerLiteTokenizer.train(
             texts,
             vocab_size=given.get("vocab_size", 8192),
-            algorithm=given.get("tokenizer_algorithm", "bpe"),
             min_frequency=given.get("tokenizer_min_frequency", 2),
             show_progress=False,
+            **(of_task if algorithm == of_task.get("algorithm") else {"algorithm": algorithm}),
         )
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error

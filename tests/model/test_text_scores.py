@@ -218,7 +218,9 @@ def test_field_learns_which_tags_follow_one_another():
     config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, id2label=names)
     scores = fit_word_scores(token_bytes(tokenizer), encoded["input_ids"] * 20, answers * 20, config)
     for ids, wanted in zip(encoded["input_ids"], answers, strict=True):
-        found = scores(torch.zeros(len(ids), 3), torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long)).argmax(-1)
+        found = scores(torch.zeros(len(ids), 3), torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long))[0].argmax(
+            -1
+        )
         assert found[wanted >= 0].tolist() == wanted[wanted >= 0].tolist()
     transitions = scores.transitions
     assert transitions[0, 2] < transitions[1, 2], "I-X stands behind B-X, not behind O"

@@ -125,13 +125,19 @@ def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, caps
     data = write_tags(tmp_path / "a.iob2", ["B-PER", "O", "O"])
     first = train("tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED)
     assert "RoFormerLiteForSequenceClassification has no head for tag" in capsys.readouterr().err
-    assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1} and same_stack(first, folder / "classifier")
+    assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1, "I-PER": 2} and same_stack(
+        first, folder / "classifier"
+    )
     again = train("tag", data, tmp_path / "again", "--model_name_or_path", first, *UNCHANGED)
     assert "new head" not in capsys.readouterr().err and same(tensors(again), tensors(first))
     data = write_tags(tmp_path / "b.iob2", ["B-PER", "O", "B-LOC"])
     other = train("tag", data, tmp_path / "other", "--model_name_or_path", first, *UNCHANGED)
-    assert "its tags are O, B-PER, those of the training data O, B-LOC, B-PER" in capsys.readouterr().err
-    assert same_stack(other, first) and config_of(other)["label2id"] == {"O": 0, "B-LOC": 1, "B-PER": 2}
+    assert (
+        "its tags are O, B-PER, I-PER, those of the training data O, B-LOC, I-LOC, B-PER, I-PER"
+        in capsys.readouterr().err
+    )
+    assert same_stack(other, first)
+    assert [*config_of(other)["id2label"].values()] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
 def test_an_encoder_becomes_a_classifier_with_its_tokenizer(folder, tmp_path):
