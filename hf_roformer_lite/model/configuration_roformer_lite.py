@@ -229,7 +229,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         classifier_dropout (`float`, *optional*): Dropout before a classifier (default: `hidden_dropout`), and with
             `classifier_input_dropout` (`bool`) before that dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): Number of features of the text whose scores are added to the
-            logits of a sequence or token classifier (`text_features.py`).
+            logits of a sequence or token classifier (`text_features.py`); with `classifier_text_counts` (`bool`) an
+            n-gram that occurs several times in a document counts more.
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
         head_bias (`bool`, defaults to `True`): Bias of the dense layer in either head.
         lm_head_bias (`bool`, defaults to `False`): Bias of the LM head.
@@ -305,6 +306,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_dropout: float | int | None = None
     classifier_input_dropout: bool = False
     classifier_text_features: int = 0
+    classifier_text_counts: bool = False
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False

@@ -433,6 +433,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
     def add_text_scores(self, text_scores: nn.Module) -> None:
         """Add fitted scores of the text to the logits from now on; the configuration says so too."""
         self.config.classifier_text_features = len(text_scores.weight)
+        self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
         self.text_scores = text_scores.to(self.device, self.dtype)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:

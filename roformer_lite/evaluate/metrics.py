@@ -80,10 +80,13 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
     Args:
         predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`. Of the latter
-            accuracy is the fraction of rows that are exactly right.
+            accuracy is the fraction of rows that are exactly right. Labels that can't be predicted are the last
+            columns of `true`, and `predicted` may lack them.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
+    if true.ndim == 2:
+        predicted = np.pad(predicted, ((0, 0), (0, true.shape[1] - predicted.shape[1])))
     names = {"macro_f1": "macro"} if true.ndim == 1 else {"macro_f1": "macro", "micro_f1": "micro"}
     f1 = {name: float(f1_score(true, predicted, average=kind, zero_division=0)) for name, kind in names.items()}
     return {"accuracy": float(accuracy_score(true, predicted)), **f1}

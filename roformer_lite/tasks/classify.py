@@ -12,6 +12,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
+
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
@@ -98,12 +100,27 @@ class ClassifyData(LabelData):
         pairs, separator = self.args.text_pair_column is not None, self.args.label_separator or ","
         return {"pairs": pairs, **super().settings(), "label_separator": separator}
 
+    def answers(self, rows: Dataset) -> np.ndarray:
+        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label `(rows, labels)`. Labels
+        that the training data lack have numbers beyond the others."""
+        if self.problem_type == REGRESSION:
+            return np.array(rows["number"])
+        numbers = {label: number for number, label in enumerate(self.with_foreign(rows["labels"]))}
+        if self.problem_type == SINGLE:
+            return np.array([numbers[names[0]] for names in rows["labels"]])
+        answers = np.zeros((len(rows), len(numbers)), dtype=int)
+        for row, names in zip(answers, rows["labels"], strict=True):
+            row[[numbers[name] for name in names]] = 1
+        return answers
+
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        def target(names: list[str], origin: str) -> int | list[float]:
-            numbers = [self.label_number(name, origin) for name in names]
+        if self.problem_type != REGRESSION:
+            self.note_foreign(rows["labels"])
+
+        def target(names: list[str]) -> int | list[float]:
             if self.problem_type == SINGLE:
-                return numbers[0]
-            return [float(number in numbers) for number in range(len(self.labels))]
+                return self.labels.get(names[0], IGNORE_INDEX)
+            return [float(label in names) for label in self.labels]
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             inputs = self.tokenizer(
@@ -111,7 +128,7 @@ class ClassifyData(LabelData):
             )
             if self.problem_type == REGRESSION:
                 return {**inputs, "labels": batch["number"]}
-            return {**inputs, "labels": [target(*pair) for pair in zip(batch["labels"], batch["origin"], strict=True)]}
+            return {**inputs, "labels": [target(names) for names in batch["labels"]]}
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
@@ -151,15 +168,18 @@ class ClassifyMetrics(LabelMetrics):
         return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.data.problem_type]
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        return self._measure(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)])
+        logits, labels = (side[: len(rows)] for side in (prediction.predictions, prediction.label_ids))
+        found = self._measure(logits, self.data.answers(rows))
+        if self.data.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
+            # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
+            found["loss"] = sequence_loss(*map(torch.from_numpy, (logits, labels)), SINGLE).item()
+        return found
 
-    def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
+    def _measure(self, logits: np.ndarray, answers: np.ndarray) -> Metrics:
         kind = self.data.problem_type
         if kind == REGRESSION:
-            return regression_metrics(logits.squeeze(-1), labels)
-        if kind == MULTI:
-            return classification_metrics((logits > 0).astype(int), labels.astype(int))
-        return classification_metrics(logits.argmax(-1), labels)
+            return regression_metrics(logits.squeeze(-1), answers)
+        return classification_metrics((logits > 0).astype(int) if kind == MULTI else logits.argmax(-1), answers)
 
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
@@ -186,21 +206,22 @@ class ClassifyMetrics(LabelMetrics):
         if self.data.problem_type == REGRESSION:
             return None
         if self.data.problem_type == MULTI:
-            return report_of_sets(true, predicted, list(self.data.labels))
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], list(self.data.labels))
+            return report_of_sets(true, predicted, self.data.with_foreign(true))
+        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true))
 
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
         from ..train.text_scores_weights import make_split
 
         true = np.array(encoded["labels"])
         logits = trainer.predict(encoded).predictions[: len(true)]
-        return make_split(scores, encoded["input_ids"][:], logits, true, partial(self._measure, labels=true))
+        measure = partial(self._measure, answers=true if self.data.problem_type == REGRESSION else true.astype(int))
+        return make_split(scores, encoded["input_ids"][:], logits, true, measure)
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import classification_baselines
 
         examples = {
-            split: (["\t".join(self.data.texts([row])) for row in rows[split]], np.array(encoded[split]["labels"]))
+            split: (["\t".join(self.data.texts([row])) for row in rows[split]], self.data.answers(rows[split]))
             for split in rows
         }
         return classification_baselines(self.data.problem_type, examples.pop("train"), examples)
@@ -208,10 +229,11 @@ class ClassifyMetrics(LabelMetrics):
     def notes(self, model: PreTrainedModel) -> list[str]:
         if self.data.problem_type == REGRESSION:
             return ["Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."]
-        return [
+        found = [
             "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or "
             "rare. The loss is the cross-entropy in nats."
         ]
+        return [*found, self.data.foreign_sentence(self.data.foreign)] if self.data.foreign else found
 
 
 class ClassifyTask(Task):
