@@ -159,6 +159,10 @@ class TaskModel:
         """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""
         return {}
 
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
+        """Fit again, once the validation metrics are known, what also learns from the validation rows."""
+        return None
+
     def save_beside(self, folder: Path) -> None:
         """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
         return None

@@ -37,6 +37,11 @@ _NAMES = {
     MULTI: ("accuracy", "macro_f1", "micro_f1"),
     REGRESSION: ("pearson", "spearman", "mse"),
 }
+_ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
+_ABOUT_LABELS = (
+    "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
+    "loss is the cross-entropy in nats."
+)
 
 
 class ClassifyData(LabelData):
@@ -153,11 +158,24 @@ class ClassifyModel(LabelModel):
 
         return fit_document_scores(tokens, train["input_ids"][:], np.array(train["labels"]), config)
 
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
+        from datasets import concatenate_datasets
+
+        from ..train.text_scores_weights import weighted
+        from ..train.token_bytes import token_bytes
+
+        if self.text_weights:
+            known = [i for i, label in enumerate(encoded["validation"]["labels"]) if label != IGNORE_INDEX]
+            rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
+            scores = self.fit_text_scores(token_bytes(self.data.tokenizer), rows, trainer.model.config)
+            trainer.model.add_text_scores(weighted(scores, self.text_weights))
+
 
 class ClassifyMetrics(LabelMetrics):
     """Accuracy and F1 of scikit-learn, or correlations."""
 
     data: ClassifyData
+    model: ClassifyModel
 
     @property
     def names(self) -> Sequence[str]:
@@ -227,13 +245,15 @@ class ClassifyMetrics(LabelMetrics):
         return classification_baselines(self.data.problem_type, examples.pop("train"), examples)
 
     def notes(self, model: PreTrainedModel) -> list[str]:
-        if self.data.problem_type == REGRESSION:
-            return ["Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."]
-        found = [
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or "
-            "rare. The loss is the cross-entropy in nats."
-        ]
-        return [*found, self.data.foreign_sentence(self.data.foreign)] if self.data.foreign else found
+        found = [_ABOUT_NUMBERS if self.data.problem_type == REGRESSION else _ABOUT_LABELS]
+        if self.data.foreign:
+            found.append(self.data.foreign_sentence(self.data.foreign))
+        if self.model.text_weights:
+            found.append(
+                "After the validation metrics were measured, the linear model was fitted again, to the training and "
+                "the validation rows together."
+            )
+        return found
 
 
 class ClassifyTask(Task):

@@ -102,6 +102,7 @@ class LabelModel(TaskModel):
 
     new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
     data: LabelData
+    text_weights: tuple[float, ...] = ()  # of the encoder and of the scores of the text, where these were added
 
     def config_fields(self) -> dict[str, Any]:
         id2label = dict(enumerate(self.data.config_labels()))
@@ -140,7 +141,7 @@ class LabelModel(TaskModel):
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
         splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}
-        parts, _ = add_fitted_scores(trainer.model, scores, splits, metrics.main)
+        parts, self.text_weights = add_fitted_scores(trainer.model, scores, splits, metrics.main)
         return parts
 
     @abstractmethod

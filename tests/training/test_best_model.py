@@ -1,10 +1,12 @@
 """Which model a training ends with: the best one, the average of its weights, or none if it diverged."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -124,6 +126,43 @@ def test_what_is_said(losses, epochs, more, expected):
 
     ended = what_happened(args, history, evaluations, more.get("parts", {}), stopped_early=False)
     assert "Training stopped" not in ended  # by --max_steps or a time limit
+
+
+@pytest.mark.parametrize("separator", ["", "+"])
+def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
+    """The metrics are those of scikit-learn on what `predict` answers."""
+    rows = (data / "train.tsv").read_text().splitlines()
+    new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
+    for name, kept in (("v", 9), ("t", 30)):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
+    options = ["--label_separator", separator] if separator else []
+    files = {"train": data / "train.tsv", "validation": tmp_path / "v.tsv", "test": tmp_path / "t.tsv"}
+    command = ["train", "classify", *(w for split, path in files.items() for w in (f"--{split}_file", str(path)))]
+    model = str(tmp_path / "m")
+    own = ["--text_scores", "true", "--baselines", "true", "--num_train_epochs", "2", *options]
+    assert main([*command, *OPTIONS.split(), *own, "--output_dir", model]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "2 of the rows to measure have labels that the training data lack (pink, teal): they count as missed" in said
+    )
+    card, results = (Path(model, name).read_text() for name in ("README.md", "results.json"))
+    results = json.loads(results)
+    assert "the training data lack (pink, teal)" in card and results["by_label"]["test"]["pink"]["support"] == 1
+    assert results["metrics"]["test"]["accuracy"] <= 29 / 31
+
+    answers = ["--input_file", str(tmp_path / "t.tsv"), "--text_column", "text", "--prefix", "our_"]
+    assert main(["predict", model, *answers, "--output_file", str(tmp_path / "answers.csv")]) == 0
+    with (tmp_path / "answers.csv").open() as stream:
+        pairs = [(row["label"], row["our_label"]) for row in csv.DictReader(stream)]
+    assert results["metrics"]["test"]["accuracy"] == pytest.approx(np.mean([true == ours for true, ours in pairs]))
+    evaluation = str(tmp_path / "e")
+    assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]) == 0
+    again = json.loads(Path(evaluation, "results.json").read_text())["metrics"]["test"]
+    assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
+    (tmp_path / "t.tsv").write_text("\n".join([rows[0], *new]) + "\n")
+    if not separator:
+        assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv")]) == 2
+        assert "pink, teal are all unknown to the model, which has: blue, green" in capsys.readouterr().err
 
 
 def test_a_difference_within_chance_is_called_so():
