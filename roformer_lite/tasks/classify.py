@@ -37,6 +37,7 @@ _NAMES = {
     MULTI: ("accuracy", "macro_f1", "micro_f1"),
     REGRESSION: ("pearson", "spearman", "mse"),
 }
+_MAIN = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
 _ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
 _ABOUT_LABELS = (
     "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
@@ -183,21 +184,15 @@ class ClassifyMetrics(LabelMetrics):
 
     @property
     def main(self) -> str:
-        return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.data.problem_type]
+        return _MAIN[self.data.problem_type]
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         logits, labels = (side[: len(rows)] for side in (prediction.predictions, prediction.label_ids))
-        found = self._measure(logits, self.data.answers(rows))
+        found = measure_logits(self.data.problem_type, logits, self.data.answers(rows))
         if self.data.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
             # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
             found["loss"] = sequence_loss(*map(torch.from_numpy, (logits, labels)), SINGLE).item()
         return found
-
-    def _measure(self, logits: np.ndarray, answers: np.ndarray) -> Metrics:
-        kind = self.data.problem_type
-        if kind == REGRESSION:
-            return regression_metrics(logits.squeeze(-1), answers)
-        return classification_metrics((logits > 0).astype(int) if kind == MULTI else logits.argmax(-1), answers)
 
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
@@ -228,12 +223,7 @@ class ClassifyMetrics(LabelMetrics):
         return report_of_classes([*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true))
 
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
-        from ..train.text_scores_weights import make_split
-
-        true = np.array(encoded["labels"])
-        logits = trainer.predict(encoded).predictions[: len(true)]
-        measure = partial(self._measure, answers=true if self.data.problem_type == REGRESSION else true.astype(int))
-        return make_split(scores, encoded["input_ids"][:], logits, true, measure)
+        return _split_of(trainer, scores, encoded, self.data.problem_type)
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import classification_baselines
@@ -262,6 +252,51 @@ class ClassifyTask(Task):
     arguments = ClassifyDataArguments
     pipeline_tag = "text-classification"
     data_class, model_class, metrics_class = ClassifyData, ClassifyModel, ClassifyMetrics
+
+
+def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -> Metrics:
+    """Metrics of logits `(rows, labels)`; `answers` are numbers, classes `(rows,)`, or 0 and 1 for each label."""
+    if problem_type == REGRESSION:
+        return regression_metrics(logits.squeeze(-1), answers)
+    predicted = (logits > 0).astype(int) if problem_type == MULTI else logits.argmax(-1)
+    return classification_metrics(predicted, answers.astype(int))
+
+
+def _split_of(trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Sequence[Row], problem_type: str) -> Split:
+    from ..train.text_scores_weights import make_split
+
+    ids, true = [row["input_ids"] for row in encoded], np.array([row["labels"] for row in encoded])
+    logits = trainer.predict(encoded).predictions[: len(true)]
+    return make_split(scores, ids, logits, true, partial(measure_logits, problem_type, answers=true))
+
+
+def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
+    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model on n-grams.
+
+    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts beside the encoder, or
+    whether one of the two is better alone.
+
+    Args:
+        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in the rows of both
+            datasets and the tokenizer as `processing_class`.
+
+    Returns:
+        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when the encoder alone is
+        best, and the model stays as it is.
+    """
+    from ..train.text_scores_fit import fit_document_scores
+    from ..train.text_scores_weights import add_fitted_scores
+    from ..train.token_bytes import token_bytes
+
+    model, problem_type, train = trainer.model, problem_type_of(trainer.model.config), trainer.train_dataset
+    tokens = token_bytes(trainer.processing_class)
+    if tokens is None or not hasattr(model, "add_text_scores"):
+        raise InputError(f"{type(model).__name__} with this tokenizer can't read its text for a linear model")
+    ids, answers = [row["input_ids"] for row in train], np.array([row["labels"] for row in train])
+    scores = fit_document_scores(tokens, ids, answers, model.config)
+    split = _split_of(trainer, scores, trainer.eval_dataset, problem_type)
+    parts, _ = add_fitted_scores(model, scores, {"validation": split}, _MAIN[problem_type])
+    return {name: by_split["validation"] for name, by_split in parts.items()}
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:

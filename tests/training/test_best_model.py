@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.tasks.classify import add_linear_model
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -163,6 +171,26 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     if not separator:
         assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv")]) == 2
         assert "pink, teal are all unknown to the model, which has: blue, green" in capsys.readouterr().err
+
+
+def test_linear_model_beside_a_stock_trainer(tmp_path):
+    """Where the encoder has learned nothing, the linear part answers, also after saving; where it knows all, it stays
+    as it was."""
+    texts = [f"{colour} {other} things" for colour in COLOURS for other in ("big", "small", "old", "new", "odd")] * 4
+    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
+    rows = [{**tokenizer(text), "labels": COLOURS.index(text.split()[0])} for text in texts]
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(
+        RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=4)
+    )
+    args = TrainingArguments(str(tmp_path / "t"), report_to="none", use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer)
+    parts = add_linear_model(trainer)
+    assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
+    trainer.save_model(str(tmp_path / "m"))
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
+    inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
+    assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
 
 
 def test_a_difference_within_chance_is_called_so():
