@@ -24,11 +24,13 @@ from .task_arguments import ClassifyDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
+    from transformers import EvalPrediction, Trainer, TrainingArguments
+    from transformers.modeling_outputs import SequenceClassifierOutput
 
     from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..train.run import Run
     from ..train.text_scores_weights import Split
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -87,6 +89,11 @@ class ClassifyData(LabelData):
         if self.problem_type != REGRESSION:
             names = set(chain.from_iterable(rows["train"]["labels"]))
             self.set_labels(sorted(names, key=_numbers_first))
+        if self.args.class_weights and self.problem_type != SINGLE:
+            raise InputError(
+                f"--class_weights {self.args.class_weights} is for rows with one label, not for {self.problem_type}; "
+                "leave it out"
+            )
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.problem_type = problem_type_of(config)
@@ -155,9 +162,13 @@ class ClassifyModel(LabelModel):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
+        from sklearn.utils.class_weight import compute_sample_weight
+
         from ..train.text_scores_fit import fit_document_scores
 
-        return fit_document_scores(tokens, train["input_ids"][:], np.array(train["labels"]), config)
+        answers, kind = np.array(train["labels"]), self.data.args.class_weights
+        importance = compute_sample_weight(kind, answers) if kind else None
+        return fit_document_scores(tokens, train["input_ids"][:], answers, config, importance)
 
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
         from datasets import concatenate_datasets
@@ -184,7 +195,7 @@ class ClassifyMetrics(LabelMetrics):
 
     @property
     def main(self) -> str:
-        return _MAIN[self.data.problem_type]
+        return "macro_f1" if self.data.args.class_weights else _MAIN[self.data.problem_type]
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         logits, labels = (side[: len(rows)] for side in (prediction.predictions, prediction.label_ids))
@@ -252,6 +263,34 @@ class ClassifyTask(Task):
     arguments = ClassifyDataArguments
     pipeline_tag = "text-classification"
     data_class, model_class, metrics_class = ClassifyData, ClassifyModel, ClassifyMetrics
+
+    def trainer_parts(
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+    ) -> dict[str, Any]:
+        parts = super().trainer_parts(run, args, model, rows, encoded)
+        if self.args.class_weights:
+            from sklearn.utils.class_weight import compute_class_weight
+
+            labels = np.array(encoded["train"]["labels"])
+            weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
+            smoothing = args.label_smoothing_factor
+            parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
+        return parts
+
+
+def weighted_loss(
+    weights: torch.Tensor,
+    smoothing: float,
+    outputs: SequenceClassifierOutput,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of its label,
+    `(labels,)`. Where it is only measured, all rows count alike."""
+    logits = outputs.logits.float()
+    options = {"weight": weights.to(logits.device), "label_smoothing": smoothing} if logits.requires_grad else {}
+    total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
+    return total / ((labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
 def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -> Metrics:

@@ -234,6 +234,10 @@ class ClassifyDataArguments(LabelArguments):
         "with lists of labels or --label_separator, otherwise single_label."
     )
     label_separator: str | None = option("Text between several labels of one row. Default: a row has one label.")
+    class_weights: Literal["balanced"] | None = option(
+        "balanced: rows of rare labels count more, so that all labels count alike, and the best model is the one with "
+        "the highest macro F1. Default: all rows count alike."
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -21,7 +21,7 @@ from transformers import (
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
-from roformer_lite.tasks.classify import add_linear_model
+from roformer_lite.tasks.classify import add_linear_model, weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -191,6 +191,34 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
     assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
+
+
+def test_rare_labels_count_as_much_as_frequent_ones(tmp_path, capsys):
+    """Of a text with both labels, the rarer one of the whole data is the answer only where labels are weighted."""
+    rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    recall, options = {}, [*OPTIONS.split(), "--text_scores", "true", "--num_train_epochs", "2"]
+    for weights in ("", "balanced"):
+        own = ["--class_weights", weights] if weights else []
+        files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
+        assert main(["train", "classify", *files, *options, *own, "--output_dir", str(tmp_path / f"m{weights}")]) == 0
+        results = json.loads((tmp_path / f"m{weights}" / "results.json").read_text())
+        recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
+        assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
+    assert recall == {"": 0, "balanced": 1}
+    assert main(["train", "classify", *files, *options, *own, "--label_separator", "+", "--output_dir", "x"]) == 2
+    assert "--class_weights balanced is for rows with one label" in capsys.readouterr().err
+
+
+def test_weighted_loss_is_that_of_torch():
+    weights, labels = torch.tensor([0.5, 3.0, 1.0]), torch.tensor([0, 1, 2, 1])
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = torch.nn.functional.cross_entropy(logits, labels, weights, reduction="sum")
+    outputs = SimpleNamespace(logits=logits)
+    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels), expected / 4)
+    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
+    measured = weighted_loss(weights, 0.0, SimpleNamespace(logits=logits.detach()), labels)
+    torch.testing.assert_close(measured, torch.nn.functional.cross_entropy(logits.detach(), labels))
 
 
 def test_a_difference_within_chance_is_called_so():
