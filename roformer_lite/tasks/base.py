@@ -174,6 +174,11 @@ class TaskMetrics(ABC):
     def __init__(self, data: TaskData, model: TaskModel):
         self.data, self.model = data, model
 
+    def paired_tests(self, split: str) -> dict[str, float]:
+        """The probability of a difference like that between the model and each baseline, were both equally good, from
+        their answers to the same rows. Default: unknown."""
+        return {}
+
     @property
     @abstractmethod
     def names(self) -> Sequence[str]:

@@ -16,7 +16,14 @@ from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_lo
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
-from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from ..evaluate.metrics import (
+    Metrics,
+    calibration_error,
+    classification_metrics,
+    mcnemar,
+    regression_metrics,
+    threshold_for,
+)
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
 from .base import Task
 from .labels import LabelData, LabelMetrics, LabelModel
@@ -56,6 +63,7 @@ class ClassifyData(LabelData):
     def __init__(self, args: ClassifyDataArguments):
         super().__init__(args)
         self.problem_type = args.problem_type or (MULTI if args.label_separator else None)
+        self.threshold: float | None = None  # of scores, below which `predict` gives no label
 
     def select_columns(self, row: Row) -> Row:
         raw = {"text": text_of(row, self.args.text_column, "text_column"), "origin": row["origin"]}
@@ -89,11 +97,12 @@ class ClassifyData(LabelData):
         if self.problem_type != REGRESSION:
             names = set(chain.from_iterable(rows["train"]["labels"]))
             self.set_labels(sorted(names, key=_numbers_first))
-        if self.args.class_weights and self.problem_type != SINGLE:
-            raise InputError(
-                f"--class_weights {self.args.class_weights} is for rows with one label, not for {self.problem_type}; "
-                "leave it out"
-            )
+        for name in ("class_weights", "min_precision"):
+            value = getattr(self.args, name)
+            if value is not None and self.problem_type != SINGLE:
+                raise InputError(
+                    f"--{name} {value} is for rows with one label, not for {self.problem_type}; leave it out"
+                )
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.problem_type = problem_type_of(config)
@@ -111,7 +120,8 @@ class ClassifyData(LabelData):
 
     def settings(self) -> dict[str, Any]:
         pairs, separator = self.args.text_pair_column is not None, self.args.label_separator or ","
-        return {"pairs": pairs, **super().settings(), "label_separator": separator}
+        found = {"pairs": pairs, **super().settings(), "label_separator": separator}
+        return found if self.threshold is None else {**found, "threshold": self.threshold}
 
     def answers(self, rows: Dataset) -> np.ndarray:
         """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label `(rows, labels)`. Labels
@@ -189,6 +199,13 @@ class ClassifyMetrics(LabelMetrics):
     data: ClassifyData
     model: ClassifyModel
 
+    def __init__(self, data: ClassifyData, model: ClassifyModel):
+        super().__init__(data, model)
+        # By split, of models with one label for each row: the score of each answer and whether it is right; and
+        # whether those of each baseline are.
+        self.scored: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.baselines_right: dict[str, dict[str, np.ndarray]] = {}
+
     @property
     def names(self) -> Sequence[str]:
         return _NAMES[self.data.problem_type]
@@ -204,6 +221,20 @@ class ClassifyMetrics(LabelMetrics):
             # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
             found["loss"] = sequence_loss(*map(torch.from_numpy, (logits, labels)), SINGLE).item()
         return found
+
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+        found, prediction = super().measure(trainer, split, rows, encoded)
+        if self.data.problem_type == SINGLE:
+            scores, best = torch.from_numpy(prediction.predictions[: len(rows)]).float().softmax(-1).max(-1)
+            self.scored[split] = scores.numpy(), best.numpy() == self.data.answers(rows)
+            if split == "validation" and self.data.args.min_precision:
+                self.data.threshold = threshold_for(*self.scored[split], self.data.args.min_precision)
+        return found, prediction
+
+    def paired_tests(self, split: str) -> dict[str, float]:
+        if self.main != "accuracy" or split not in self.scored:
+            return {}
+        return {name: mcnemar(self.scored[split][1], right[split]) for name, right in self.baselines_right.items()}
 
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
@@ -243,7 +274,11 @@ class ClassifyMetrics(LabelMetrics):
             split: (["\t".join(self.data.texts([row])) for row in rows[split]], self.data.answers(rows[split]))
             for split in rows
         }
-        return classification_baselines(self.data.problem_type, examples.pop("train"), examples)
+        metrics, answers = classification_baselines(self.data.problem_type, examples.pop("train"), examples)
+        if self.data.problem_type == SINGLE:
+            for name, by_split in answers.items():
+                self.baselines_right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
+        return metrics
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         found = [_ABOUT_NUMBERS if self.data.problem_type == REGRESSION else _ABOUT_LABELS]
@@ -253,6 +288,28 @@ class ClassifyMetrics(LabelMetrics):
             found.append(
                 "After the validation metrics were measured, the linear model was fitted again, to the training and "
                 "the validation rows together."
+            )
+        return [*found, *self._about_scores()]
+
+    def _about_scores(self) -> list[str]:
+        """What the scores of the answers to the last split are worth."""
+        if not self.scored:
+            return []
+        split, (scores, right) = list(self.scored.items())[-1]
+        error, wanted = calibration_error(scores, right), self.data.args.min_precision
+        found = [
+            f"A score of `predict` is {error:.3f} from the fraction of answers that are right, on average "
+            f"(expected calibration error on the {split} data)."
+        ]
+        if wanted and self.data.threshold is None:
+            found.append(f"No score is so high that {wanted:g} of the answers to the validation data were right.")
+        elif wanted:
+            sure = scores >= self.data.threshold
+            precision = f", of which {right[sure].mean():.3f} are right" if sure.any() else ""
+            found.append(
+                f"Below a score of {self.data.threshold:.4f}, chosen on the validation data for a precision of "
+                f"{wanted:g}, `predict` gives no label. On the {split} data it answers {sure.mean():.3f} of the rows"
+                f"{precision}."
             )
         return found
 

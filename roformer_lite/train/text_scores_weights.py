@@ -131,8 +131,8 @@ def add_fitted_scores(
     weights of other rows.
 
     Returns:
-        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the encoder alone
-        is best, and the model stays as it is.
+        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the encoder alone is
+        best. Its logits are then multiplied by a number with which the validation loss is least.
     """
     validation, problem_type = splits["validation"], model.config.problem_type
     name = "linear model" if validation.chain is None else "CRF"
@@ -143,16 +143,17 @@ def add_fitted_scores(
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (parts[name]["validation"][main_metric] for name in alone)
     if encoder > max(joint, text):
-        return {}, ()
-    weights = best_weights(validation, problem_type)
-    if text > joint:
-        weights = (
-            0.0,
-            *best_weights(replace(validation, logits=torch.zeros_like(validation.logits)), problem_type)[1:],
-        )
+        validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
+    elif text > joint:
+        validation = replace(validation, logits=torch.zeros_like(validation.logits))
+    found = best_weights(validation, problem_type)
+    is_heard = [validation.logits.any(), validation.text_scores.any(), True]
+    weights = tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))
     with torch.no_grad():
         for tensor in model.classifier.out_proj.parameters():
             tensor.mul_(weights[0])
+    if weights[1] == 0:
+        return {}, ()
     model.add_text_scores(weighted(scores, weights))
     return parts, weights
 

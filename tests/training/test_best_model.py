@@ -221,6 +221,27 @@ def test_weighted_loss_is_that_of_torch():
     torch.testing.assert_close(measured, torch.nn.functional.cross_entropy(logits.detach(), labels))
 
 
+def test_answers_below_the_chosen_score_are_left_out(tmp_path):
+    """Half of the texts tell their label, the others do not: `predict` answers the first half."""
+    clear = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 20]
+    unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
+    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
+    own = "--text_scores true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
+    model = tmp_path / "m"
+    assert main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
+    results, card = json.loads((model / "results.json").read_text()), (model / "README.md").read_text()
+    assert 0.25 < results["settings"]["threshold"] <= 1
+    assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
+    assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
+    (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
+    for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
+        command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]
+        assert main([*command, "--output_file", str(tmp_path / "out.txt")]) == 0
+        answers = [line.split("\t")[0] for line in (tmp_path / "out.txt").read_text().splitlines()]
+        assert answers[0] == "red" and answers[1] in second
+
+
 def test_a_difference_within_chance_is_called_so():
     """Six rows of 2,000 are; a hundred are not."""
     assert is_within_chance("accuracy", 0.903, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
