@@ -229,7 +229,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         classifier_dropout (`float`, *optional*): Dropout before a classifier (default: `hidden_dropout`), and with
             `classifier_input_dropout` (`bool`) before that dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): Number of features of the text whose scores are added to the
-            logits of a sequence or token classifier (`text_features.py`).
+            logits of a sequence or token classifier (`text_features.py`); with `classifier_text_counts` (`bool`) an
+            n-gram that occurs several times in a document counts more.
         decode_tags (`bool`, defaults to `False`): A token classifier answers one tag for each word, and no transition
             that can't be (`RoFormerLiteWordScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
@@ -308,6 +309,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_input_dropout: bool = False
     classifier_text_features: int = 0
     decode_tags: bool = False
+    classifier_text_counts: bool = False
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False

@@ -443,6 +443,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         """Add fitted scores of the text to the logits from now on; the configuration says so too."""
         self.config.classifier_text_features = len(text_scores.weight)
         self.config.decode_tags = getattr(text_scores, "decodes", False)
+        self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
         self.text_scores = text_scores.to(self.device, self.dtype)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:

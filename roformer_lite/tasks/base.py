@@ -168,6 +168,10 @@ class TaskModel:
         """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""
         return {}
 
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
+        """Fit again, once the validation metrics are known, what also learns from the validation rows."""
+        return None
+
     def save_beside(self, folder: Path) -> None:
         """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
         return None
@@ -178,6 +182,11 @@ class TaskMetrics(ABC):
 
     def __init__(self, data: TaskData, model: TaskModel):
         self.data, self.model = data, model
+
+    def paired_tests(self, split: str) -> dict[str, float]:
+        """The probability of a difference like that between the model and each baseline, were both equally good, from
+        their answers to the same rows. Default: unknown."""
+        return {}
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,7 @@ _SHOWN_OPTIONS = ("max_tokens_per_batch", "time_limit_minutes", "ema_decay", "wo
 # Metrics that are means over rows of values from 0 to 1, or close to that, and correlations.
 _FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
 _CORRELATIONS = ("pearson", "spearman")
+_SIGNIFICANT = 0.05  # below this probability a difference is not put down to chance
 
 
 @dataclass
@@ -83,7 +84,12 @@ def summarise(finished: FinishedTraining) -> dict[str, Any]:
         "example_line": example_line(task, neutral_example(task)),
         "parts": finished.parts,
         "baselines": finished.baselines,
-        "verdict": verdict(task.metrics.main, evaluations, finished.baselines),
+        "verdict": verdict(
+            task.metrics.main,
+            evaluations,
+            finished.baselines,
+            task.metrics.paired_tests(evaluations[-1].split) if evaluations else {},
+        ),
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
         "rows": finished.rows,
         "parameters": finished.model.num_parameters(),
@@ -125,8 +131,11 @@ def _shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[
     return {name: getattr(value, "value", value) for name, value in values.items() if value not in (None, False, -1)}
 
 
-def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
-    """A sentence on the model and the best baseline, by the test data, or else the validation data."""
+def verdict(
+    metric: str, evaluations: Sequence[Evaluation], baselines: Baselines, paired: Mapping[str, float] | None = None
+) -> str:
+    """A sentence on the model and the best baseline, by the test data, or else the validation data. `paired` has the
+    probabilities of a paired test against baselines, where there is one."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
@@ -134,7 +143,10 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
     theirs = {name: by_split[last.split][metric] for name, by_split in baselines.items()}
     name = max(theirs, key=lambda name: sign * theirs[name])
     values = f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {name}, {theirs[name]:.4f}"
-    if is_within_chance(metric, ours, theirs[name], last.rows):
+    chance = (paired or {}).get(name)
+    if chance is not None:
+        values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
+    if is_within_chance(metric, ours, theirs[name], last.rows) if chance is None else chance >= _SIGNIFICANT:
         equal = f"{last.rows:,} rows can't tell them apart"
         return f"The model and the best baseline are about equal: its {values}; {equal}."
     if sign * ours > sign * theirs[name]:

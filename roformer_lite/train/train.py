@@ -106,11 +106,12 @@ def measure(
     """
     try:
         parts = task.model.complete(run, trainer, encoded, task.metrics)
-        return parts, [
-            evaluate(trainer, task, split, rows[split], encoded[split])
-            for split in ("validation", "test")
-            if split in rows
-        ]
+        evaluations = []
+        for split in [name for name in ("validation", "test") if name in rows]:
+            evaluations.append(evaluate(trainer, task, split, rows[split], encoded[split]))
+            if split == "validation":
+                task.model.learn_validation_rows(trainer, encoded)
+        return parts, evaluations
     except InputError:
         raise
     except Exception as error:

@@ -13,12 +13,15 @@ from transformers import EvalPrediction, TrainingArguments
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.metrics import (
+    calibration_error,
     classification_metrics,
+    mcnemar,
     metrics_by_entity,
     metrics_by_label,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
+    threshold_for,
     token_scores,
     translation_metrics,
 )
@@ -67,6 +70,34 @@ def test_classification():
     assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3) / 2)}
     several = classification_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
     assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
+
+
+def test_labels_that_cannot_be_predicted():
+    true = np.array([[1, 0, 1], [0, 1, 0]])
+    assert classification_metrics(true[:, :2], true) == classification_metrics(true * [1, 1, 0], true)
+
+
+def test_scores_and_thresholds():
+    generator = np.random.default_rng(0)
+    scores = generator.random(20_000)
+    right = generator.random(20_000) < scores
+    assert calibration_error(scores, right) < 0.02
+    assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
+    for precision in (0.6, 0.9):  # of scores that are right as often as they say, and evenly spread
+        threshold = threshold_for(scores, right, precision)
+        assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
+        assert right[scores >= threshold].mean() >= precision
+    assert (
+        threshold_for(np.array([0.9, 0.9, 0.5]), np.array([True, False, True]), 0.6) == 0.5
+    )  # equal scores go together
+    assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
+
+
+def test_mcnemar_is_that_of_the_binomial_distribution():
+    ours, theirs = np.array([True] * 15 + [False] * 5), np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
+    tail = sum(math.comb(12, k) for k in range(3)) / 2**12  # 10 and 2 rows that one alone has right
+    assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
+    assert mcnemar(ours, ours) == 1
 
 
 def test_metrics_by_label_are_those_of_the_reports():
