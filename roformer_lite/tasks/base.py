@@ -221,7 +221,7 @@ class TaskMetrics(ABC):
         if best is not None and best.removeprefix("eval_") not in known:
             raise InputError(
                 f"--training_arguments metric_for_best_model={best} is not measured by {self.data.args.task} on these "
-                f"data; choose {one_of(known)}"
+                f"data; choose one of {', '.join(known)}"
             )
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -298,8 +298,3 @@ class Task:
             "compute_metrics": partial(self.metrics.compute, rows=rows["validation"]) if measures else None,
             "preprocess_logits_for_metrics": self.metrics.reduce_logits,
         }
-
-
-def one_of(names: Sequence[str]) -> str:
-    """`a, b or c`."""
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -244,23 +244,20 @@ def seeds_sentence(results: dict[str, Any]) -> str:
 def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print a table of the final metrics, and where the files are."""
     console, splits = Console(), list(results["metrics"])
-    if splits:
-        table = Table(title=f"{results['task']}: {results['parameters']:,} parameters")
-        table.add_column("metric")
-        for split in splits:
-            table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
-        for name in results["metrics"][splits[0]]:
-            table.add_row(name, *(f"{metrics[name]:.4f}" for metrics in results["metrics"].values()))
-        console.print(table)
-    beside = beside_table(results)
-    if beside:
-        table = Table(title=f"{results['main_metric']}: this model, its parts and baselines")
-        table.add_column("")
-        for split in splits:
-            table.add_column(split, justify="right")
-        for name, values in beside.items():
-            table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
-        console.print(table)
+    by_name = {
+        name: {split: results["metrics"][split][name] for split in splits}
+        for name in next(iter(results["metrics"].values()), {})
+    }
+    title = f"{results['task']}: {results['parameters']:,} parameters"
+    compared = f"{results['main_metric']}: this model, its parts and baselines"
+    for heading, first, rows in ((title, "metric", by_name), (compared, "", beside_table(results))):
+        if rows:
+            table = Table(first, title=heading)
+            for split in splits:
+                table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
+            for name, values in rows.items():
+                table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
+            console.print(table)
     training = results["training"]
     of_seeds = seeds_sentence(results) if "seeds" in results else ""
     for sentence in filter(None, (results["verdict"], training["what_happened"], of_seeds)):

@@ -149,35 +149,6 @@ def test_other_files_are_left_alone(left, capsys):
     assert "holds other files" in capsys.readouterr().err and (left / "new.training" / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--optim adafactor",
-        "--optim sgd",
-        "--learning_rate 1 --training_arguments lr_scheduler_type=reduce_lr_on_plateau "
-        "lr_scheduler_kwargs={patience:~0}",
-    ],
-)
-def test_it_continues_with_other_optimizers_and_schedules(folder, options, capsys, monkeypatch):
-    """Their states have other shapes, there are none, and a learning rate was lowered that is noted nowhere else."""
-
-    def interrupt(clock, args, state, control, **kwargs) -> None:
-        if state.global_step == 7:
-            raise KeyboardInterrupt
-
-    data = [f"--{split}_file={folder}/{split}-rows.csv" for split in ("train", "validation")]
-    more = [option.replace("~", " ") for option in options.split()]
-    if "--training_arguments" in more:
-        more[-2:] = OPTIONS[OPTIONS.index("--training_arguments") + 1 :] + more[-2:]
-    name = str(folder / options.replace(" ", "-"))
-    given = ["train", "mlm", *data, *OPTIONS, "--block_size", "16", *more, "--output_dir", name]
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingClock, "on_step_begin", interrupt)
-        assert main(given) == 130
-    assert main(given) == 0
-    assert "Resuming from step 6" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     path = left / "mlm.training" / "checkpoint-6" / file
