@@ -16,7 +16,7 @@ from huggingface_hub import SpaceCard
 pytest.importorskip("gradio", reason="the extra app is not installed")
 
 from gradio_client import Client  # noqa: E402
-from tiny_models import TEXTS, save_model  # noqa: E402
+from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.app.space import write_space  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
@@ -37,7 +37,7 @@ os.unlink(os.environ["OTHER_HOSTS"])
 @pytest.mark.slow
 def test_a_space_runs_by_itself(tmp_path):
     """In its own folder, with the usual environment, and reaches nobody."""
-    model, out = save_model("entities", tmp_path / "names"), tmp_path / "space"
+    model, out = save_model("tag", tmp_path / "names"), tmp_path / "space"
     assert main(["app", str(model), "--space", str(out)]) == 0
     shutil.rmtree(model)
     shutil.copy(ROOT / "tests" / "app" / "loopback.py", out)
