@@ -53,23 +53,20 @@ def python(code: str, *arguments: str) -> list[str]:
 
 
 def test_directories(tmp_path):
-    """Every form of files becomes a directory that a new process opens, with the same numbers."""
-    config, forms = CASES["roformer"][1], ["safetensors", "bin", "old-bin", "shards"]
+    """Every form of files becomes a directory with the same numbers."""
+    config = CASES["roformer"][1]
     _, weights = source_weights("roformer", config)
     del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
-    for form in forms:
+    for form in ("safetensors", "bin", "old-bin", "shards"):
         source = write_checkpoint(tmp_path / form / "source", config, weights, form)
         model = convert_checkpoint("roformer", source, tmp_path / form / "out")
         assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
         assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
-    code = (
-        "import sys, torch, hf_roformer_lite; from transformers import AutoModelForMaskedLM as A;"
-        "ids = torch.arange(1, 9)[None];"
-        "[print(A.from_pretrained(path)(ids).logits.double().sum().item()) for path in sys.argv[1:]]"
-    )
-    printed = python(code, *(tmp_path / form / "out" for form in forms))
-    expected = model(torch.arange(1, 9)[None]).logits.double().sum().item()
-    assert [float(number) for number in printed] == pytest.approx([expected] * len(forms), rel=1e-6)
+        again, ids = (
+            transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / form / "out"),
+            torch.arange(1, 9)[None],
+        )
+        assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 def test_from_pretrained(tmp_path):
@@ -193,8 +190,6 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
 def test_the_command_knows_all_sources():
     assert set(SOURCES) == CONVERTERS.keys() == CASES.keys()
     assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES)
-    code = "import sys; from roformer_lite.commands import convert, verify; print('torch' in sys.modules)"
-    assert python(code) == ["False"]
 
 
 def test_command_line(tmp_path, capsys):

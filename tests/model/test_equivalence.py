@@ -185,6 +185,9 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input, generator):
             kept = labels[row] != -100
             alone = model(ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]).logits[0]
             torch.testing.assert_close(logits[row][kept], alone, **CLOSE)
+        shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)  # after the start token, [CLS]
+        again = model(**ragged_input, decoder_input_ids=shifted).logits
+        torch.testing.assert_close(again[labels != -100], logits[labels != -100], **CLOSE)
         decoder_mask = (labels != -100).long()
         for kwargs in ({}, {"output_hidden_states": True}, {"decoder_attention_mask": decoder_mask}):
             again = model(**ragged_input, labels=labels, use_cache=False, **kwargs).logits

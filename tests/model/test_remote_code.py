@@ -1,6 +1,5 @@
 """Bundles: code beside the weights, complete and no more, with and without the package."""
 
-import importlib
 import json
 import os
 import re
@@ -159,23 +158,6 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
             assert not any("auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json"))
 
 
-def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
-    """`register_for_auto_class` of transformers goes on working for models built on these."""
-    (tmp_path / "own_model.py").write_text(
-        "from hf_roformer_lite import RoFormerLiteForMaskedLM\n\n\nclass Own(RoFormerLiteForMaskedLM):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    own = importlib.import_module("own_model").Own
-    own.register_for_auto_class("AutoModelForMaskedLM")
-    model = own.from_pretrained(bundles / "encoder")
-    for _ in range(2):
-        model.save_pretrained(tmp_path / "own")
-        auto_map = json.loads((tmp_path / "own" / "config.json").read_text())["auto_map"]
-        assert auto_map["AutoModelForMaskedLM"] == "own_model.Own"
-        assert auto_map["AutoModel"].endswith(".RoFormerLiteModel")
-    assert code_in(tmp_path / "own") == STACK | {"own_model"}
-
-
 def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
     for folder in (tmp_path, tmp_path / "bert"):
@@ -189,12 +171,3 @@ def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
     assert "config.json: ca" in capsys.readouterr().err  # cannot be loaded
     assert not (tmp_path / "out").exists()
-
-
-def test_a_bundle_names_each_class_in_a_file_that_has_it():
-    pair = seq2seq_config()
-    pair.encoder = stack_config(**OPTIONAL["reference_layers"])
-    for config in (stack_config(), seq2seq_config(), pair, *(stack_config(**fields) for fields in OPTIONAL.values())):
-        for path in config.classes().values():
-            file, _, name = path.partition(".")
-            assert getattr(importlib.import_module(f"hf_roformer_lite.model.{file}"), name).__name__ == name

@@ -1,7 +1,6 @@
 """RoFormerLiteJiebaTokenizer against HF's RoFormerTokenizer made from the same vocabulary; storage; processes."""
 
 import copy
-import gzip
 import json
 import pickle
 import random
@@ -12,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from conftest import SHARED
 from transformers import AddedToken, BatchEncoding, RoFormerTokenizer
 
 from hf_roformer_lite.model.tokenization_jieba import RoFormerLiteJiebaTokenizer
@@ -20,7 +18,6 @@ from hf_roformer_lite.model.tokenization_roformer_lite import SPECIAL_TOKENS
 
 rjieba = pytest.importorskip("rjieba", reason="needs the extra `jieba`")
 
-DATA = SHARED / "data"
 LINES = [
     "今天天气非常好。",
     "在北京大学读书的小明，2024年花3.5万元买了一台iPhone15-Pro！",
@@ -238,20 +235,3 @@ def test_without_rjieba(monkeypatch):
     monkeypatch.setitem(sys.modules, "rjieba", None)
     with pytest.raises(ImportError, match=r"pip install \"hf_roformer_lite\[jieba\]\""):
         RoFormerLiteJiebaTokenizer(VOCABULARY)
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real lines of ../shared/data are not there")
-def test_ten_thousand_real_lines():
-    titles = (DATA / "thucnews_titles" / "test.txt").read_text(encoding="utf-8").splitlines()
-    lines = [title.rsplit("\t", 1)[0] for title in titles[:5000]]
-    for novel in sorted((DATA / "zh_novels").glob("*.gz")):
-        with gzip.open(novel, "rt", encoding="utf-8") as file:
-            lines += [line.rstrip("\n") for _, line in zip(range(1250), file, strict=False)]
-    assert len(lines) == 10_000
-    vocab = vocabulary(lines[::3], 20_000)
-    ours, theirs = RoFormerLiteJiebaTokenizer(vocab), RoFormerTokenizer(vocab)
-    for start in range(0, len(lines), 1000):
-        batch = lines[start : start + 1000]
-        expected = theirs(batch, return_offsets_mapping=True)
-        assert ours(batch, return_offsets_mapping=True).data == expected.data
-        assert ours(batch)["input_ids"] == expected["input_ids"]
