@@ -384,28 +384,44 @@ def test_what_is_not_understood_is_as_it_was(case):
     torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
 
 
-@pytest.mark.parametrize("way", ["eager", "checkpointing", "autocast", "padding is labelled", "encoder", "base"])
+@pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base", "whole"])
 def test_what_changes_afterwards(way):
-    """Another attention implementation, hooks on the embeddings, labels of padding, parts that are compiled."""
-    stock, free = pair("bert mlm" if way == "base" else "bert classes")
-    batch = batch_for("bert mlm" if way == "base" else "bert classes")
-    if way == "padding is labelled":
-        (stock, free), batch = pair("gpt2"), batch_for("gpt2")
-        batch["labels"] = batch["input_ids"]
-    elif way == "autocast":
-        with torch.autocast("cpu", torch.bfloat16):
-            torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
-    elif way == "eager":
+    """Another attention implementation, hooks on the embeddings; parts are compiled, or the whole in one graph."""
+    name = "bert mlm" if way == "base" else "bert classes"
+    (stock, free), batch = pair(name), batch_for(name)
+    torch.compiler.reset()
+    if way == "eager":
         free.set_attn_implementation(way)
     elif way == "checkpointing":
         free.gradient_checkpointing_enable()
         free.enable_input_require_grads()
+    elif way == "whole":
+        free = torch.compile(free, backend="eager", fullgraph=True)
     else:
-        torch.compiler.reset()
         (free.bert.encoder if way == "encoder" else free.bert).compile(backend="eager")
-        compiled = torch.compile(free, backend="eager", fullgraph=True)  # as a whole it computes its padding
-        torch.testing.assert_close(compiled(**batch).loss, stock(**batch).loss, **CLOSE)
     assert_same_gradients(free, stock, batch)
+
+
+def test_labels_of_padding_and_autocast():
+    stock, free = pair("gpt2")
+    batch = batch_for("gpt2")
+    batch["labels"] = batch["input_ids"]  # those of padding count, as they did before
+    assert_same_gradients(free, stock, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
+
+
+def test_embeddings_of_layers_survive_input_gradients():
+    """Gemma 3n reads the ids again, for embeddings of each layer: vectors in their place say less."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    config = {**DECODER, "num_hidden_layers": 4, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8}
+    config |= {"laurel_rank": 4, "num_kv_shared_layers": 2, "layer_types": kinds, "bos_token_id": 1, "eos_token_id": 2}
+    stock = build("Gemma3nForCausalLM", config | {"activation_sparsity_pattern": [0.0] * 4})
+    free = padding_free(copy.deepcopy(stock))
+    for model in (stock, free):
+        model.enable_input_require_grads()
+        model.get_input_embeddings().neftune_noise_alpha = 0.0  # noise of which there is none here
+    assert_same_gradients(free, stock, batch_for("llama") | {"use_cache": False})
 
 
 def test_every_model_within_a_module():

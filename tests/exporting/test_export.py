@@ -19,8 +19,10 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
+from roformer_lite import errors
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.export.formats import check_libraries
 from roformer_lite.export.graphs import export_model, sample_inputs
 
 SHAPES = [(1, 1), (1, 2), (3, 1), (4, 40), (2, 5)]
@@ -188,6 +190,12 @@ def test_command_line(tmp_path, capsys):
     ):
         assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), *options]) == 2
         assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_what_is_not_installed(monkeypatch):
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs onnx, onnxruntime, onnxscript.*hf_roformer_lite\[export\]"):
+        check_libraries("onnx")
 
 
 def test_what_cannot_be_exported():
