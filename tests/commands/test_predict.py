@@ -7,6 +7,8 @@ import json
 import math
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -319,6 +321,16 @@ def test_files_that_are_written_directly(models, place, capsys):
     reader.join(timeout=30)
     check("read.txt")
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+
+
+@pytest.mark.slow
+def test_standard_output_by_its_name(models, place):
+    """Here a pipe, whose name under /proc is none that a file could be made beside."""
+    command = [sys.executable, "-m", "roformer_lite.cli", "predict", str(models / "classify")]
+    command += ["--input_file", "lines.txt", "--output_file", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    Path("read.txt").write_text(done.stdout)
+    check("read.txt")
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):

@@ -8,9 +8,12 @@ from conftest import build, seq2seq_config, stack_config
 from toy_training import HEADS, make_batch, make_model
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
     Gemma2Config,
+    LlamaConfig,
+    ModernBertConfig,
 )
 
 from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration, padding_free
@@ -52,6 +55,8 @@ SIZES = {
 SIZES |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 STOCK = {
     "bert": (AutoModelForSequenceClassification, BertConfig, {"hidden_dropout_prob": 0.0}),
+    "modernbert": (AutoModelForMaskedLM, ModernBertConfig, {"local_attention": 8, "cls_token_id": 1}),
+    "llama": (AutoModelForCausalLM, LlamaConfig, {"num_key_value_heads": 2}),
     "gemma2": (AutoModelForCausalLM, Gemma2Config, {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 7}),
 }
 

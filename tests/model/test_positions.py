@@ -83,6 +83,18 @@ def test_rope_scalings_change_the_model_and_decode(rope_type):
     torch.testing.assert_close(rest, scaled(ids, use_cache=False).logits[:, 34:], **CLOSE)
 
 
+@pytest.mark.parametrize("rope_type", ROPE)
+def test_partial_rotation(rope_type):
+    """Only the first half of the channels turns: the tables are half as wide, at short and at long inputs."""
+    rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
+    rope |= {name: rope[name][:2] for name in rope if name in ("short_factor", "long_factor")}
+    model = build(RoFormerLiteModel, stack_config(rope_parameters=rope))
+    assert len(model.rotary_emb.inv_freq) == 2  # heads of 8 channels
+    for ids in (IDS[:, :10], IDS):
+        assert model(ids)[0].isfinite().all()
+        assert len(model.rotary_emb.inv_freq) == 2
+
+
 @pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
 def test_rotated_values_keep_their_size(rope_type):
     """With one token, attention gives back its value, which position 0 does not turn."""

@@ -1,5 +1,6 @@
 """Bundles: code beside the weights, complete and no more, with and without the package."""
 
+import importlib
 import json
 import os
 import re
@@ -156,6 +157,23 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
             part.save_pretrained(tmp_path / name, **({} if "again" in name else {"remote_code": False}))
             assert not code_in(tmp_path / name)
             assert not any("auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json"))
+
+
+def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
+    """`register_for_auto_class` of transformers goes on working for models built on these."""
+    (tmp_path / "own_model.py").write_text(
+        "from hf_roformer_lite import RoFormerLiteForMaskedLM\n\n\nclass Own(RoFormerLiteForMaskedLM):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_model").Own
+    own.register_for_auto_class("AutoModelForMaskedLM")
+    model = own.from_pretrained(bundles / "encoder")
+    for _ in range(2):
+        model.save_pretrained(tmp_path / "own")
+        auto_map = json.loads((tmp_path / "own" / "config.json").read_text())["auto_map"]
+        assert auto_map["AutoModelForMaskedLM"] == "own_model.Own"
+        assert auto_map["AutoModel"].endswith(".RoFormerLiteModel")
+    assert code_in(tmp_path / "own") == STACK | {"own_model"}
 
 
 def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):

@@ -107,6 +107,25 @@ def test_forward_mode_of_padded_input():
     torch.testing.assert_close(jvp(states, (vectors,), (direction,))[1], numeric, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("items", [None, 9])
+@every_head
+def test_compiled_training_step(model_class, items):
+    """As one graph, with and without `num_items_in_batch`."""
+    torch.compiler.reset()
+    model = head(model_class).train()
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "num_items_in_batch": items, **HEADS[model_class]}
+    loss = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).loss
+    loss.backward()
+    found = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    expected = model(**inputs).loss
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
+
+
 # In pieces, and again
 
 
