@@ -23,7 +23,7 @@ COMMANDS = {
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp, OpenVINO",
-    "serve": "answer requests over HTTP: text by a causal model, vectors by an encoder",
+    "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 

@@ -9,6 +9,7 @@ from conftest import build, seq2seq_config, stack_config
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hf_roformer_lite as rl
+from roformer_lite.export.graphs import write_pooling
 from roformer_lite.train.text_scores_fit import fit_word_scores
 from roformer_lite.train.token_bytes import token_bytes
 
@@ -57,6 +58,11 @@ def save_model(kind: str, directory: Path) -> Path:
         model.generation_config.max_length = 12
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    if kind == "embed":
+        write_pooling(config, directory)
+        modules = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
+        listed = [{"idx": i, "name": str(i), "path": path, "type": modules[path]} for i, path in enumerate(modules)]
+        (directory / "modules.json").write_text(json.dumps(listed))
     results = {"task": task, "settings": settings, "main_metric": "accuracy", "rows": {"test": 1200}}
     (directory / "results.json").write_text(json.dumps({**results, "metrics": {"test": {"accuracy": 0.8125}}}))
     return directory

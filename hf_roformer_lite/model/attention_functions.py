@@ -237,7 +237,7 @@ def check_vllm(config: Any) -> None:
             "models to generate, encoders and classifiers of texts for pooling. For embeddings save the encoder: "
             "AutoModel.from_pretrained(DIR).save_pretrained(OUT)."
         )
-    unlike = {"layer_style": "standard", "token_dropout_mask_id": None}
+    unlike: dict[str, object] = {"layer_style": "standard", "token_dropout_mask_id": None}
     if generates:
         unlike |= {"lm_head_transform": False, "embedding_size": config.hidden_size}
     if head == "ForSequenceClassification":

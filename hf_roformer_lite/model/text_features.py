@@ -419,8 +419,8 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         all_keys, all_of = torch.cat(keys), torch.cat(of)
         leads = (_KINDS.to(text.device)[text] != _INNER).long()
         characters = torch.zeros_like(words.starts).index_add(0, words.word_of_byte, leads)[all_of]
-        sorts = [places_where(characters > 1), places_where(characters < 2)]
-        return [(all_keys[places], words.documents[all_of[places]]) for places in sorts]
+        by_size = places_where(characters > 1), places_where(characters < 2)
+        return [(all_keys[chosen], words.documents[all_of[chosen]]) for chosen in by_size]
 
 
 class RoFormerLiteWordScores(RoFormerLiteTextScores):
@@ -441,7 +441,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         super().__init__(config, num_labels)
         self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
         self.decodes = config.decode_tags
-        names = [str(config.id2label.get(number)) for number in range(num_labels)]
+        id2label: dict[int, str] = dict(config.id2label or {})
+        names = [str(id2label.get(number)) for number in range(num_labels)]
         places = {name: number for number, name in enumerate(names)}
         # For each tag: B-X for I-X, and the other way round; other tags, and where there is none, the tag itself.
         self.begins = [places.get("B" + name[1:], i) if name[:2] == "I-" else i for i, name in enumerate(names)]

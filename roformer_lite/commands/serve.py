@@ -60,8 +60,8 @@ def serve(name: str, options: ServeArguments) -> None:
     model_class = model_class_of(config, name)
     if not model_class.__name__.endswith("ForCausalLM"):
         raise InputError(
-            f"{name}: {model_class.__name__} is not a causal model; vLLM serves encoders and classifiers: vllm serve "
-            f"{name} --runner pooling"
+            f"{name}: {model_class.__name__} is not a causal model; vLLM serves encoders and classifiers, see "
+            "docs/exporting.md"
         )
     try:
         socket.create_server((options.host, options.port)).close()

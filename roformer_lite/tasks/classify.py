@@ -219,7 +219,7 @@ class ClassifyMetrics(LabelMetrics):
         found = measure_logits(self.data.problem_type, logits, self.data.answers(rows))
         if self.data.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
             # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
-            found["loss"] = sequence_loss(*map(torch.from_numpy, (logits, labels)), SINGLE).item()
+            found["loss"] = sequence_loss(torch.from_numpy(logits), torch.from_numpy(labels), SINGLE).item()
         return found
 
     def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:

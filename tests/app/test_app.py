@@ -133,7 +133,7 @@ def test_ngrams_add_up(text, trial_of):
     trial = trial_of("classify, n-grams")
     scores = trial.saved.model.text_scores
     ids = trial.saved.tokenizer(text, return_tensors="pt")["input_ids"][0]
-    expected = scores(torch.zeros(1, 3), ids, torch.zeros_like(ids))[0]
+    expected = scores(torch.zeros(1, 3), ids, torch.zeros_like(ids))[0][0]
     for label in range(3):
         added = ngram_scores(scores, ids, label)
         assert sum(added.values()) + scores.bias[label].item() == pytest.approx(expected[label].item(), abs=1e-5)

@@ -152,8 +152,9 @@ NAME = "model.layers.0.self_attn.q_proj.weight"
     [
         (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
         (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
-        (lambda tensors: tensors[NAME].fill_(math.nan), f"NaN or infinite numbers in {NAME}"),
-        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), "cannot be read: .*"),
+        (lambda tensors: tensors[NAME].fill_(math.nan), f"{NAME} has NaN or infinite numbers"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), f"has in another shape {NAME}"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME].to(torch.complex64)}), f"{NAME} has the type .*complex"),
     ],
 )
 def test_damaged_models_are_not_exported(damage, message, tmp_path):
@@ -188,8 +189,9 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
 
 
 def test_the_command_knows_all_sources():
-    assert set(SOURCES) == CONVERTERS.keys() == CASES.keys()
-    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES)
+    lacking = set() if hasattr(transformers, "UltrabertConfig") else {"ultrabert"}  # before 5.21
+    assert set(SOURCES) - lacking == CONVERTERS.keys() == CASES.keys()
+    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES if name in CONVERTERS)
 
 
 def test_command_line(tmp_path, capsys):
@@ -340,6 +342,8 @@ def test_what_cannot_be_converted():
         ("roformer_v2", {"norm_type": "layer_norm", "use_bias": True}, "use_bias=True.*the source roformer"),
         ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
     ):
+        if name not in CONVERTERS:  # UltraBERT, before transformers 5.21
+            continue
         with pytest.raises(ConversionError, match=message):
             convert(name, None, {**CASES[name][0], **fields})
 

@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForTokenClassification
+from datasets import Dataset
+from transformers import AutoModelForTokenClassification, EvalPrediction
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.output import check_output_dir, complete_directory
+from roformer_lite.tasks.tag import TagMetrics
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -143,8 +145,16 @@ def sentences(path: Path, words: int) -> str:
 
 
 @pytest.mark.parametrize("more", ["", "--seeds 1 2", "--training_arguments save_strategy=no"])
-def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, more):
-    """A table of 16 positions, and a test sentence of 40 words: with another one the same command measures again."""
+def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
+    """Test data whose metrics raise an error: with other data the same command measures again."""
+    measured = TagMetrics.compute
+
+    def compute(metrics: TagMetrics, prediction: EvalPrediction, rows: Dataset) -> dict[str, float]:
+        if len(rows[0]["tokens"]) == 40:
+            raise ZeroDivisionError
+        return measured(metrics, prediction, rows)
+
+    monkeypatch.setattr(TagMetrics, "compute", compute)
     short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
     files = ["--train_file", short, "--validation_file", short]
     command = ["train", "tag", *files, "--size", "tiny", "--max_length", "16", "--vocab_size", "300"]
