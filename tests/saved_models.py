@@ -58,9 +58,11 @@ def save_model(kind: str, directory: Path) -> Path:
         model.generation_config.max_length = 12
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    if kind == "embed":
-        write_pooling(config, directory)
-        modules = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
+    if kind in ("embed", "rerank"):
+        modules = {"": "sentence_transformers.models.Transformer"}
+        if kind == "embed":
+            write_pooling(config, directory)
+            modules["1_Pooling"] = "sentence_transformers.models.Pooling"
         listed = [{"idx": i, "name": str(i), "path": path, "type": modules[path]} for i, path in enumerate(modules)]
         (directory / "modules.json").write_text(json.dumps(listed))
     results = {"task": task, "settings": settings, "main_metric": "accuracy", "rows": {"test": 1200}}

