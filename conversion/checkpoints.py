@@ -24,7 +24,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 import hf_roformer_lite
 from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
 
-from .converter import Converter
+from .converter import Converter, check_numbers
 from .registry import export, family_of, find_converter, fitting_family
 from .weight_map import ConversionError, LazyTensors
 
@@ -62,8 +62,10 @@ def naming(path: str | Path) -> Iterator[None]:
     """Turn what the libraries below raise about a damaged file, which is of any type, into a `ConversionError`."""
     try:
         yield
-    except ConversionError:
-        raise
+    except ConversionError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ConversionError(f"{path}: {error}") from error
     except Exception as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise ConversionError(f"{path}: cannot be read: {cause}") from error
@@ -155,7 +157,8 @@ def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedMod
     it; `path` is a directory, or a repository on the Hub."""
     state_dict, config = open_checkpoint(path)
     converter = find_converter(source_of(path, config) if name == "auto" else name)
-    model = converter.convert(state_dict, config, copy=False)
+    with naming(path):
+        model = converter.convert(state_dict, config, copy=False)
     _take_generation_config(model, path)
     return model, converter
 
@@ -232,13 +235,13 @@ def load_model(path: str | Path) -> PreTrainedModel:
     if not is_ours(path) or architecture not in hf_roformer_lite.__all__:
         raise ConversionError(f"{path}: {architecture} is no model of this package; `roformer-lite convert` makes one")
     with naming(path):
+        check_numbers(state_dict)
         model_class = getattr(hf_roformer_lite, architecture)
         config = model_class.config_class.from_pretrained(path)
-        model, report = model_class.from_pretrained(
-            None, config=config, state_dict=dict(state_dict), output_loading_info=True
-        )
+        options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, report = model_class.from_pretrained(None, config=config, state_dict=dict(state_dict), **options)
     wrong = {"lacks": report["missing_keys"], "has unknown": report["unexpected_keys"]}
-    wrong["has NaN or infinite numbers in"] = [k for k, tensor in state_dict.items() if not tensor.isfinite().all()]
+    wrong["has in another shape"] = [key[0] for key in report["mismatched_keys"]]
     for fault, names in wrong.items():
         if names:
             listed = ", ".join(sorted(names)[:3])

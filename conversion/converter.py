@@ -95,7 +95,10 @@ class Converter(ABC):
                 be compared.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
-        missing = reference.load_state_dict(dict(self.stored_names.read(state_dict)), strict=False)[0]
+        try:
+            missing = reference.load_state_dict(dict(self.stored_names.read(state_dict)), strict=False)[0]
+        except RuntimeError as error:  # a tensor of another shape, which only the source needs
+            raise ConversionError(f"the source's own model: {' '.join(str(error).split())}") from error
         lacking = [name for name in missing if not weight_map.ignores(name)]
         if lacking:
             raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
@@ -112,7 +115,8 @@ class Converter(ABC):
         except ConversionError:
             raise
         except Exception as error:  # a config may hold anything, and their classes and ours refuse it in many ways
-            raise ConversionError(f"no model can be made: {error}") from error
+            # That of a field says more than that of the class, which is around it.
+            raise ConversionError(f"no model can be made: {error.__cause__ or error}") from error
         if state_dict is None:
             return model_class(config).eval()
         with no_init_weights():
@@ -120,19 +124,29 @@ class Converter(ABC):
         tied = set(model.all_tied_weights_keys)
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
         ours = dict(self.weight_map(config, source_config).to_ours(state_dict, shapes))
-        for name, tensor in ours.items():
-            # Least and largest are NaN or infinite if any number is, and take no memory.
-            if tensor.dtype not in _WEIGHT_TYPES or not torch.stack(torch.aminmax(tensor)).isfinite().all():
-                what = "NaN or infinite numbers" if tensor.dtype in _WEIGHT_TYPES else f"the type {tensor.dtype}"
-                raise ConversionError(
-                    f"the tensor that becomes {name} has {what}; save the checkpoint in float32 again"
-                )
+        check_numbers({f"the tensor that becomes {name}": tensor for name, tensor in ours.items()})
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
         ours = {name: tensor.to(dtype, copy=copy) for name, tensor in ours.items()}
         config.dtype = dtype
         model.load_state_dict(ours, strict=False, assign=True)  # the weight map has checked the names
         model.tie_weights()
         return model.eval()
+
+
+def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse weights of another type than floating point of 16 bits or more, whose conversion would lose something
+    without a word, and those that are no numbers.
+
+    Raises:
+        ConversionError: naming the tensor.
+    """
+    for name, tensor in tensors.items():
+        # Least and largest are NaN or infinite if any number is, and take no memory.
+        if tensor.dtype not in _WEIGHT_TYPES or (
+            tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all()
+        ):
+            what = "NaN or infinite numbers" if tensor.dtype in _WEIGHT_TYPES else f"the type {tensor.dtype}"
+            raise ConversionError(f"{name} has {what}; save the checkpoint in float32 again")
 
 
 class LayerConverter(Converter):

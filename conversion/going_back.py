@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
     *("use_cache", "initializer_range", "skip_logits", "pad_token_id", "bos_token_id", "eos_token_id"),
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
-    *("hidden_dropout_places", "classifier_input_dropout"),
+    *("hidden_dropout_places", "classifier_input_dropout", "classifier_text_counts"),
 }
 _OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features", "decode_tags"}
 _OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}

@@ -7,7 +7,12 @@ converted only where their branches follow one another (`use_parallel_residual=F
 from dataclasses import replace
 from typing import Any
 
-from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, Qwen2Config, UltrabertConfig
+from transformers import EuroBertConfig, GPTNeoXConfig, LlamaConfig, Qwen2Config
+
+try:
+    from transformers import UltrabertConfig
+except ImportError:  # before transformers 5.21
+    UltrabertConfig = None
 
 from hf_roformer_lite import RoFormerLiteConfig
 
@@ -183,4 +188,4 @@ class GPTNeoX(HuggingFaceConverter):
         return (*self.rules, WeightRule("layers.{i}.attention.query_key_value.*", qkv, heads))
 
 
-CONVERTERS = (Llama(), Qwen2(), EuroBert(), UltraBert(), GPTNeoX())
+CONVERTERS = (Llama(), Qwen2(), EuroBert(), *([UltraBert()] if UltrabertConfig else []), GPTNeoX())

@@ -70,7 +70,7 @@ def verify(
     if state_dict is not None:
         state_dict = converter.stored_names.read(state_dict)
         config_dict = converter.complete_config(config_dict, state_dict)
-    converter.convert(None, config_dict)  # a clear error before the source's own classes fail
+    converter.convert(state_dict, config_dict)  # a clear error before the source's own classes fail
     reference = converter.build_reference(config_dict).eval()
     if state_dict is None:
         for parameter in reference.parameters():  # so that no bias is zero and no gain is one

@@ -36,6 +36,7 @@ def register_auto_classes() -> None:
         for auto, model in classes.items():
             getattr(transformers, auto).register(config, model, exist_ok=True)
             getattr(modeling_auto, TABLES_OF_NAMES[auto])[model_type] = model.__name__
+            setattr(transformers, model.__name__, model)  # where `transformers serve` and vLLM look for a class
         for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):  # the last is the default, all are known
             transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
 

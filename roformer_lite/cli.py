@@ -6,8 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from tempfile import gettempdir
 
 from .errors import InputError
+from .output import is_disk_full
 
 # Each is a module of `commands/` with a function `main`, which takes the command's own arguments.
 COMMANDS = {
@@ -20,7 +23,7 @@ COMMANDS = {
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp, OpenVINO",
-    "serve": "answer requests over HTTP: text by a causal model, vectors by an encoder",
+    "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 
@@ -52,7 +55,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except BaseException as error:
+        if not (told := _beyond_us(error)):
+            raise
+        print(f"roformer-lite {arguments.command}: error: {told}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _beyond_us(error: BaseException) -> str:
+    """What stopped a command that the machine or a library cannot do, as a sentence; empty for a mistake of ours."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is torch's
+        return f"there is not enough memory: {error}; give smaller batches, shorter texts or a smaller model"
+    if is_disk_full(error, Path(gettempdir())):
+        return f"no space left on the disk, or a file larger than `ulimit -f` allows: {error.__cause__ or error}"
+    if type(error).__name__ == "PanicException":  # of the tokenizers library, whose Rust raises no `Exception`
+        return f"the tokenizer cannot encode one of the texts: {error}; give another one, or mend its tokenizer.json"
+    return ""
 
 
 def _check_encoding(options: Sequence[str]) -> None:

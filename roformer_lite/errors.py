@@ -49,8 +49,15 @@ def check_number(
         raise InputError(f"--{option}={value} must be {' and '.join(given)}")
 
 
-def check_file(option: str, path: str) -> None:
-    """Refuse what is no file. Pipes and other special files are right; whether it can be read shows when it is opened.
+def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
+    """Refuse what is no file; whether it can be read shows when it is opened.
+
+    Args:
+        option: The option that named it.
+        path: The file.
+        may_be_pipe: Whether it is read only once, so that a pipe will do, as of the shell's `<(...)`. Data to learn
+            from or to measure on are read again where a training continues, and a pipe that nobody writes to never
+            ends.
 
     Raises:
         InputError: naming option, path and reason.
@@ -59,6 +66,10 @@ def check_file(option: str, path: str) -> None:
         raise InputError(f"--{option} {path}: No such file or directory")
     if os.path.isdir(path):
         raise InputError(f"--{option} {path}: Is a directory; give the name of a file")
+    if not may_be_pipe and not os.path.isfile(path):
+        raise InputError(
+            f"--{option} {path}: is a pipe or a device, and no file; write its text into a file and give that"
+        )
 
 
 def check_directory(name: str | Path, given: str = "") -> None:

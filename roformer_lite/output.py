@@ -223,13 +223,16 @@ def write_whole_file(path: Path, text: str) -> None:
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
     """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota, or `ulimit -f`).
 
-    safetensors reports it only in the text of the error, and torch not at all; so the free space is checked, too.
+    Some report it only in the text of the error, and torch not at all; so the free space is checked, too.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():
         directory = directory.absolute().parent
     while error is not None:
-        if getattr(error, "errno", None) in full or any(f"os error {code}" in str(error) for code in full):
+        told = str(error)
+        if getattr(error, "errno", None) in full or any(
+            f"os error {code})" in told or f"[Errno {code}]" in told for code in full
+        ):
             return True
         if isinstance(error, (RuntimeError, OSError)) and shutil.disk_usage(directory).free < _FULL_BELOW:
             return True

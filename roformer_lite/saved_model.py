@@ -1,7 +1,8 @@
 """A saved model and its tokenizer, opened from a directory or from the Hub, or refused with the file that is wrong.
 
 transformers refuses most damage itself, and `naming` turns what it raises into one sentence. Here stand the checks of
-what it accepts in silence: tensors that are missing (it fills them with random numbers), unknown, or not finite. No
+what it accepts in silence: tensors that are missing (it fills them with random numbers), unknown, of another kind of
+numbers, or not finite, a tokenizer of another model, and modules of sentence-transformers that are not there. No
 code of a saved model is run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import cached_file
@@ -22,9 +24,11 @@ from transformers.utils import cached_file
 import hf_roformer_lite
 
 from .errors import InputError, check_model_name
+from .output import RESULTS_FILE
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 _COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}  # smallest values; transformers looks too late
+_REAL_TYPES = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 _SHOWN_TENSORS, _SHOWN_CHARACTERS = 3, 300  # in a message
 
 
@@ -66,8 +70,8 @@ def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
     return {} if path is None else read_object(path)
 
 
-def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrainedConfig:
-    """The configuration of a saved model, by default of the class that its `model_type` names.
+def load_config(name: str | Path) -> PreTrainedConfig:
+    """The configuration of a saved model.
 
     Raises:
         InputError: when there is none, or a field is wrong.
@@ -79,8 +83,7 @@ def load_config(name: str | Path, config_class: type = AutoConfig) -> PreTrained
         raise InputError(f"{name}: adapter_config.json makes it an adapter; merge it into its model and save that")
     read_object(path)  # what is no JSON is named by its file and line
     with naming(path):
-        options = {"trust_remote_code": False} if config_class is AutoConfig else {}
-        return config_class.from_pretrained(name, **options)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def is_ours(part: Any) -> bool:
@@ -134,7 +137,7 @@ def load_complete_model(
     _refuse_tensors(name, "lacks", loaded["missing_keys"])
     _refuse_tensors(name, f"has what {model_class.__name__} does not have:", loaded["unexpected_keys"])
     _refuse_tensors(name, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
-    _check_finite(model, name)
+    check_finite(model, name)
     return model
 
 
@@ -172,12 +175,13 @@ def load_with_new_head(
             "give only --config fields that change no shape, such as hidden_dropout=0.3"
         )
     _refuse_tensors(name, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)])
-    _check_finite(model, name)
+    check_finite(model, name)
     return model, new
 
 
 def _from_pretrained(model_class: Any, name: str | Path, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and what transformers says about its tensors, which is for the caller to judge."""
+    _check_types(name)
     with naming(name), without_reports():
         return model_class.from_pretrained(
             name, ignore_mismatched_sizes=True, output_loading_info=True, trust_remote_code=False, **options
@@ -204,8 +208,29 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
     return generation_config
 
 
-def _check_finite(model: PreTrainedModel, name: str | Path) -> None:
-    if getattr(model.config, "quantization_config", None) is None:
+def _check_types(name: str | Path) -> None:
+    """Refuse weights that are no numbers of at least 16 bits: transformers casts them, and drops imaginary parts."""
+    path, index = find_file(name, "model.safetensors"), find_file(name, "model.safetensors.index.json")
+    if path is None and index is None or "quantization_config" in read_optional_object(name, "config.json"):
+        return
+    with naming(index or path):
+        shards = set(read_object(index)["weight_map"].values()) if path is None else {path.name}
+    for shard in filter(None, (find_file(name, str(shard)) for shard in shards)):
+        with naming(shard), safe_open(shard, "pt") as file:
+            types = {key: file.get_slice(key).get_dtype() for key in file.keys()}
+        whole = {key for key, kind in types.items() if kind.startswith(("I", "U", "BOOL"))}
+        buffers = {key for key in whole if not key.endswith(("weight", "bias"))}
+        strange = {key for key, kind in types.items() if kind not in _REAL_TYPES} - buffers
+        _refuse_tensors(shard, f"has other numbers than {', '.join(_REAL_TYPES)} in", strange)
+
+
+def check_finite(model: torch.nn.Module, name: str | Path) -> None:
+    """Refuse weights that are no numbers.
+
+    Raises:
+        InputError: naming the tensors.
+    """
+    if getattr(getattr(model, "config", None), "quantization_config", None) is None:
         tensors = [*model.named_parameters(), *model.named_buffers()]
         strange = [key for key, value in tensors if value.is_floating_point() and not value.isfinite().all()]
         _refuse_tensors(name, "has NaN or infinite numbers in", strange)
@@ -219,17 +244,29 @@ def _refuse_tensors(name: str | Path, what: str, keys: Any) -> None:
         raise InputError(f"{name}: {what} {shown}{more}; the weights are damaged, or another model's")
 
 
-def load_tokenizer(name: str | Path, tokenizer_class: type = AutoTokenizer) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(name: str | Path, config: PreTrainedConfig | None = None) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a directory or of a repository on the Hub; None without one.
 
+    Args:
+        name: Of the directory or the repository.
+        config: Of the model that shall read its tokens, if there is one.
+
     Raises:
-        InputError: when one of its files is wrong.
+        InputError: when one of its files is wrong, or it is the tokenizer of another model.
     """
     if all(find_file(name, file, "tokenizer") is None for file in TOKENIZER_FILES):
         return None
-    options = {"trust_remote_code": False} if tokenizer_class is AutoTokenizer else {}
-    with naming(f"{name}: the tokenizer"):
-        return tokenizer_class.from_pretrained(name, **options)
+    try:
+        with naming(f"{name}: the tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except InputError:
+        for file in TOKENIZER_FILES:
+            if file.endswith(".json"):
+                read_optional_object(name, file)  # says which file it is, where it is no JSON
+        raise
+    if config is not None:
+        check_vocabulary(tokenizer, config, name)
+    return tokenizer
 
 
 def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
@@ -244,23 +281,68 @@ def try_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str | Path) -> None:
         tokenizer(["a", "b c"], padding=True, truncation=True, return_tensors="pt")
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int | None, name: str | Path) -> None:
-    """Refuse a tokenizer with more tokens than the model has embeddings, whose ids would end in an IndexError.
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, name: str | Path) -> None:
+    """Refuse a tokenizer that is not the model's: one with more tokens than it has embeddings, whose ids would end in
+    an IndexError, and one that pads with another token, so that a token of texts would be taken for padding.
 
     Args:
         tokenizer: As saved.
-        vocab_size: Of the model that reads its tokens; 0 or None for one that takes no tokens.
-        name: Of the directory, for the message.
+        config: Of the model that reads its tokens.
+        name: Of the model's directory, for the message.
 
     Raises:
         InputError: naming both numbers.
     """
-    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    size, vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1), _stack(config, "vocab_size")
     if vocab_size and size > vocab_size:
         raise InputError(
             f"{name}: the tokenizer has {size} tokens, but config.json says vocab_size={vocab_size}; give the "
             "tokenizer that the model was trained with"
         )
+    ours, theirs = _stack(config, "pad_token_id"), tokenizer.pad_token_id
+    if vocab_size and ours is not None and 0 <= ours != theirs is not None:
+        raise InputError(
+            f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
+            f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, {tokenizer.pad_token!r}; give the "
+            "tokenizer that the model was trained with, or write the right number into config.json"
+        )
+
+
+def _stack(config: PreTrainedConfig, field: str) -> int | None:
+    """A field of a configuration, of the encoder where it is that of a pair."""
+    return getattr(getattr(config, "encoder", config), field, None)
+
+
+def sentence_modules(name: str | Path) -> list[str]:
+    """The kinds of the modules of a model of sentence-transformers, such as `Pooling`; empty where it is none.
+
+    Raises:
+        InputError: naming a file that is damaged, or missing: without modules.json the library would take modules of
+            its own choice.
+    """
+    path = find_file(name, "modules.json")
+    if path is None:
+        task = read_optional_object(name, RESULTS_FILE).get("task")
+        if task in ("embed", "rerank"):
+            raise InputError(f"{name}: it has no modules.json, which says how its answers are made; copy all files")
+        return []
+    with naming(path):
+        modules = {str(module["path"]): str(module["type"]) for module in json.loads(path.read_text("utf-8"))}
+    if not modules:
+        raise InputError(f"{path}: names no module")
+    for folder, kind in modules.items():
+        config = find_file(name, f"{folder}/config.json") if folder else None
+        if config is not None:
+            read_object(config)
+        elif folder and not kind.endswith("Normalize"):  # which had no options in older versions
+            raise InputError(f"{path}: names {folder}/config.json, which is not there; copy all files of the model")
+        weights = find_file(name, f"{folder}/model.safetensors") if folder else None
+        if weights is not None:
+            with naming(weights), safe_open(weights, "pt"):
+                pass
+    for file in ("config_sentence_transformers.json", "sentence_bert_config.json"):
+        read_optional_object(name, file)
+    return [kind.rpartition(".")[2] for kind in modules.values()]
 
 
 @contextmanager
@@ -279,6 +361,8 @@ def naming(where: str | Path) -> Iterator[None]:
 
 def reason(error: BaseException) -> str:
     """What an error says, as a part of a sentence: in one line, and not without its type where that says more."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
         error = error.__cause__  # the field and its value, without the names of the functions that checked it
     text = " ".join(str(error).split())

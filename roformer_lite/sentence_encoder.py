@@ -1,6 +1,5 @@
 """An encoder that gives one vector for a text, for export and for the server."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoF
 from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
-from .saved_model import find_file, naming
+from .saved_model import sentence_modules
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
 
@@ -26,18 +25,14 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers whose vectors are more than pooled states of tokens.
+    """Refuse a model of sentence-transformers that is damaged, or whose vectors are more than pooled states of tokens.
 
     Raises:
-        InputError: naming the module that `SentenceEncoder` does not have.
+        InputError: naming the file, or the module that `SentenceEncoder` does not have.
     """
-    path = find_file(name, "modules.json")
-    if path is None:
-        return
-    with naming(path):
-        kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_text("utf-8"))]
+    kinds = sentence_modules(name)
     others = [kind for kind in kinds if kind not in _MODULES]
-    if others or "Pooling" not in kinds:
+    if kinds and (others or "Pooling" not in kinds):
         raise InputError(
             f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and here are pooled vectors "
             "alone; use sentence-transformers"

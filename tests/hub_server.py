@@ -1,20 +1,18 @@
 """A small Hub on loopback: what the client of huggingface_hub needs to create, commit, list and download.
 
-Contents are in memory. As on the real Hub, weights and other binary files go over git LFS, and their download is a
-redirect away from the repository; text files come inside the commit. Xet, which replaces LFS where `hf_xet` is
-installed, is a storage of its own with a protocol of its own, and the client tries no other once it sees the library:
-tests set `HF_HUB_DISABLE_XET=1`, and the same client then speaks LFS.
+Contents are in memory. Every file comes inside its commit: large files by LFS or Xet, branches and older commits are
+the business of the client and the real Hub. (`HF_HUB_DISABLE_XET`: with `hf_xet` the client tries no other storage.)
 """
 
 import base64
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
@@ -25,46 +23,28 @@ ENVIRONMENT = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "
 
 @dataclass
 class File:
-    """A file of a commit; `is_lfs` when the repository itself holds a pointer only."""
+    """A file of a repository."""
 
     content: bytes
-    is_lfs: bool
 
     @property
     def etag(self) -> str:
-        """As git and LFS name contents."""
-        if self.is_lfs:
-            return hashlib.sha256(self.content).hexdigest()
+        """As git names contents."""
         return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
 
 
 @dataclass
-class Commit:
-    """All files of a repository at one time."""
-
-    sha: str
-    title: str
-    files: dict[str, File]
-
-
-@dataclass
 class Repository:
-    """Commits of each branch, the first one empty, and all large objects that were uploaded."""
+    """The files of the last commit, its hash, and the titles of all."""
 
-    id: str
-    private: bool = False
-    branches: dict[str, list[Commit]] = field(default_factory=lambda: {"main": [Commit("0" * 40, "initial", {})]})
-
-    def find(self, revision: str) -> Commit | None:
-        """The commit that a branch or a hash names."""
-        if revision in self.branches:
-            return self.branches[revision][-1]
-        commits = (commit for branch in self.branches.values() for commit in branch)
-        return next((commit for commit in commits if commit.sha == revision), None)
+    private: bool
+    files: dict[str, File] = field(default_factory=dict)
+    sha: str = "0" * 40
+    titles: list[str] = field(default_factory=list)
 
 
 class Refused(Exception):
-    """An answer other than success: status, code of the Hub's, message."""
+    """An answer other than success: status, message, code of the Hub's."""
 
     def __init__(self, status: int, message: str, code: str = ""):
         super().__init__(message)
@@ -72,18 +52,15 @@ class Refused(Exception):
 
 
 class HubServer(ThreadingHTTPServer):
-    """The state of the Hub: repositories by their id, uploaded objects by their hash, and what was asked for."""
+    """The state of the Hub: repositories by their id."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
-        self.objects: dict[str, bytes] = {}
-        self.requests: list[str] = []
 
     def files(self, repo_id: str) -> dict[str, File]:
-        """The files of a repository's main branch."""
-        return self.repositories[repo_id].branches["main"][-1].files
+        return self.repositories[repo_id].files
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,42 +69,46 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        url = urlsplit(self.path)
-        self.query = parse_qs(url.query)
-        self.server.requests.append(f"{self.command} {unquote(url.path)}")
+        path, is_card = urlsplit(self.path).path.strip("/"), "validate-yaml" in self.path
         try:
-            if self.command in ("POST", "PUT") and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                if not url.path.startswith(("/objects/", "/api/validate-yaml")):  # whose address is the secret
-                    raise Refused(401, "Invalid username or password.")
-            self._route(url.path.strip("/").split("/"))
+            if self.command == "POST" and not is_card and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                raise Refused(401, "Invalid username or password.")
+            self._route(path.split("/"))
         except Refused as refused:
             headers = {"X-Error-Code": refused.code, "X-Error-Message": str(refused)} if refused.code else {}
-            self._answer(refused.status, {"error": str(refused)}, headers)
+            self._send(refused.status, json.dumps({"error": str(refused)}).encode(), headers)
 
-    do_GET = do_HEAD = do_POST = do_PUT = _serve
+    do_GET = do_HEAD = do_POST = _serve
 
     def _route(self, parts: list[str]) -> None:
         match parts:
             case ["api", "whoami-v2"]:
-                self._answer(200, {"type": "user", "name": USER, "auth": {"type": "access_token"}, "orgs": []})
+                self._answer({"type": "user", "name": USER, "auth": {"type": "access_token"}, "orgs": []})
             case ["api", "validate-yaml"]:
-                self._validate_card(json.loads(self.body)["content"])
+                yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
+                self._answer({"errors": [], "warnings": []})
             case ["api", "repos", "create"]:
-                self._create(json.loads(self.body))
-            case ["objects", oid] if self.command == "PUT":
-                if hashlib.sha256(self.body).hexdigest() != oid:
-                    raise Refused(400, "the content has another hash")
-                self.server.objects[oid] = self.body
-                self._answer(200, {})
-            case ["objects", oid]:
-                self._send(200, self.server.objects[oid], {"ETag": f'"{oid}"'})
-            case ["api", "models", owner, name, *rest]:
-                self._api(f"{owner}/{name}", rest)
-            case [owner, name, "info", "lfs", "objects", "batch"]:
-                self._repository(f"{owner}/{name.removesuffix('.git')}")
-                self._answer(200, {"objects": list(map(self._upload_action, json.loads(self.body)["objects"]))})
-            case [owner, name, "resolve", revision, *path]:
-                self._resolve(f"{owner}/{name}", unquote(revision), unquote("/".join(path)))
+                wanted = json.loads(self.body)
+                repo_id = f"{wanted.get('organization') or USER}/{wanted['name']}"
+                private = wanted.get("visibility") == "private"
+                self.server.repositories.setdefault(repo_id, Repository(private))
+                self._answer({"url": f"{self.server.url}/{repo_id}", "name": repo_id})
+            case ["api", "models", owner, name, "preupload", _]:
+                files = json.loads(self.body)["files"]
+                modes = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                self._answer({"files": [{"path": file["path"], **modes} for file in files]})
+            case ["api", "models", owner, name, "commit", _]:
+                self._commit(f"{owner}/{name}")
+            case ["api", "models", owner, name, "tree", *_]:
+                files = self._repository(f"{owner}/{name}").files.items()
+                self._answer([{"type": "file", "path": p, "size": len(f.content), "oid": f.etag} for p, f in files])
+            case ["api", "models", owner, name, *_]:
+                self._answer(self._info(f"{owner}/{name}"))
+            case [owner, name, "resolve", _, *path]:
+                repository = self._repository(f"{owner}/{name}")
+                if (file := repository.files.get(unquote("/".join(path)))) is None:
+                    raise Refused(404, "Entry not found", "EntryNotFound")
+                self._send(200, file.content, {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'})
             case _:
                 raise Refused(404, f"no such address: {self.command} {self.path}")
 
@@ -136,130 +117,26 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "Repository not found", "RepoNotFound")
         return self.server.repositories[repo_id]
 
-    def _commit_of(self, repository: Repository, revision: str) -> Commit:
-        commit = repository.find(revision)
-        if commit is None:
-            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
-        return commit
-
-    def _create(self, wanted: dict) -> None:
-        repo_id = f"{wanted.get('organization') or USER}/{wanted['name']}"
-        url = f"{self.server.url}/{repo_id}"
-        if repo_id in self.server.repositories:
-            self._answer(409, {"error": "You already created this model repo", "url": url})
-        else:
-            self.server.repositories[repo_id] = Repository(repo_id, private=wanted.get("visibility") == "private")
-            self._answer(200, {"url": url, "name": repo_id})
-
-    def _validate_card(self, content: str) -> None:
-        errors = []
-        try:
-            metadata = yaml.safe_load(content.split("---")[1]) if content.startswith("---") else {}
-            errors = [] if isinstance(metadata, dict) else [{"message": "the metadata is no mapping"}]
-        except yaml.YAMLError as error:
-            errors = [{"message": str(error)}]
-        self._answer(400 if errors else 200, {"errors": errors, "warnings": []})
-
-    def _upload_action(self, wanted: dict) -> dict:
-        if wanted["oid"] in self.server.objects:
-            return wanted
-        return {**wanted, "actions": {"upload": {"href": f"{self.server.url}/objects/{wanted['oid']}"}}}
-
-    def _api(self, repo_id: str, rest: list[str]) -> None:
-        repository = self._repository(repo_id)
-        actions: dict[str, Callable[[Repository, str, list[str]], dict | list]] = {
-            "preupload": self._preupload,
-            "commit": self._commit,
-            "branch": self._branch,
-            "tree": self._tree,
-        }
-        action, revision, *path = [*map(unquote, rest), "", ""][: max(2, len(rest))]
-        if action in actions:
-            self._answer(200, actions[action](repository, revision, path))
-        elif action in ("", "revision"):
-            self._answer(200, self._info(repository, self._commit_of(repository, revision or "main")))
-        else:
-            raise Refused(404, f"no such address: {self.path}")
-
-    def _preupload(self, repository: Repository, revision: str, path: list[str]) -> dict:
-        present = self._commit_of(repository, revision).files
-        modes = []
-        for wanted in json.loads(self.body)["files"]:
-            name, sample = wanted["path"], base64.b64decode(wanted["sample"])
-            mode = "lfs" if name.endswith(".safetensors") or b"\0" in sample else "regular"
-            oid = present[name].etag if name in present else None
-            modes.append({"path": name, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        return {"files": modes}
-
-    def _commit(self, repository: Repository, revision: str, path: list[str]) -> dict:
-        lines = [json.loads(line) for line in self.body.splitlines()]
-        files = dict(self._commit_of(repository, revision).files)
-        for line in lines[1:]:
+    def _commit(self, repo_id: str) -> None:
+        repository, (header, *lines) = self._repository(repo_id), map(json.loads, self.body.splitlines())
+        for line in lines:
             value = line["value"]
-            match line["key"]:
-                case "file":
-                    files[value["path"]] = File(base64.b64decode(value["content"]), is_lfs=False)
-                case "lfsFile":
-                    files[value["path"]] = File(self.server.objects[value["oid"]], is_lfs=True)
-                case "deletedFile":
-                    del files[value["path"]]
-                case other:
-                    raise Refused(400, f"unknown operation {other}")
-        branch = repository.branches[revision]
-        sha = hashlib.sha1(self.body + branch[-1].sha.encode()).hexdigest()
-        branch.append(Commit(sha, lines[0]["value"]["summary"], files))
-        return {"commitUrl": f"{self.server.url}/{repository.id}/commit/{sha}", "commitOid": sha, "success": True}
+            repository.files[value["path"]] = File(base64.b64decode(value["content"]))
+        repository.sha = hashlib.sha1(self.body + repository.sha.encode()).hexdigest()
+        repository.titles.append(header["value"]["summary"])
+        url = f"{self.server.url}/{repo_id}/commit/{repository.sha}"
+        self._answer({"commitUrl": url, "commitOid": repository.sha, "success": True})
 
-    def _branch(self, repository: Repository, name: str, path: list[str]) -> dict:
-        if name in repository.branches:
-            raise Refused(409, "Reference already exists")
-        repository.branches[name] = repository.branches["main"][:]
-        return {}
-
-    def _tree(self, repository: Repository, revision: str, path: list[str]) -> list[dict]:
-        folder = "".join(f"{part}/" for part in path)
-        files = {n: f for n, f in self._commit_of(repository, revision).files.items() if n.startswith(folder)}
-        if path and not files:
-            raise Refused(404, f"{folder} does not exist", "EntryNotFound")
-        return [
-            {"type": "file", "path": name, "size": len(file.content), "oid": file.etag}
-            | ({"lfs": {"oid": file.etag, "size": len(file.content), "pointerSize": 130}} if file.is_lfs else {})
-            for name, file in files.items()
-        ]
-
-    def _info(self, repository: Repository, commit: Commit) -> dict:
-        card = commit.files.get("README.md", File(b"", False)).content.decode()
+    def _info(self, repo_id: str) -> dict:
+        repository = self._repository(repo_id)
+        card = repository.files.get("README.md", File(b"")).content.decode()
         metadata = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else {}
-        return {
-            "id": repository.id,
-            "modelId": repository.id,
-            "sha": commit.sha,
-            "private": repository.private,
-            "tags": metadata.get("tags") or [],
-            "pipeline_tag": metadata.get("pipeline_tag"),
-            "library_name": metadata.get("library_name"),
-            "cardData": metadata,
-            "siblings": [{"rfilename": name} for name in commit.files],
-        }
+        info = {"id": repo_id, "sha": repository.sha, "private": repository.private, "cardData": metadata}
+        info |= {"tags": metadata.get("tags") or [], "library_name": metadata.get("library_name")}
+        return {**info, "siblings": [{"rfilename": name} for name in repository.files]}
 
-    def _resolve(self, repo_id: str, revision: str, path: str) -> None:
-        commit = self._commit_of(self._repository(repo_id), revision)
-        headers = {"X-Repo-Commit": commit.sha}
-        if path not in commit.files:
-            self._answer(404, {}, {**headers, "X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
-            return
-        file = commit.files[path]
-        if file.is_lfs:
-            headers |= {"X-Linked-Etag": f'"{file.etag}"', "X-Linked-Size": str(len(file.content))}
-            # Another host, as it is in reality: the client reads our headers rather than asking there for its own.
-            location = f"http://localhost:{self.server.server_port}/objects/{file.etag}"
-            self._send(302, b"", {**headers, "Location": location})
-        else:
-            self._send(200, file.content, {**headers, "ETag": f'"{file.etag}"'})
-
-    def _answer(self, status: int, answer: dict | list, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(answer).encode()
-        self._send(status, body, {"Content-Type": "application/json", **(headers or {})})
+    def _answer(self, answer: dict | list) -> None:
+        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -2,7 +2,6 @@
 
 import email
 import os
-import pydoc
 import shutil
 import subprocess
 import sys
@@ -108,13 +107,6 @@ def test_installed_wheel_works_away_from_the_checkout(built, tmp_path):
     options = ("--size", "tiny", "--vocab_size", "300", "--block_size", "16", "--max_steps", "1")
     run(command, "train", "causal", "--train_file", "text.txt", "--output_dir", "story", *options, folder=tmp_path)
     assert (tmp_path / "story" / "README.md").is_file()  # the card, whose template is data of the package
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_help(name):
-    text = pydoc.plain(pydoc.render_doc(getattr(hf_roformer_lite, name)))
-    summary = getattr(hf_roformer_lite, name).__doc__.strip().splitlines()[0]
-    assert summary in text and name in text.splitlines()[0]
 
 
 def test_reference_builds_without_warnings(tmp_path):

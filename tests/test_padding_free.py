@@ -1,18 +1,15 @@
 """`padding_free`: models of transformers, held against themselves with their padding."""
 
 import copy
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
-from transformers import DataCollatorWithFlattening, pipeline
+from transformers import DataCollatorWithFlattening
 
-from hf_roformer_lite import RoFormerLiteTokenizer, padding_free
+from hf_roformer_lite import padding_free
 
 VOCAB = 60
 SIZES = {
@@ -128,12 +125,24 @@ def test_outputs_losses_and_gradients(name, side):
 
 
 def test_logits_in_training():
+    """Skipped; there where they are asked for, and where a loss of somebody's own may want them."""
     stock, free = pair("bert mlm")
     batch = batch_for("bert mlm")
+    real = batch["attention_mask"].bool()
     assert free.train()(**batch).get("logits") is None
     whole = padding_free(free, skip_logits=False)(**batch).logits
-    real = batch["attention_mask"].bool()
     torch.testing.assert_close(whole[real], stock(**batch).logits[real], **CLOSE)
+    stock, free = pair("bert tokens")
+    batch = batch_for("bert tokens")
+    torch.testing.assert_close(free.train()(**batch).logits[real], stock(**batch).logits[real], **CLOSE)
+
+    def loss_of_rows(logits, labels, vocab_size, **_):
+        losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
+        return (losses.sum(1) / (labels != -100).sum(1).clamp(min=1)).mean()
+
+    stock, free = pair("llama")
+    stock.loss_function = free.loss_function = loss_of_rows
+    assert_same_gradients(free, stock, batch_for("llama"))
 
 
 def test_inputs_of_other_kinds():
@@ -142,28 +151,23 @@ def test_inputs_of_other_kinds():
     batch = batch_for("bert mlm")
     ids, mask = batch["input_ids"], batch["attention_mask"]
     vectors = stock.embeddings.word_embeddings(ids).detach()
-    four = mask[:, None, None].bool().expand(-1, 1, 12, -1)
-    real = mask.bool()
     for inputs in (
         {"inputs_embeds": vectors, "attention_mask": mask},
         {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2},
         {"input_ids": ids, "attention_mask": mask, "output_hidden_states": True},
-        {"input_ids": ids, "attention_mask": four},
+        {"input_ids": ids, "attention_mask": mask[:, None, None].bool().expand(-1, 1, 12, -1)},
         {"input_ids": ids},
     ):
         expected, found = stock(**inputs), free(**inputs)
+        real = mask.bool() if "attention_mask" in inputs else torch.ones_like(mask).bool()
         torch.testing.assert_close(found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE)
         torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
         for one, other in zip(found.hidden_states or (), expected.hidden_states or (), strict=True):
             torch.testing.assert_close(one[real], other[real], **CLOSE)
-
-
-@pytest.mark.parametrize("name", ["bert mlm", "gpt2"])
-def test_labels_of_padding_count_as_before(name):
-    stock, free = pair(name)
-    batch = batch_for(name)
-    batch["labels"] = batch["input_ids"]
-    assert_same_gradients(free, stock, batch)
+    stock.set_attn_implementation("eager")
+    free = padding_free(copy.deepcopy(stock))
+    inputs = {"input_ids": ids, "attention_mask": mask, "output_attentions": True}
+    torch.testing.assert_close(free(**inputs).attentions, stock(**inputs).attentions, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -185,42 +189,31 @@ def test_packed_rows_equal_separate_ones(name):
     torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
 
 
-def test_nothing_is_saved(tmp_path):
-    stock, free = pair("bert classes")
-    stock.save_pretrained(tmp_path / "stock")
-    free.save_pretrained(tmp_path / "free")
-    for file in ("model.safetensors", "config.json"):
-        assert (tmp_path / "free" / file).read_bytes() == (tmp_path / "stock" / file).read_bytes()
-    batch = batch_for("bert classes")
-    torch.save({name: batch[name] for name in ("input_ids", "attention_mask")}, tmp_path / "batch.pt")
-    script = (
-        "import sys; sys.modules['hf_roformer_lite'] = None\n"
-        "import torch; from transformers import AutoModelForSequenceClassification as Auto\n"
-        "from safetensors.torch import save_file\n"
-        f"model, batch = Auto.from_pretrained(r'{tmp_path / 'free'}'), torch.load(r'{tmp_path / 'batch.pt'}')\n"
-        f"save_file({{'logits': model(**batch).logits.detach()}}, r'{tmp_path / 'logits.safetensors'}')"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
-    found = load_file(tmp_path / "logits.safetensors")["logits"]
-    torch.testing.assert_close(found, free(**batch).logits, **CLOSE)
-
-
-def test_copies_and_undoing():
+def test_switched_off_and_saved(tmp_path):
+    """Nothing of it is saved, shared with a copy, or left after an error or when it is undone."""
     stock, free = pair("bert mlm")
     batch = batch_for("bert mlm")
     padding_free(padding_free(free))  # twice is once
+    for name, model in (("stock", stock), ("free", free)):
+        model.save_pretrained(tmp_path / name)
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "free" / file).read_bytes() == (tmp_path / "stock" / file).read_bytes()
     twin = copy.deepcopy(free)
     with torch.no_grad():
         twin.bert.embeddings.word_embeddings.weight.zero_()
+    with pytest.raises(IndexError):
+        free(input_ids=batch["input_ids"] + VOCAB, attention_mask=batch["attention_mask"])
     expected, real = stock(**batch).logits, batch["attention_mask"].bool()
     torch.testing.assert_close(free(**batch).logits[real], expected[real], **CLOSE)
     assert not torch.allclose(twin(**batch).logits[real], expected[real], atol=1e-3)
+    free.train().bert.eval()
+    modes = [module.training for module in free.modules()]
     for model in (free, padding_free(twin, False)):
         padding_free(model, False)
         assert model.config._attn_implementation == stock.config._attn_implementation
-        assert type(model).__name__ == "BertForMaskedLM" and model.state_dict().keys() == stock.state_dict().keys()
-    torch.testing.assert_close(free(**batch).logits, expected, rtol=0, atol=0)  # at padding, too
-    assert free.train()(**batch).logits is not None
+        assert type(model) is transformers.BertForMaskedLM and model.state_dict().keys() == stock.state_dict().keys()
+    assert [module.training for module in padding_free(padding_free(free), False).modules()] == modes
+    torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)  # at padding, too
 
 
 T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
@@ -267,16 +260,6 @@ def test_tokens_that_meet_outside_attention_are_refused():
         padding_free(model)
 
 
-def test_an_error_within_leaves_no_trace():
-    stock, free = pair("bert mlm")
-    batch = batch_for("bert mlm")
-    with pytest.raises(IndexError):
-        free(input_ids=batch["input_ids"] + VOCAB, attention_mask=batch["attention_mask"])
-    real = batch["attention_mask"].bool()
-    found = free.bert(batch["input_ids"], batch["attention_mask"])[0]
-    torch.testing.assert_close(found[real], stock.bert(batch["input_ids"], batch["attention_mask"])[0][real], **CLOSE)
-
-
 def test_threads_do_not_meet():
     stock, free = pair("bert classes")
     batches = [batch_for("bert classes", lengths=lengths) for lengths in ((12, 3), (5, 9, 2), (1, 1, 8))]
@@ -296,21 +279,43 @@ def test_threads_do_not_meet():
     assert not wrong
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_generate(name, use_cache):
+def test_generate(name):
     stock, free = pair(name)
     batch = batch_for(name, "left")
     batch.pop("labels")
-    options = {"max_new_tokens": 8, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0}
-    assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
+    for use_cache in (True, False):
+        options = {"max_new_tokens": 8, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0}
+        assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
-def test_compiled_as_a_whole():
-    stock, free = pair("bert classes")
-    batch = batch_for("bert classes")
-    compiled = torch.compile(free, backend="eager")
-    torch.testing.assert_close(compiled(**batch).logits, stock(**batch).logits, **CLOSE)
+def test_caches():
+    """A language model makes the cache that its caller goes on from. Where nobody is likely to, there is none, and
+    an error says so to whoever goes on from it."""
+    _, free = pair("llama")
+    _, classifier = pair("llama classes")
+    batch = batch_for("llama", "left")
+    batch.pop("labels")
+    for model in (free.model, classifier):
+        with pytest.raises(AttributeError, match="use_cache=True"):
+            model(batch["input_ids"][:, :1], past_key_values=model(**batch).past_key_values)
+        assert model(**batch, use_cache=False).past_key_values is None
+        assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
+)
+def test_evaluation_computes_real_tokens_alone(name, more):
+    _, free = pair(name)
+    batch, tokens = batch_for(name), []
+    labels = batch.pop("labels")
+    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
+    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    for model in (free, free.base_model):
+        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
+    assert tokens == [24, 24]
 
 
 def real_outputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -379,22 +384,31 @@ def test_what_is_not_understood_is_as_it_was(case):
     torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
 
 
-@pytest.mark.parametrize("way", ["eager", "sdpa", "checkpointing", "input gradients", "encoder", "base"])
+@pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base", "whole"])
 def test_what_changes_afterwards(way):
-    """Another attention implementation, a hook on the embeddings, parts that are compiled."""
-    stock, free = pair("bert mlm" if way == "base" else "bert classes")
-    if way in ("eager", "sdpa"):
+    """Another attention implementation, hooks on the embeddings; parts are compiled, or the whole in one graph."""
+    name = "bert mlm" if way == "base" else "bert classes"
+    (stock, free), batch = pair(name), batch_for(name)
+    torch.compiler.reset()
+    if way == "eager":
         free.set_attn_implementation(way)
     elif way == "checkpointing":
         free.gradient_checkpointing_enable()
         free.enable_input_require_grads()
-    elif way == "input gradients":
-        free.enable_input_require_grads()
+    elif way == "whole":
+        free = torch.compile(free, backend="eager", fullgraph=True)
     else:
-        torch.compiler.reset()
         (free.bert.encoder if way == "encoder" else free.bert).compile(backend="eager")
-    batch = batch_for("bert mlm" if way == "base" else "bert classes")
     assert_same_gradients(free, stock, batch)
+
+
+def test_labels_of_padding_and_autocast():
+    stock, free = pair("gpt2")
+    batch = batch_for("gpt2")
+    batch["labels"] = batch["input_ids"]  # those of padding count, as they did before
+    assert_same_gradients(free, stock, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
 
 
 def test_embeddings_of_layers_survive_input_gradients():
@@ -402,85 +416,12 @@ def test_embeddings_of_layers_survive_input_gradients():
     kinds = ["sliding_attention", "full_attention"] * 2
     config = {**DECODER, "num_hidden_layers": 4, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8}
     config |= {"laurel_rank": 4, "num_kv_shared_layers": 2, "layer_types": kinds, "bos_token_id": 1, "eos_token_id": 2}
-    config |= {"activation_sparsity_pattern": [0.0] * 4}
-    stock = build("Gemma3nForCausalLM", config)
+    stock = build("Gemma3nForCausalLM", config | {"activation_sparsity_pattern": [0.0] * 4})
     free = padding_free(copy.deepcopy(stock))
-    batch = batch_for("llama") | {"use_cache": False}
     for model in (stock, free):
         model.enable_input_require_grads()
-    torch.testing.assert_close(real_outputs(free, batch), real_outputs(stock, batch), **CLOSE)
-    for model in (stock, free):  # NEFTune's noise, of which there is none here
-        model.get_input_embeddings().neftune_noise_alpha = 0.0
-    assert_same_gradients(free, stock, batch)
-
-
-def test_caches():
-    """A language model makes the cache that its caller goes on from. Where nobody is likely to, there is none, and
-    an error says so to whoever goes on from it."""
-    stock, free = pair("llama")
-    batch = batch_for("llama", "left")
-    batch.pop("labels")
-    sequences = []
-    for model in (stock, free):
-        mask, output, tokens = batch["attention_mask"], model(**batch), []
-        for _ in range(4):
-            tokens.append(output.logits[:, -1].argmax(-1, keepdim=True))
-            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-            output = model(tokens[-1], attention_mask=mask, past_key_values=output.past_key_values)
-        sequences.append(torch.cat(tokens, 1))
-    assert torch.equal(*sequences)
-    _, classifier = pair("llama classes")
-    for model in (free.model, classifier):
-        with pytest.raises(AttributeError, match="use_cache=True"):
-            model(batch["input_ids"][:, :1], past_key_values=model(**batch).past_key_values)
-        assert model(**batch, use_cache=False).past_key_values is None
-        assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
-
-
-@pytest.mark.parametrize(
-    "name, more",
-    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
-)
-def test_evaluation_computes_real_tokens_alone(name, more):
-    _, free = pair(name)
-    batch, tokens = batch_for(name), []
-    labels = batch.pop("labels")
-    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
-    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
-    for model in (free, free.base_model):
-        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
-    assert tokens == [24, 24]
-
-
-def test_losses_of_rows():
-    """A loss that somebody put in place of the stock one may look at rows."""
-
-    def loss_of_rows(logits, labels, vocab_size, **_):
-        losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
-        return (losses.sum(1) / (labels != -100).sum(1).clamp(min=1)).mean()
-
-    stock, free = pair("llama")
-    stock.loss_function = free.loss_function = loss_of_rows
-    batch = batch_for("llama")
-    assert_same_gradients(free, stock, batch)
-
-
-def test_probabilities_of_attention():
-    model = build("BertModel", BERT)
-    model.set_attn_implementation("eager")
-    batch = batch_for("bert mlm")
-    batch.pop("labels")
-    expected = model(**batch, output_attentions=True).attentions
-    found = padding_free(model)(**batch, output_attentions=True).attentions
-    torch.testing.assert_close(found, expected, **CLOSE)
-
-
-def test_modes_of_training_stay():
-    model = make("bert classes").train()
-    model.bert.eval()
-    modes = [module.training for module in padding_free(model).modules()]
-    assert modes == [module.training for module in padding_free(model, False).modules()]
-    assert model.training and not model.bert.training
+        model.get_input_embeddings().neftune_noise_alpha = 0.0  # noise of which there is none here
+    assert_same_gradients(free, stock, batch_for("llama") | {"use_cache": False})
 
 
 def test_every_model_within_a_module():
@@ -491,26 +432,6 @@ def test_every_model_within_a_module():
     with pytest.raises(ValueError, match="MambaForCausalLM"):
         padding_free(towers)
     assert type(towers[0].bert) is transformers.BertModel and type(towers[0]) is transformers.BertForMaskedLM
-
-
-def test_token_classifiers_keep_their_logits():
-    stock, free = pair("bert tokens")
-    batch = batch_for("bert tokens")
-    found, expected = free.train()(**batch), stock(**batch)
-    weights = torch.tensor([1.0, 3.0])
-    losses = [
-        torch.nn.functional.cross_entropy(output.logits.view(-1, 2), batch["labels"].view(-1), weights)
-        for output in (found, expected)
-    ]
-    torch.testing.assert_close(*losses, **CLOSE)
-
-
-def test_autocast():
-    stock, free = pair("bert mlm")
-    batch = batch_for("bert mlm")
-    with torch.autocast("cpu", torch.bfloat16):
-        expected, found = stock(**batch).loss, free(**batch).loss
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -526,23 +447,3 @@ def test_adapters(is_first):
     free = get_peft_model(padding_free(free), lora) if is_first else padding_free(get_peft_model(free, lora))
     batch = batch_for("bert mlm")
     assert_same_gradients(free, stock, batch)
-
-
-def test_sentence_transformers_and_pipelines(tmp_path):
-    from sentence_transformers import SentenceTransformer, models
-
-    texts = ["a cat sat", "the dog ran far away over the hill", "no"]
-    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300)
-    tokenizer.save_pretrained(tmp_path)
-    model = build("BertForSequenceClassification", {**BERT, "vocab_size": len(tokenizer)})
-    model.save_pretrained(tmp_path)
-    layers = models.Transformer(str(tmp_path))
-    encoder = SentenceTransformer(modules=[layers, models.Pooling(32)], device="cpu")
-    expected = torch.from_numpy(encoder.encode(texts))
-    torch.testing.assert_close(torch.from_numpy(padding_free(encoder).encode(texts)), expected, **CLOSE)
-
-    classify = pipeline("text-classification", model, tokenizer=tokenizer, device="cpu")
-    before = [answer["score"] for answer in classify(texts, batch_size=3)]
-    padding_free(classify.model)
-    after = [answer["score"] for answer in classify(texts, batch_size=3)]
-    assert after == pytest.approx(before, abs=1e-5)

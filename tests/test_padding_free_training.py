@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from test_padding_free import BERT, DECODER, MODELS, batch_for, make
+from test_padding_free import BERT, DECODER, batch_for, make
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -122,15 +122,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 TRAININGS = [(name, way) for name in ("bert mlm", "llama") for way in WAYS if way != "noise"]
 TRAININGS += [("bert mlm", "noise"), ("llama classes", "noise"), ("gpt2", "noise")]
-# Of every family; RoBERTa's padding is another number.
-FAMILIES = [pytest.param(name, "plain", marks=pytest.mark.slow) for name in MODELS if name != "roberta mlm"]
 
 
-@pytest.mark.parametrize("name, way", [*TRAININGS, *FAMILIES])
+@pytest.mark.parametrize("name, way", TRAININGS)
 def test_ways_to_train(name, way, tmp_path):
-    options = WAYS.get(way, {})
-    stock, free = (run(trainer_of(model, name, tmp_path, **options)) for model in two_of(name))
-    assert_same(stock, free, is_flat=name != "nomic")  # whose first linear map reads rows, not tokens
+    stock, free = (run(trainer_of(model, name, tmp_path, **WAYS[way])) for model in two_of(name))
+    assert_same(stock, free)
     if (name, way) == ("bert mlm", "noise"):
         quiet = run(trainer_of(make(name).double(), name, tmp_path))
         assert (stock.losses - quiet.losses).abs().max() > 1e-2
@@ -162,12 +159,11 @@ def test_evaluation(name, options, tmp_path):
         np.testing.assert_allclose(found[real], expected[real], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["bert mlm", "llama"])
-def test_checkpoints(name, tmp_path):
+def test_checkpoints(tmp_path):
     """The files of stock checkpoints; either kind of model takes up the training of the other; the best is loaded."""
     options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
     options |= {"load_best_model_at_end": True, "learning_rate": 2e-2, "per_device_train_batch_size": 8}
-    runs, best = [], []
+    name, runs, best = "bert mlm", [], []
     for kind, model in zip(("stock", "free"), two_of(name), strict=True):
         trainer = trainer_of(model, name, tmp_path / kind, lambda _: {}, **options)
         runs.append(run(trainer))
@@ -196,21 +192,6 @@ def test_renamed_class():
         torch.testing.assert_close(free.train()(**batch).loss, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_compiled_by_the_trainer(tmp_path):
-    """Padding is computed, and a compiled model stays one graph."""
-    torch.compiler.reset()
-    options = {"torch_compile": True, "torch_compile_backend": "eager"}
-    stock, free = two_of("bert classes")
-    expected = run(trainer_of(stock, "bert classes", tmp_path, max_steps=4))
-    assert_same(expected, run(trainer_of(free, "bert classes", tmp_path, max_steps=4, **options)), is_flat=False)
-    torch.compiler.reset()
-    stock, free = two_of("llama")
-    batch = collate(rows_for("llama")[:4])
-    compiled = torch.compile(free.train(), backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(**batch).loss, stock.train()(**batch).loss)
-
-
 WORDS = "harbour boat sail wave tide oven bread flour dough crust orbit star moon comet sky".split()
 TEXTS = [" ".join((WORDS * 2)[n % 15 : n % 15 + 1 + 5 * n % 11]) for n in range(40)]
 
@@ -235,14 +216,13 @@ def saved(folder: Path, tokenizer: PreTrainedTokenizerFast, model_class: type) -
 
 SENTENCES = {  # the loss, the pooling and the model
     "ranking": ("MultipleNegativesRankingLoss", "mean", BertModel),
-    "scores": ("CoSENTLoss", "cls", BertModel),
     "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", LlamaModel),
     "cross": ("BinaryCrossEntropyLoss", "", BertForSequenceClassification),
 }
 
 
-def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> tuple[Any, Run]:
-    """A model of sentence-transformers that was trained, and its training."""
+def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> Run:
+    """A training of a model of sentence-transformers."""
     import sentence_transformers as st
     from sentence_transformers.cross_encoder import losses as cross_losses
     from sentence_transformers.sentence_transformer import losses
@@ -250,9 +230,8 @@ def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> tuple[Any,
 
     name, mode, _ = SENTENCES[way]
     columns: dict[str, list] = {"first": TEXTS[:20], "second": TEXTS[20:]}
-    if way in ("scores", "cross"):
-        columns["label"] = [float(n % 2) for n in range(20)]
     if way == "cross":
+        columns["label"] = [float(n % 2) for n in range(20)]
         model, loss_class = st.CrossEncoder(base, device="cpu"), getattr(cross_losses, name)
         trainer_class, arguments_class = st.CrossEncoderTrainer, st.CrossEncoderTrainingArguments
     else:
@@ -261,33 +240,13 @@ def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> tuple[Any,
         trainer_class, arguments_class = st.SentenceTransformerTrainer, st.SentenceTransformerTrainingArguments
     loss = loss_class(padding_free(model, is_free), **({"mini_batch_size": 3} if way == "cached" else {}))
     arguments = arguments_class(str(folder), **{**OPTIONS, "learning_rate": 1e-2})
-    return model, run(trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss))
+    return run(trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss))
 
 
 @pytest.mark.parametrize("way", SENTENCES)
 def test_sentence_transformers(way, tokenizer, tmp_path):
     base = saved(tmp_path / "base", tokenizer, SENTENCES[way][2])
-    assert_same(*(sentence_run(way, is_free, base, tmp_path)[1] for is_free in (False, True)))
-
-
-@pytest.mark.slow
-def test_trained_sentence_models_in_a_process_without_us(tokenizer, tmp_path):
-    pairs = list(zip(TEXTS[:20], TEXTS[20:], strict=True))
-    for way in ("ranking", "cross"):
-        base = saved(tmp_path / "base", tokenizer, SENTENCES[way][2])
-        model, _ = sentence_run(way, True, base, tmp_path)
-        model.save_pretrained(str(tmp_path / way))
-        np.save(tmp_path / f"{way}.npy", model.predict(pairs) if way == "cross" else model.encode(TEXTS))
-    script = (
-        "import sys; sys.modules['hf_roformer_lite'] = None\n"
-        "import numpy as np, os; from sentence_transformers import CrossEncoder, SentenceTransformer\n"
-        f"os.chdir(r'{tmp_path}')\n"
-        f"found = SentenceTransformer('ranking', device='cpu').encode({TEXTS})\n"
-        "np.testing.assert_allclose(found, np.load('ranking.npy'), atol=1e-6)\n"
-        f"found = CrossEncoder('cross', device='cpu').predict({pairs})\n"
-        "np.testing.assert_allclose(found, np.load('cross.npy'), atol=1e-6)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert_same(*(sentence_run(way, is_free, base, tmp_path) for is_free in (False, True)))
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:
@@ -295,16 +254,9 @@ def reward(completions: list[str], **_: Any) -> list[float]:
 
 
 TRL = {
-    "sft": {"max_length": 64},
-    "sft packed": {"max_length": 64, "packing": True},
     "sft flat": {"max_length": None, "padding_free": True},
     "sft adapters": {"max_length": 64, "learning_rate": 2e-2},
-    "sft noise, evaluation": {
-        "max_length": 64,
-        "neftune_noise_alpha": 20.0,
-        "eval_strategy": "steps",
-        "eval_steps": 4,
-    },
+    "sft noise, evaluation": {"neftune_noise_alpha": 20.0, "eval_strategy": "steps", "eval_steps": 4},
     "dpo": {"max_length": 64},
     "grpo": {"max_completion_length": 6, "num_generations": 2},
 }
@@ -340,7 +292,7 @@ def test_trl(way, tokenizer, tmp_path):
         runs.append(run(trainer))
         if kind == "GRPO":  # the loss of a step of its kind is zero
             runs[-1].losses = torch.tensor([log["reward"] for log in trainer.state.log_history if "reward" in log])
-    assert_same(*runs, is_flat=way not in ("sft packed", "sft flat"))
+    assert_same(*runs, is_flat=way != "sft flat")
 
 
 TWO = ("bert classes", "llama", "bert mlm")

@@ -7,6 +7,7 @@ length.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +25,7 @@ except ImportError:  # before torch 2.10
 # transformers' functions and those that others register, except that "sdpa" knows documents. The name is the one that
 # vLLM and SGLang look for in the source of a model.
 ALL_ATTENTION_FUNCTIONS = AttentionInterface()
+SERVERS = ("vllm", "sglang")  # what servers register: they take the tokens of all requests in one row, and know whose
 MIN_HALF_PRECISION_KEYS = 512  # see `_learns_faster_in_float32`
 
 
@@ -219,6 +221,53 @@ def _sees(queries: torch.Tensor, keys: torch.Tensor, window: int, is_causal: boo
     return (distance < window) & (distance > (-1 if is_causal else -window))
 
 
+def check_vllm(config: Any) -> None:
+    """Refuse a model that vLLM would compute differently in silence: it takes the stack of layers alone, and brings
+    its own attention, windows, pooling and LM head.
+
+    Raises:
+        ValueError: with what can't be served, and what can be done.
+    """
+    head = (config.architectures or ["RoFormerLiteModel"])[0].removeprefix("RoFormerLite")
+    settings = import_module("vllm.config").get_current_vllm_config().model_config
+    generates, served = settings.runner_type == "generate", ("Model", "ForCausalLM", "ForSequenceClassification")
+    if head not in served or generates != (head == "ForCausalLM"):
+        raise ValueError(
+            f"{config.architectures} can't be served by vLLM's runner {settings.runner_type!r}: it takes causal "
+            "models to generate, encoders and classifiers of texts for pooling. For embeddings save the encoder: "
+            "AutoModel.from_pretrained(DIR).save_pretrained(OUT)."
+        )
+    unlike: dict[str, object] = {"layer_style": "standard", "token_dropout_mask_id": None}
+    if generates:
+        unlike |= {"lm_head_transform": False, "embedding_size": config.hidden_size}
+    if head == "ForSequenceClassification":
+        unlike["classifier_text_features"] = 0
+    if not config.is_decoder or "sliding_attention" not in config.layer_types:
+        unlike["sliding_window"] = (
+            None  # vLLM's are one token shorter to each side, and in all layers if named in none
+        )
+    for field, value in unlike.items():
+        if getattr(config, field) != value:
+            raise ValueError(f"{field}={getattr(config, field)!r} can't be served by vLLM: it must be {value!r}.")
+    for parameters in config.rope_parameters_of_layers().values() if config.rope_parameters else ():
+        if parameters["rope_type"] in ("dynamic", "longrope"):  # by the longest text that is computed at the time
+            raise ValueError(
+                f"rope_type={parameters['rope_type']!r} can't be served by vLLM: answers would depend on others."
+            )
+    pooling, pooled = config.classifier_pooling, None if generates else settings.pooler_config.seq_pooling_type
+    if not generates and pooling.upper() != pooled:
+        raise ValueError(
+            f"classifier_pooling={pooling!r}, and vLLM would take {pooled}: give it --pooler-config "
+            f"""'{{"seq_pooling_type": "{pooling.upper()}"}}'; it has CLS, LAST and MEAN."""
+        )
+
+
 ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_attention_by_document
 
-__all__ = ["ALL_ATTENTION_FUNCTIONS", "eager_attention_forward", "sdpa_attention_by_document"]
+__all__ = [
+    "ALL_ATTENTION_FUNCTIONS",
+    "SERVERS",
+    "check_vllm",
+    "eager_attention_forward",
+    "sdpa_attention_by_document",
+]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.configuration_utils import PreTrainedConfig
 
 # "file.Class" behind each Auto class, by model type: what is registered, and what `auto_map` in a config.json says.
 AUTO_CLASSES: dict[str, dict[str, str]] = {
@@ -229,7 +229,8 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
         classifier_dropout (`float`, *optional*): Dropout before a classifier (default: `hidden_dropout`), and with
             `classifier_input_dropout` (`bool`) before that dense layer, too (RoBERTa).
         classifier_text_features (`int`, defaults to 0): Number of features of the text whose scores are added to the
-            logits of a sequence or token classifier (`text_features.py`).
+            logits of a sequence or token classifier (`text_features.py`); with `classifier_text_counts` (`bool`) an
+            n-gram that occurs several times in a document counts more.
         decode_tags (`bool`, defaults to `False`): A token classifier answers one tag for each word, and no transition
             that can't be (`RoFormerLiteWordScores`).
         lm_head_transform (`bool`, defaults to `False`): Dense, activation and norm before the LM head, as BERT's.
@@ -308,6 +309,7 @@ class RoFormerLiteConfig(RoFormerLiteBaseConfig):
     classifier_input_dropout: bool = False
     classifier_text_features: int = 0
     decode_tags: bool = False
+    classifier_text_counts: bool = False
     lm_head_transform: bool = False
     head_bias: bool = True
     lm_head_bias: bool = False
@@ -520,7 +522,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
 
     model_type = "roformer_lite_seq2seq"
     keys_to_ignore_at_inference = ["past_key_values"]
-    sub_configs_defaults = {side: SubConfigSpec(RoFormerLiteConfig) for side in ("encoder", "decoder")}
+    sub_configs = {"encoder": RoFormerLiteConfig, "decoder": RoFormerLiteConfig}
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {}  # the two stacks have plans of their own
 
     encoder: dict[str, Any] | PreTrainedConfig | None = None

@@ -409,6 +409,13 @@ class RoFormerLiteClassificationHead(nn.Module):
         return self.score(self.transform(hidden_states))
 
 
+class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
+    """The head of whole documents, `(documents, hidden)` to `(documents, num_labels)`."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (documents, 1, hidden)
+
+
 # Scores of the text beside a classifier, by what they are of. `text_features.py`, which few models need, adds its own.
 TEXT_SCORES: dict[str, type[nn.Module]] = {}
 
@@ -418,13 +425,14 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
 
     num_scores: int | None = None  # default: config.num_labels
     output_class: Any = SequenceClassifierOutput
+    head_class = RoFormerLiteClassificationHead
     scores_text_of: str | None = None  # the key in `TEXT_SCORES` of the scores that may be added
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
         self.num_labels = self.num_scores or config.num_labels
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
-        self.classifier = RoFormerLiteClassificationHead(config, self.num_labels)
+        self.classifier = self.head_class(config, self.num_labels)
         self.text_scores = None
         wanted = config.classifier_text_features or (config.decode_tags and self.scores_text_of == "word")
         if self.scores_text_of is not None and wanted:
@@ -435,6 +443,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         """Add fitted scores of the text to the logits from now on; the configuration says so too."""
         self.config.classifier_text_features = len(text_scores.weight)
         self.config.decode_tags = getattr(text_scores, "decodes", False)
+        self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
         self.text_scores = text_scores.to(self.device, self.dtype)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
@@ -495,6 +504,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     or numbers, as `config.problem_type` says (inferred from the first labels when it is None, by transformers' rule).
     """
 
+    head_class = RoFormerLiteDocumentHead
     scores_text_of = "document"
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:

@@ -32,7 +32,7 @@ from transformers.utils.generic import TransformersKwargs, merge_with_config_def
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_functions import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
+from .attention_functions import ALL_ATTENTION_FUNCTIONS, SERVERS, check_vllm, eager_attention_forward
 from .configuration_roformer_lite import RemoteCode, RoFormerLiteConfig
 from .padding import (
     Documents,
@@ -505,6 +505,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     """
 
     def __init__(self, config: RoFormerLiteConfig, add_pooling_layer: bool | None = None):
+        if config._attn_implementation == "vllm":
+            check_vllm(config)
         super().__init__(config)
         self.embeddings = RoFormerLiteEmbeddings(config)
         layer_class = LAYERS[config.layer_style]
@@ -611,7 +613,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             padding = attention_mask[:, -given.shape[1] :, None].to(hidden_states.device) == 0
             hidden_states = hidden_states.masked_fill(padding, 0.0)
         pooled = None
-        if self.pooler is not None:
+        if self.pooler is not None and not self._attends_elsewhere(kwargs):  # servers pool by themselves
             pooled = self.pooler(pool(hidden_states, "cls", packed_documents(given, *packing), attention_mask))
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
@@ -643,8 +645,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
     ) -> tuple[Documents | None, Cache | None]:
         """The documents of the batch, None where a cache or a prepared mask says who sees whom; and the cache, a new
         one where the caller wants one and the input is not packed."""
-        is_paged = kwargs.get("cache") is not None  # continuous batching: transformers says who sees whom
-        documents = None
+        is_paged, documents = self._attends_elsewhere(kwargs), None
         if cache is None and not is_paged and (attention_mask is None or is_padding_mask(attention_mask)):
             shape = tuple(given.shape[:2])
             documents = find_documents(shape, given.device, attention_mask, position_ids, cu_seq_lens)
@@ -656,6 +657,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache())
         return documents, cache
+
+    def _attends_elsewhere(self, kwargs: dict[str, Any]) -> bool:
+        """Whether a server knows who sees whom: vLLM, or transformers' continuous batching."""
+        return self.config._attn_implementation in SERVERS or kwargs.get("cache") is not None
 
     def _may_be_flat(self, kwargs: dict[str, Any]) -> bool:
         """Whether the layers may see a flat row: not where their outputs are asked for in the shape `(B, L, …)`, nor
@@ -684,7 +689,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         config, kinds = self.config, set(self.layer_types)
         if isinstance(attention_mask, dict):
             return {kind: attention_mask[kind] for kind in kinds}
-        if kwargs.get("cache") is not None or not (attention_mask is None or is_padding_mask(attention_mask)):
+        if self._attends_elsewhere(kwargs) or not (attention_mask is None or is_padding_mask(attention_mask)):
             return dict.fromkeys(kinds, attention_mask)
         cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         options = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}

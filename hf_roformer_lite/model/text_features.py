@@ -324,7 +324,8 @@ class RoFormerLiteTextScores(nn.Module):
         return joint, answers
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
-        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`."""
+        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`. A feature that
+        occurs several times is there as often."""
         raise NotImplementedError
 
     def words_of(self, token_ids: torch.Tensor, documents: torch.Tensor) -> Words:
@@ -337,30 +338,33 @@ class RoFormerLiteTextScores(nn.Module):
         keys, owners = self.find_features(words)
         places = places_in(self.hashes, keys).clamp(max=self.hashes.shape[0] - 1)
         known = places_where(self.hashes[places] == keys)
-        found = torch.unique(owners[known] * self.hashes.shape[0] + places[known])  # by rising owner
+        occurring = owners[known] * self.hashes.shape[0] + places[known]
+        found, counts = torch.unique(occurring, return_counts=True)  # by rising owner
         rows, owners = found % self.hashes.shape[0], found // self.hashes.shape[0]  # each (K,)
-        weights = self.weigh(rows, owners, num_owners)  # (K,)
+        weights = self.weigh(rows, counts, owners, num_owners)  # (K,)
         if is_tracing(rows):  # exporters have no bags
             scores = self.weight[rows] * weights[:, None]
             return scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores) + self.bias
         offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
         return F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights) + self.bias
 
-    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
-        """How much each of the features found counts, `(K,)`."""
+    def weigh(self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+        """How much each of the features found counts, `(K,)`; each was found `counts` times."""
         return torch.ones_like(rows, dtype=self.weight.dtype)
 
 
 class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
     """Scores of a document's n-grams, added to the logits of a classifier.
 
-    The n-grams are words and pairs of words, and of each word of two bytes or more its substrings of 2 to 5 bytes and
-    its first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the weight `rarity`, and the weights
-    of a document have the Euclidean norm 1.
+    The n-grams are one to three words, and of each word of two bytes or more its substrings of 2 to 5 bytes and its
+    first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the weight `rarity`, with
+    `config.classifier_text_counts` times one plus the logarithm of how often it occurs, and the weights of a document
+    have the Euclidean norm 1.
     """
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
         super().__init__(config, num_labels)
+        self.counts_repeated = config.classifier_text_counts
         self.register_buffer("rarity", torch.ones(config.classifier_text_features))
 
     def initialize_own_weights(self, std: float) -> None:
@@ -373,16 +377,33 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         joint = logits + self.score(self.words_of(token_ids, documents), logits.shape[0])
         return joint, joint
 
-    def weigh(self, rows: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+    def weigh(self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
         weights = self.rarity[rows]
+        if self.counts_repeated:
+            weights = weights * (1 + counts.to(weights.dtype).log())
         norms = weights.new_zeros(num_owners).index_add(0, owners, weights.square()).sqrt()
         return weights / norms[owners]
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, owners = zip(*self.find_ngrams(words), strict=True)
+        return torch.cat(keys), torch.cat(owners)
+
+    def find_ngrams(self, words: Words) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The features of `find_features` by their sort: one or two words, three words, parts of words with several
+        characters, parts of others."""
         text = words.lower()  # (S,)
         hashes, owners = words.hash_words(text), words.documents  # each (W,)
-        same = places_where(owners[1:] == owners[:-1])
-        keys, of = [hashes, join(hashes[:-1], hashes[1:])[same]], [owners, owners[1:][same]]
+        pairs, triples = (places_where(owners == F.pad(owners, (0, n), value=-1)[n:]) for n in (1, 2))
+        of_two = join(hashes[pairs], hashes[pairs + 1])
+        of_three = seeded(join(join(hashes[triples], hashes[triples + 1]), hashes[triples + 2]), 30)
+        return [
+            (torch.cat([hashes, of_two]), torch.cat([owners, owners[pairs]])),
+            (of_three, owners[triples]),
+            *self._parts_of_words(words, text),
+        ]
+
+    def _parts_of_words(self, words: Words, text: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        keys, of = [], []
         is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
         places = torch.arange(text.shape[0], device=text.device)
         is_first = places == words.starts[words.word_of_byte]
@@ -394,8 +415,12 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
             for seed, condition in sorts:
                 chosen = places_where(condition)
                 keys.append(seeded(windows, seed)[chosen])
-                of.append(owners[words.word_of_byte[chosen]])
-        return torch.cat(keys), torch.cat(of)
+                of.append(words.word_of_byte[chosen])
+        all_keys, all_of = torch.cat(keys), torch.cat(of)
+        leads = (_KINDS.to(text.device)[text] != _INNER).long()
+        characters = torch.zeros_like(words.starts).index_add(0, words.word_of_byte, leads)[all_of]
+        by_size = places_where(characters > 1), places_where(characters < 2)
+        return [(all_keys[chosen], words.documents[all_of[chosen]]) for chosen in by_size]
 
 
 class RoFormerLiteWordScores(RoFormerLiteTextScores):
@@ -416,7 +441,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         super().__init__(config, num_labels)
         self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
         self.decodes = config.decode_tags
-        names = [str(config.id2label.get(number)) for number in range(num_labels)]
+        id2label: dict[int, str] = dict(config.id2label or {})
+        names = [str(id2label.get(number)) for number in range(num_labels)]
         places = {name: number for number, name in enumerate(names)}
         # For each tag: B-X for I-X, and the other way round; other tags, and where there is none, the tag itself.
         self.begins = [places.get("B" + name[1:], i) if name[:2] == "I-" else i for i, name in enumerate(names)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, join, places_in
+from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, places_in
 
 MOST_TOKENS = 512  # of a text; the attention of all layers is in memory at once
 
@@ -49,8 +49,8 @@ def attention_to(
 
 @torch.inference_mode()
 def ngram_scores(scores: RoFormerLiteDocumentScores, token_ids: torch.Tensor, label: int) -> dict[str, float]:
-    """What the words and the pairs of neighbouring words of a text add to the logit of a label: with the bias, their
-    sum is all that `scores` adds. A word counts with its substrings, beginnings and ends.
+    """What the words and the pairs and triples of neighbouring words of a text add to the logit of a label: with the
+    bias, their sum is all that `scores` adds. A word counts with its substrings, beginnings and ends.
 
     Args:
         scores: Those of a classifier with `classifier_text_features`.
@@ -59,18 +59,17 @@ def ngram_scores(scores: RoFormerLiteDocumentScores, token_ids: torch.Tensor, la
     """
     words = scores.words_of(token_ids, torch.zeros_like(token_ids))
     numbers = torch.arange(len(words.starts), device=token_ids.device)
-    keys, owners = scores.find_features(replace(words, documents=numbers))  # each word by itself, so no pairs
-    hashes = words.hash_words(words.lower())
-    keys = torch.cat([keys, join(hashes[:-1], hashes[1:])])
-    owners = torch.cat([owners, len(numbers) + numbers[:-1]])
+    whole = torch.cat([keys for keys, _ in scores.find_ngrams(words)[:2]])
+    parts = scores.find_ngrams(replace(words, documents=numbers))[2:]  # each word by itself
+    keys, owners = (torch.cat(side) for side in zip((whole, torch.arange(len(whole)).to(whole)), *parts, strict=True))
     places = places_in(scores.hashes, keys).clamp(max=len(scores.hashes) - 1)
     known = scores.hashes[places] == keys
     rows, places, counts = places[known].unique(return_inverse=True, return_counts=True)
-    weights = scores.weigh(rows, torch.zeros_like(rows), 1) * scores.weight[rows, label] / counts
-    added = weights.new_zeros(2 * len(numbers)).index_add(0, owners[known], weights[places]).tolist()
+    weights = scores.weigh(rows, counts, torch.zeros_like(rows), 1) * scores.weight[rows, label] / counts
+    added = weights.new_zeros(3 * len(numbers)).index_add(0, owners[known], weights[places]).tolist()
     text, bounds = bytes(words.text.tolist()), zip(words.starts.tolist(), words.ends.tolist(), strict=True)
     names = [text[start:end].decode(errors="replace") for start, end in bounds]
-    names += [f"{first} {second}" for first, second in zip(names, names[1:], strict=False)]
+    names = [" ".join(names[i : i + size]) for size in (1, 2, 3) for i in range(len(names) - size + 1)]
     total = dict.fromkeys(names, 0.0)
     for name, value in zip(names, added, strict=False):
         total[name] += value

@@ -34,24 +34,15 @@ def switch(text: str) -> bool:
     return _SWITCH[text.lower()]
 
 
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the default of an option unless that is None or empty.
-
-    argparse documents the class and not this method; without it the help is longer, and no less right.
-    """
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, [], "") else super()._get_help_string(action)
-
-
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command. An option may be typed with hyphens in place of its underscores.
 
     Args:
         command: The command's name, as it is typed after `roformer-lite`.
         description: What `--help` says before the options.
-        options: Dataclasses, every field of which is an option, with `help` in its metadata, and `aliases` where it is
-            typed otherwise. A dataclass with `_argument_group_name` is a group of the help.
+        options: Dataclasses, every field of which is an option, with `help` in its metadata, `aliases` where it is
+            typed otherwise, and `adds_up` where the values of a list add up when it is given several times. A
+            dataclass with `_argument_group_name` is a group of the help.
         **positionals: Help of the positional arguments by their names in capitals, as `DIR="the model's directory"`.
     """
 
@@ -61,10 +52,9 @@ class CommandParser(argparse.ArgumentParser):
             prog=prog,
             usage=" ".join([prog, *positionals, "[--OPTION VALUE ...]"]),
             description=description,
-            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
-        self.option_classes, self.positionals, self._names = tuple(options), tuple(positionals), []
+        self.option_classes, self.positionals, self._names, self._source = tuple(options), tuple(positionals), [], ""
         for option_class in self.option_classes:
             title = getattr(option_class, "_argument_group_name", None)
             group, hints = self.add_argument_group(title) if title else self, get_type_hints(option_class)
@@ -81,8 +71,10 @@ class CommandParser(argparse.ArgumentParser):
         if settings.get("nargs") == "+" and isinstance(default, str):  # which argparse would convert as one value
             default = None
         settings |= {"required": True} if default is MISSING else {"default": default}
+        settings |= {"action": "extend"} if each.metadata.get("adds_up") else {}
         names = each.metadata.get("aliases") or [f"--{each.name}"]
-        group.add_argument(*names, dest=each.name, help=each.metadata.get("help"), **settings)
+        shown = "" if default in (MISSING, None, [], "") else f" (default: {default})".replace("%", "%%")
+        group.add_argument(*names, dest=each.name, help=each.metadata["help"] + shown, **settings)
         self._names += names
         if settings.get("type") is switch and default is True:
             opposite, hidden = f"--no_{each.name}", argparse.SUPPRESS
@@ -94,17 +86,25 @@ class CommandParser(argparse.ArgumentParser):
         args = [self._with_underscores(argument) for argument in args] if args is not None else None
         return super().parse_known_args(args, namespace)
 
-    def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
+    def parse(self, argv: Sequence[str], before: Sequence[str] = (), source: str | None = None) -> tuple[Any, ...]:
         """Objects of the dataclasses, followed by a namespace of the positional arguments if the command has any.
 
         A mistake ends the process with a message and status 2, as in argparse.
 
+        Args:
+            argv: The options that were typed.
+            before: Others, which these override.
+            source: Where those come from, for messages.
+
         Raises:
             InputError: when the dataclasses refuse a value.
         """
-        namespace, unknown = self.parse_known_args(list(argv))
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
+        namespace = None
+        for words, self._source in ((before, f"{source}: "), (argv, "")):
+            if words or not self._source:
+                namespace, unknown = self.parse_known_args(list(words), namespace)
+                if unknown:
+                    self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         values = vars(namespace)
         found = [
             option_class(**{each.name: values.pop(each.name) for each in fields(option_class) if each.init})
@@ -114,7 +114,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with `message`, without the usage that argparse would print before it."""
-        self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` lists the options.\n")
+        self.exit(2, f"{self.prog}: error: {self._source}{message}\n`{self.prog} --help` lists the options.\n")
 
     def _with_underscores(self, argument: str) -> str:
         name, equals, value = argument.partition("=")

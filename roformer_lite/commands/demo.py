@@ -91,20 +91,16 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
     from ..predict.predictor import Predictor
 
     answers = Predictor.load(str(directory)).answer([example.written for example in test], batch_size=250)
-    rows = [(one.kind, one.written, answer.line, one.standard) for one, answer in zip(test, answers, strict=True)]
-    table = Table(title="The saved model, loaded again, on dates and numbers it never saw")
-    for column in ("written", "predicted", "true", ""):
-        table.add_column(column)
-    shares, right = [], 0
-    for kind in sorted({row[0] for row in rows}):
-        found = [row[1:] for row in rows if row[0] == kind]
-        for written, answer, true in random.Random(0).sample(found, 4):
+    found: dict[str, list[tuple[str, str, str]]] = {}  # by kind: what was written, answered and right
+    for example, answer in zip(test, answers, strict=True):
+        found.setdefault(example.kind, []).append((example.written, answer.line, example.standard))
+    table = Table("written", "predicted", "true", "", title="The saved model, loaded again, on what it never saw")
+    right = {kind: sum(answer == true for _, answer, true in rows) for kind, rows in sorted(found.items())}
+    for kind in right:
+        for written, answer, true in random.Random(0).sample(found[kind], 4):
             table.add_row(written, answer, true, "✓" if answer == true else "✗")
-        count = sum(answer == true for _, answer, true in found)
-        shares.append(f"{kind}: {count} of {len(found)} exactly right")
-        right += count
+    shares = [f"{kind}: {count} of {len(found[kind])} exactly right" for kind, count in right.items()]
     console.print(table, *shares, sep="\n")
-    console.print(f"Exact match on all {len(test):,} held-out examples: {right / len(test):.2%}")
-    for name in ("model.safetensors", "tokenizer.json", "loss_curve.png", "README.md", "results.json"):
-        console.print(f"  {directory / name}", soft_wrap=True)
-    return right / len(test)
+    share = sum(right.values()) / len(test)
+    console.print(f"Exact match on all {len(test):,} held-out examples: {share:.2%}")
+    return share

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     check_libraries(options.format)
     out = new_directory(paths.out)
 
-    from ..saved_model import load_model, load_tokenizer, read_optional_object
+    from ..saved_model import load_config, load_model, load_tokenizer, read_optional_object
     from ..sentence_encoder import check_sentence_modules
 
     training = read_optional_object(paths.dir, RESULTS_FILE)
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
             "an exported model would give other ones; open it with CrossEncoder"
         )
     check_sentence_modules(paths.dir)
-    tokenizer = load_tokenizer(paths.dir)
+    tokenizer = load_tokenizer(paths.dir, load_config(paths.dir))
     if tokenizer is None and options.format not in GRAPH_FORMATS:
         raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")
     model = load_model(paths.dir).float()  # the precision that every runtime has

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
-from ..data.data_files import decode_line, file_format, numbered_lines, read_table
+from ..data.data_files import file_format, lines_of, numbered_lines, read_table
 from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
 from ..output import complete_file
 from ..predict.engines import ENGINES, check_engine, check_engine_name
@@ -64,7 +64,7 @@ class ReadingArguments:
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(f"--dtype {self.dtype} is for --engine torch; {self.engine} computes as it was exported")
         if self.input_file is not None:
-            check_file("input_file", self.input_file)
+            check_file("input_file", self.input_file, may_be_pipe=True)
         if self.text_column is None:
             for name in ("text_pair_column", "column_names", "prefix"):
                 if getattr(self, name) is not None:
@@ -204,7 +204,7 @@ def _rows(files: ReadingArguments) -> Iterator[dict[str, Any]]:
 def _lines(files: ReadingArguments) -> Iterator[str]:
     if files.input_file:
         return (line for _, line in numbered_lines(files.input_file))
-    return (decode_line(raw, f"<stdin>:{number}") for number, raw in enumerate(sys.stdin.buffer, 1))
+    return (line for _, line, _ in lines_of(sys.stdin.buffer, "<stdin>"))
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,5 +1,6 @@
-"""`roformer-lite serve`: OpenAI's requests over HTTP, text by a causal model, or vectors by an encoder."""
+"""`roformer-lite serve`: OpenAI's requests over HTTP, by a causal model and the server of transformers."""
 
+import socket
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,24 +25,19 @@ class ServeArguments:
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)
-        for name, value in self.batching.items():
-            check_number(f"cb_{name}", value, above=0)
-            if not self.continuous_batching:
-                raise InputError(f"--cb_{name} {value} has no effect without --continuous_batching")
-
-    @property
-    def batching(self) -> dict[str, float]:
-        """Fields of transformers' `ContinuousBatchingConfig`."""
-        given = {name[3:]: value for name, value in vars(self).items() if name.startswith("cb_")}
-        return {name: value for name, value in given.items() if value is not None}
+        for name, value in vars(self).items():
+            if name.startswith("cb_") and value is not None:
+                check_number(name, value, above=0)
+                if not self.continuous_batching:
+                    raise InputError(f"--{name} {value} has no effect without --continuous_batching")
 
 
 def main(argv: list[str]) -> None:
     """Run `roformer-lite serve MODEL`."""
     parser = CommandParser(
         "serve",
-        "Answer OpenAI's requests over HTTP: /v1/completions and /v1/chat/completions by a causal model, with the "
-        "server of transformers, and /v1/embeddings by an encoder.",
+        "Answer OpenAI's requests over HTTP, /v1/completions and /v1/chat/completions, by a causal model, with the "
+        "server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
         [ServeArguments],
         MODEL="the model's directory, or its name on the Hub",
     )
@@ -54,39 +50,30 @@ def serve(name: str, options: ServeArguments) -> None:
     """Answer requests until the process is ended.
 
     Raises:
-        InputError: when the model is damaged or of another kind.
+        InputError: when the model is damaged or of another kind, and when device or port can't be used.
     """
-    import torch
-    import uvicorn
-    from transformers import ContinuousBatchingConfig
-
-    from hf_roformer_lite import RoFormerLiteForMaskedLM, RoFormerLiteModel
-
     from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, reason
-    from ..sentence_encoder import check_sentence_modules
-    from .embedding_server import embedding_application
-    from .text_server import text_application
 
-    config, tokenizer = load_config(name), load_tokenizer(name)
-    if tokenizer is None:
+    config = load_config(name)
+    if load_tokenizer(name, config) is None:
         raise InputError(f"no model can be loaded from {name}: it has no tokenizer")
     model_class = model_class_of(config, name)
-    gives_vectors = issubclass(model_class, (RoFormerLiteModel, RoFormerLiteForMaskedLM)) and not config.is_decoder
-    if not gives_vectors and not model_class.__name__.endswith("ForCausalLM"):
-        raise InputError(f"{name}: {model_class.__name__} has no server; a causal model or an encoder is needed")
-    if gives_vectors and options.continuous_batching:
-        raise InputError("--continuous_batching is for causal models, and this is an encoder; leave it out")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    model = load_complete_model(name, config, model_class).eval()
+    if not model_class.__name__.endswith("ForCausalLM"):
+        raise InputError(
+            f"{name}: {model_class.__name__} is not a causal model; vLLM serves encoders and classifiers, see "
+            "docs/exporting.md"
+        )
     try:
-        model = model.to(device, None if options.dtype == "auto" else getattr(torch, options.dtype))
+        socket.create_server((options.host, options.port)).close()
+    except OSError as error:
+        raise InputError(f"--host {options.host} --port {options.port} can't be used: {error.strerror}") from error
+    model = load_complete_model(name, config, model_class)  # transformers only warns of missing weights
+    try:
+        model.to(None if options.device == "auto" else options.device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         raise InputError(f"--device {options.device} can't be used here: {reason(error)}") from error
-    if gives_vectors:
-        check_sentence_modules(name)
-        application = embedding_application(model, tokenizer, name)
-    else:
-        batching = ContinuousBatchingConfig(**options.batching) if options.continuous_batching else None
-        application = text_application(model, tokenizer, name, batching)
+    del model
+    from transformers.cli.serve import Serve  # after our classes: transformers is imported anew along with them
+
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
-    uvicorn.run(application, host=options.host, port=options.port, log_level=options.log_level)
+    Serve(name, **vars(options))

@@ -52,14 +52,15 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         InputError: for a value that is impossible, for options that are missing or can't be combined, and for a model
             or tokenizer that is nowhere.
     """
+    path, of_file = None, []
     if task not in TASK_ARGUMENTS:
         if not task.endswith((".yaml", ".yml")):
             close = difflib.get_close_matches(task, TASK_ARGUMENTS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             known = ", ".join(TASK_ARGUMENTS)
             raise InputError(f"{task} is no task; give one of {known}, or a file such as run.yaml{hint}")
-        content = read_run_file(task)
-        task, argv = content["task"], [*as_arguments(content), *argv]
+        path, content = task, read_run_file(task)
+        task, of_file = content["task"], as_arguments(content)
     arguments = TASK_ARGUMENTS[task]
     parser = _Parser(
         f"train {task}",
@@ -70,28 +71,10 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         "All fields of transformers' TrainingArguments that are no options here, such as lr_scheduler_type or "
         "eval_strategy, are set by --training_arguments name=value."
     )
-    data, model, training, card = parser.parse(_joined(argv))
+    data, model, training, card = parser.parse(argv, of_file, path)
     run = Run(data, model, training, card)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
         name = getattr(options, option, None)
         if name is not None:
             check_model_name(name, f"--{option} {name}")
     return run
-
-
-def _joined(argv: Sequence[str]) -> list[str]:
-    """The same options with one `--training_arguments` that has the values of all: argparse would take the last."""
-    others: list[str] = []
-    gathered: list[str] = []
-    target = others
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if name.replace("-", "_") == "__training_arguments":
-            target = gathered
-            if not equals:
-                continue
-            word = value
-        elif word.startswith("--"):
-            target = others
-        target.append(word)
-    return [*others, "--training_arguments", *gathered] if gathered else others

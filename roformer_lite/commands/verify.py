@@ -40,6 +40,7 @@ def main(argv: list[str]) -> None:
     )
     options, paths = parser.parse(argv)
     from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
+    from hf_roformer_lite.conversion.checkpoints import naming
 
     from ..errors import check_directory
 
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> None:
     try:
         state_dict, config = open_checkpoint(paths.checkpoint)
         source = source_of(paths.checkpoint, config) if options.source == AUTO else options.source
-        differences = verify(source, state_dict, config, options.seed)
+        with naming(paths.checkpoint):
+            differences = verify(source, state_dict, config, options.seed)
     except ConversionError as error:
         raise InputError(str(error)) from error
     print("\n".join(map(str, differences)))

@@ -12,7 +12,9 @@ from datasets import Dataset, IterableDataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .data_files import in_pieces
 
+_AT_ONCE = 2**20  # characters that the tokenizer gets at once, and of which it makes a hundred times as many bytes
 _PACKED_AT_ONCE = 10_000  # blocks among which those that fill a row are looked for
 
 
@@ -91,11 +93,29 @@ def blocks(
     options = {"add_special_tokens": False, "truncation": False, "return_attention_mask": False, "verbose": False}
 
     def pieces() -> Iterator[tuple[str, Sequence[int]]]:
-        for batch in rows.iter(batch_size=1000):
-            yield from zip(batch["document"], tokenizer(batch["text"], **options)["input_ids"], strict=True)
+        for documents, texts in _bounded(rows):
+            yield from zip(documents, tokenizer(texts, **options)["input_ids"], strict=True)
 
     for ids in BlockCutter.of(tokenizer, block_size, is_causal).blocks(pieces()):
         yield {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+
+
+def _bounded(rows: Dataset | IterableDataset) -> Iterator[tuple[list[str], list[str]]]:
+    """The rows' documents and texts, of about `_AT_ONCE` characters; long texts are cut."""
+    documents: list[str] = []
+    texts: list[str] = []
+    count = 0
+    for batch in rows.iter(batch_size=100):
+        for document, text in zip(batch["document"], batch["text"], strict=True):
+            for piece in in_pieces(text):
+                documents.append(document)
+                texts.append(piece)
+                count += len(piece)
+                if count >= _AT_ONCE:
+                    yield documents, texts
+                    documents, texts, count = [], [], 0
+    if texts:
+        yield documents, texts
 
 
 def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | IterableDataset:

@@ -2,7 +2,8 @@
 
 A row is a dictionary of the file's columns, and of `origin`: the place it came from, as `file:line`. (A column that
 the file itself calls `origin` is kept under another name; `value_of` finds it.) All files are UTF-8, plain or
-compressed (`.gz`).
+compressed (`.gz`). Memory holds one line of them, which is refused where it is longer than any text; only the text of
+language models has lines of any length, and is read in pieces.
 """
 
 import codecs
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import InputError
 
@@ -24,7 +25,16 @@ TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 _USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them, and nothing can encode them
 _LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # of float32
-_LONGEST_FIELD = 2**31 - 1  # the csv module refuses fields above 128 KiB unless told
+_LONGEST_LINE = 2**24  # bytes, also of a field of a .csv file; what is made of a line takes a hundred times as much
+_PIECE = 2**13  # bytes
+# Where a long line is cut, the best place first; each matches up to the last one. Before a single space, where our
+# tokenizers, and all others that split at white space, end a word; after a mark before a Chinese character; before any
+# character, which costs a token or two.
+_CUTS = [
+    re.compile(rb".*\S(?= \S)", re.DOTALL),
+    re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
+    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),
+]
 
 
 def file_format(path: str | Path) -> str:
@@ -39,15 +49,42 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers from 1, without line ends and without a byte order mark.
 
     Raises:
-        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is not UTF-8.
+        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is not UTF-8, or
+            longer than 16 MiB.
     """
+    return ((number, text) for number, text, _ in _read(path, _LONGEST_LINE))
+
+
+def read_lines(path: str | Path) -> Iterator[Row]:
+    """Rows `{"text", "origin"}`, one for each line, blank ones too."""
+    for number, text in numbered_lines(path):
+        yield {"text": text, "origin": f"{path}:{number}"}
+
+
+def read_running_text(path: str | Path) -> Iterator[Row]:
+    """Rows `{"text", "origin"}` of text whose lines follow on each other, with their line ends. A line above 8 KiB is
+    several rows, cut at a space where there is one."""
+    for number, text, is_end in _read(path, _PIECE):
+        yield {"text": text + "\n" * is_end, "origin": f"{path}:{number}"}
+
+
+def in_pieces(text: str) -> Iterator[str]:
+    """A text in pieces of at most 8 KiB, cut as the lines of `read_running_text` are."""
+    raw, start = text.encode(), 0
+    while len(raw) - start > _PIECE:
+        end = start + _cut(raw[start : start + _PIECE])
+        yield raw[start:end].decode()
+        start = end
+    yield raw[start:].decode()
+
+
+def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
+    """Number and text of each line of a file, as `lines_of`."""
     number = 0
     try:
         with gzip.open(path, "rb") if Path(path).suffix.lower() == ".gz" else open(path, "rb") as stream:
-            for number, raw in enumerate(stream, 1):
-                if number == 1:
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                yield number, decode_line(raw, f"{path}:{number}")
+            for number, text, is_end in lines_of(stream, str(path), longest):
+                yield number, text, is_end
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed after line {number}: {error}") from error
     except OSError as error:
@@ -56,20 +93,37 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}: the file is empty")
 
 
-def decode_line(raw: bytes, origin: str) -> str:
-    """One line of UTF-8 without its line end; an `InputError` names `origin` and the first invalid byte."""
-    try:
-        return raw.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{origin}: byte {error.start + 1} of the line (0x{raw[error.start]:02x}) is not UTF-8; convert the file"
-        ) from error
+def lines_of(stream: BinaryIO, name: str, longest: int = _LONGEST_LINE) -> Iterator[tuple[int, str, bool]]:
+    """Number and text of each line of `stream`, without the line end, and whether it ends there.
+
+    A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused otherwise.
+    """
+    number, before, rest = 1, 0, b""  # bytes of the line that were given already, and read but not given
+    while raw := rest + stream.readline(longest - len(rest)):
+        is_end = raw.endswith(b"\n") or len(raw) < longest
+        if number == 1 and not before:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        if not is_end and longest > _PIECE:
+            raise InputError(
+                f"{name}:{number}: the line is longer than {longest:,} bytes, too long for one text; divide it into "
+                "lines (mlm and causal alone cut the long lines of a .txt file themselves)"
+            )
+        end = len(raw) if is_end else _cut(raw)
+        try:
+            text = raw[:end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}:{number}: byte {before + error.start + 1} of the line (0x{raw[error.start]:02x}) is not "
+                "UTF-8; convert the file"
+            ) from error
+        rest = raw[end:]
+        yield number, text.rstrip("\r\n") if is_end else text, is_end
+        number, before = (number + 1, 0) if is_end else (number, before + end)
 
 
-def read_lines(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}`, one for each line, blank ones too."""
-    for number, text in numbered_lines(path):
-        yield {"text": text, "origin": f"{path}:{number}"}
+def _cut(raw: bytes) -> int:
+    """Where to cut a part of a line."""
+    return next((found.end() for cut in _CUTS if (found := cut.match(raw))), len(raw))
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
@@ -106,7 +160,9 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
         raise InputError(
-            f"{path}: unknown format {kind or '(no suffix)'!r} of a table; give {', '.join(TABLE_FORMATS)} (or .gz)"
+            f"{path}: unknown format {kind or '(no suffix)'!r} of a table; give a .csv or .tsv file whose first line "
+            "names the columns, or .jsonl with an object on each line, also .gz (plain .txt is for predict, seq2seq, "
+            "mlm, causal and embed)"
         )
     yield from _read_objects(path) if kind == ".jsonl" else _read_separated(path, column_names)
 
@@ -119,7 +175,8 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
-            raise InputError(f"{origin}: not JSON: {error}") from error
+            what = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise InputError(f"{origin}: not JSON: {what}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
@@ -128,7 +185,7 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
 
 
 def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit(_LONGEST_LINE)  # unless told, it refuses fields above 128 KiB
     quoting: dict[str, Any] = (
         {"delimiter": ",", "strict": True}
         if file_format(path) == ".csv"
@@ -207,6 +264,7 @@ def _check_columns_differ(fields: list[str], token_column: int, tag_column: int,
     place = _place(fields, token_column)
     if place == _place(fields, tag_column):
         columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+        columns += " (commas separate none)" if "," in fields[place] else ""
         raise InputError(
             f"{origin}: the line has {columns}, and both token and tag would be column {place + 1}; a token and "
             "its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"

@@ -112,8 +112,8 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
         amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
         if amount:
             logger.warning(
-                "no validation data are given: %d of the %d training rows, %s, are held out to choose the best "
-                "checkpoint (--validation_fraction 0 trains on all)",
+                "no validation data are given: %d of the %d training rows, %s, are held out: they choose the best "
+                "checkpoint (--validation_fraction 0 holds out none)",
                 amount,
                 rows,
                 which,

@@ -47,8 +47,11 @@ def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
 # classify
 
 
-def classification_baselines(problem_type: str, train: Examples, measured: Mapping[str, Examples]) -> Baselines:
-    """Metrics of the most frequent class, or the mean of numbers, and of a linear model on n-grams.
+def classification_baselines(
+    problem_type: str, train: Examples, measured: Mapping[str, Examples]
+) -> tuple[Baselines, dict[str, dict[str, np.ndarray]]]:
+    """The most frequent class, or the mean of numbers, and a linear model on n-grams: metrics and answers, both by
+    baseline and split.
 
     The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words, word pairs and
     character n-grams, which is hard to beat on short texts (Wang & Manning 2012, ACL).
@@ -74,11 +77,15 @@ def classification_baselines(problem_type: str, train: Examples, measured: Mappi
     features = _text_features(texts)
     known = features.fit_transform(texts)
     inputs = {split: features.transform(own) for split, (own, _) in measured.items()}
-    found: Baselines = {}
-    for name, model in models.items():
-        model.fit(known, answers)
-        found[name] = {split: measure(model.predict(inputs[split]), true) for split, (_, true) in measured.items()}
-    return found
+    predicted = {
+        name: {split: model.predict(own) for split, own in inputs.items()}
+        for name, model in ((name, model.fit(known, answers)) for name, model in models.items())
+    }
+    metrics = {
+        name: {split: measure(own, measured[split][1]) for split, own in by_split.items()}
+        for name, by_split in predicted.items()
+    }
+    return metrics, predicted
 
 
 def _text_features(texts: Sequence[str]) -> FeatureUnion:

@@ -80,13 +80,41 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
     Args:
         predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`. Of the latter
-            accuracy is the fraction of rows that are exactly right.
+            accuracy is the fraction of rows that are exactly right. Labels that can't be predicted are the last
+            columns of `true`, and `predicted` may lack them.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
+    if true.ndim == 2:
+        predicted = np.pad(predicted, ((0, 0), (0, true.shape[1] - predicted.shape[1])))
     names = {"macro_f1": "macro"} if true.ndim == 1 else {"macro_f1": "macro", "micro_f1": "micro"}
     f1 = {name: float(f1_score(true, predicted, average=kind, zero_division=0)) for name, kind in names.items()}
     return {"accuracy": float(accuracy_score(true, predicted)), **f1}
+
+
+def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
+    """The expected calibration error: how far the scores of answers, from 0 to 1, are on average from the fraction of
+    them that is right, in ten groups of equally many answers (Nixon et al. 2019, arXiv:1904.01685)."""
+    from sklearn.calibration import calibration_curve
+
+    return float(np.abs(np.subtract(*calibration_curve(right, scores, n_bins=10, strategy="quantile"))).mean())
+
+
+def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The probability that two equally good models differ so much in the rows where one alone is right (McNemar 1947,
+    exact). `ours` and `theirs` say of each row whether the answer is right."""
+    from scipy.stats import binomtest
+
+    only_ours, only_theirs = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+    return float(binomtest(only_ours, only_ours + only_theirs).pvalue) if only_ours + only_theirs else 1.0
+
+
+def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
+    """The lowest score from which on at least this fraction of the answers is right; None where there is none."""
+    order = np.argsort(-scores, kind="stable")
+    is_last = np.append(np.diff(scores[order]) < 0, True)  # of equal scores
+    enough = np.flatnonzero(is_last & (right[order].cumsum() >= precision * np.arange(1, len(order) + 1)))
+    return float(scores[order][enough[-1]]) if len(enough) else None
 
 
 def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:

@@ -175,7 +175,8 @@ class CausalLMAnswers(Answers):
 
 class ClassifyAnswers(Answers):
     """`label TAB probability`, with `top_k` several of them; with several labels for a text, those whose probability
-    is above one half, or reaches the `threshold`; for regression the number."""
+    is above one half, or reaches the `threshold`; for regression the number. Without `top_k`, the default of
+    `threshold` is what `--min_precision` chose when the model was trained."""
 
     options = (*_RANKING, "text_pair_column")
 
@@ -204,6 +205,8 @@ class ClassifyAnswers(Answers):
 
     def answer(self, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
         takes_pairs, problem_type = self.saved.settings.get("pairs"), problem_type_of(self.model.config)
+        if "top_k" not in options and self.saved.settings.get("threshold") is not None:
+            options = {"threshold": self.saved.settings["threshold"], **options}
         rows = [text if isinstance(text, list) else text.split("\t") if takes_pairs else [text] for text in inputs]
         for row in rows:
             if takes_pairs and len(row) != 2:

@@ -12,7 +12,6 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..errors import InputError, require_packages
 from ..output import RESULTS_FILE
 from ..saved_model import (
-    check_vocabulary,
     load_config,
     load_tokenizer,
     read_optional_object,
@@ -59,10 +58,9 @@ class Predictor:
         task, settings = _task_of(config, results, directory), results.get("settings", {})
         if not isinstance(settings, dict):
             raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-        tokenizer = load_tokenizer(directory)
+        tokenizer = load_tokenizer(directory, config)
         if tokenizer is None:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
-        check_vocabulary(tokenizer, getattr(getattr(config, "encoder", config), "vocab_size", None), directory)
         try_tokenizer(tokenizer, directory)
         require_packages(directory, task.arguments.packages)
         kind = ANSWERS[task.name]

@@ -168,6 +168,10 @@ class TaskModel:
         """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""
         return {}
 
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
+        """Fit again, once the validation metrics are known, what also learns from the validation rows."""
+        return None
+
     def save_beside(self, folder: Path) -> None:
         """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
         return None
@@ -178,6 +182,11 @@ class TaskMetrics(ABC):
 
     def __init__(self, data: TaskData, model: TaskModel):
         self.data, self.model = data, model
+
+    def paired_tests(self, split: str) -> dict[str, float]:
+        """The probability of a difference like that between the model and each baseline, were both equally good, from
+        their answers to the same rows. Default: unknown."""
+        return {}
 
     @property
     @abstractmethod
@@ -212,7 +221,7 @@ class TaskMetrics(ABC):
         if best is not None and best.removeprefix("eval_") not in known:
             raise InputError(
                 f"--training_arguments metric_for_best_model={best} is not measured by {self.data.args.task} on these "
-                f"data; choose {one_of(known)}"
+                f"data; choose one of {', '.join(known)}"
             )
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -289,8 +298,3 @@ class Task:
             "compute_metrics": partial(self.metrics.compute, rows=rows["validation"]) if measures else None,
             "preprocess_logits_for_metrics": self.metrics.reduce_logits,
         }
-
-
-def one_of(names: Sequence[str]) -> str:
-    """`a, b or c`."""
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

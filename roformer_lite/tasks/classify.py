@@ -12,9 +12,18 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
+
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
-from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from ..evaluate.metrics import (
+    Metrics,
+    calibration_error,
+    classification_metrics,
+    mcnemar,
+    regression_metrics,
+    threshold_for,
+)
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
 from .base import Task
 from .labels import LabelData, LabelMetrics, LabelModel
@@ -22,11 +31,13 @@ from .task_arguments import ClassifyDataArguments
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, Trainer
+    from transformers import EvalPrediction, Trainer, TrainingArguments
+    from transformers.modeling_outputs import SequenceClassifierOutput
 
     from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..train.run import Run
     from ..train.text_scores_weights import Split
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -35,6 +46,12 @@ _NAMES = {
     MULTI: ("accuracy", "macro_f1", "micro_f1"),
     REGRESSION: ("pearson", "spearman", "mse"),
 }
+_MAIN = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
+_ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
+_ABOUT_LABELS = (
+    "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
+    "loss is the cross-entropy in nats."
+)
 
 
 class ClassifyData(LabelData):
@@ -46,6 +63,7 @@ class ClassifyData(LabelData):
     def __init__(self, args: ClassifyDataArguments):
         super().__init__(args)
         self.problem_type = args.problem_type or (MULTI if args.label_separator else None)
+        self.threshold: float | None = None  # of scores, below which `predict` gives no label
 
     def select_columns(self, row: Row) -> Row:
         raw = {"text": text_of(row, self.args.text_column, "text_column"), "origin": row["origin"]}
@@ -79,6 +97,12 @@ class ClassifyData(LabelData):
         if self.problem_type != REGRESSION:
             names = set(chain.from_iterable(rows["train"]["labels"]))
             self.set_labels(sorted(names, key=_numbers_first))
+        for name in ("class_weights", "min_precision"):
+            value = getattr(self.args, name)
+            if value is not None and self.problem_type != SINGLE:
+                raise InputError(
+                    f"--{name} {value} is for rows with one label, not for {self.problem_type}; leave it out"
+                )
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.problem_type = problem_type_of(config)
@@ -96,14 +120,30 @@ class ClassifyData(LabelData):
 
     def settings(self) -> dict[str, Any]:
         pairs, separator = self.args.text_pair_column is not None, self.args.label_separator or ","
-        return {"pairs": pairs, **super().settings(), "label_separator": separator}
+        found = {"pairs": pairs, **super().settings(), "label_separator": separator}
+        return found if self.threshold is None else {**found, "threshold": self.threshold}
+
+    def answers(self, rows: Dataset) -> np.ndarray:
+        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label `(rows, labels)`. Labels
+        that the training data lack have numbers beyond the others."""
+        if self.problem_type == REGRESSION:
+            return np.array(rows["number"])
+        numbers = {label: number for number, label in enumerate(self.with_foreign(rows["labels"]))}
+        if self.problem_type == SINGLE:
+            return np.array([numbers[names[0]] for names in rows["labels"]])
+        answers = np.zeros((len(rows), len(numbers)), dtype=int)
+        for row, names in zip(answers, rows["labels"], strict=True):
+            row[[numbers[name] for name in names]] = 1
+        return answers
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        def target(names: list[str], origin: str) -> int | list[float]:
-            numbers = [self.label_number(name, origin) for name in names]
+        if self.problem_type != REGRESSION:
+            self.note_foreign(rows["labels"])
+
+        def target(names: list[str]) -> int | list[float]:
             if self.problem_type == SINGLE:
-                return numbers[0]
-            return [float(number in numbers) for number in range(len(self.labels))]
+                return self.labels.get(names[0], IGNORE_INDEX)
+            return [float(label in names) for label in self.labels]
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             inputs = self.tokenizer(
@@ -111,7 +151,7 @@ class ClassifyData(LabelData):
             )
             if self.problem_type == REGRESSION:
                 return {**inputs, "labels": batch["number"]}
-            return {**inputs, "labels": [target(*pair) for pair in zip(batch["labels"], batch["origin"], strict=True)]}
+            return {**inputs, "labels": [target(names) for names in batch["labels"]]}
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
 
@@ -132,15 +172,39 @@ class ClassifyModel(LabelModel):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
+        from sklearn.utils.class_weight import compute_sample_weight
+
         from ..train.text_scores_fit import fit_document_scores
 
-        return fit_document_scores(tokens, train["input_ids"][:], np.array(train["labels"]), config)
+        answers, kind = np.array(train["labels"]), self.data.args.class_weights
+        importance = compute_sample_weight(kind, answers) if kind else None
+        return fit_document_scores(tokens, train["input_ids"][:], answers, config, importance)
+
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
+        from datasets import concatenate_datasets
+
+        from ..train.text_scores_weights import weighted
+        from ..train.token_bytes import token_bytes
+
+        if self.text_weights:
+            known = [i for i, label in enumerate(encoded["validation"]["labels"]) if label != IGNORE_INDEX]
+            rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
+            scores = self.fit_text_scores(token_bytes(self.data.tokenizer), rows, trainer.model.config)
+            trainer.model.add_text_scores(weighted(scores, self.text_weights))
 
 
 class ClassifyMetrics(LabelMetrics):
     """Accuracy and F1 of scikit-learn, or correlations."""
 
     data: ClassifyData
+    model: ClassifyModel
+
+    def __init__(self, data: ClassifyData, model: ClassifyModel):
+        super().__init__(data, model)
+        # By split, of models with one label for each row: the score of each answer and whether it is right; and
+        # whether those of each baseline are.
+        self.scored: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.baselines_right: dict[str, dict[str, np.ndarray]] = {}
 
     @property
     def names(self) -> Sequence[str]:
@@ -148,18 +212,29 @@ class ClassifyMetrics(LabelMetrics):
 
     @property
     def main(self) -> str:
-        return {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}[self.data.problem_type]
+        return "macro_f1" if self.data.args.class_weights else _MAIN[self.data.problem_type]
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        return self._measure(prediction.predictions[: len(rows)], prediction.label_ids[: len(rows)])
+        logits, labels = (side[: len(rows)] for side in (prediction.predictions, prediction.label_ids))
+        found = measure_logits(self.data.problem_type, logits, self.data.answers(rows))
+        if self.data.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
+            # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
+            found["loss"] = sequence_loss(torch.from_numpy(logits), torch.from_numpy(labels), SINGLE).item()
+        return found
 
-    def _measure(self, logits: np.ndarray, labels: np.ndarray) -> Metrics:
-        kind = self.data.problem_type
-        if kind == REGRESSION:
-            return regression_metrics(logits.squeeze(-1), labels)
-        if kind == MULTI:
-            return classification_metrics((logits > 0).astype(int), labels.astype(int))
-        return classification_metrics(logits.argmax(-1), labels)
+    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+        found, prediction = super().measure(trainer, split, rows, encoded)
+        if self.data.problem_type == SINGLE:
+            scores, best = torch.from_numpy(prediction.predictions[: len(rows)]).float().softmax(-1).max(-1)
+            self.scored[split] = scores.numpy(), best.numpy() == self.data.answers(rows)
+            if split == "validation" and self.data.args.min_precision:
+                self.data.threshold = threshold_for(*self.scored[split], self.data.args.min_precision)
+        return found, prediction
+
+    def paired_tests(self, split: str) -> dict[str, float]:
+        if self.main != "accuracy" or split not in self.scored:
+            return {}
+        return {name: mcnemar(self.scored[split][1], right[split]) for name, right in self.baselines_right.items()}
 
     def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
@@ -186,32 +261,57 @@ class ClassifyMetrics(LabelMetrics):
         if self.data.problem_type == REGRESSION:
             return None
         if self.data.problem_type == MULTI:
-            return report_of_sets(true, predicted, list(self.data.labels))
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], list(self.data.labels))
+            return report_of_sets(true, predicted, self.data.with_foreign(true))
+        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true))
 
     def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
-        from ..train.text_scores_weights import make_split
-
-        true = np.array(encoded["labels"])
-        logits = trainer.predict(encoded).predictions[: len(true)]
-        return make_split(scores, encoded["input_ids"][:], logits, true, partial(self._measure, labels=true))
+        return _split_of(trainer, scores, encoded, self.data.problem_type)
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import classification_baselines
 
         examples = {
-            split: (["\t".join(self.data.texts([row])) for row in rows[split]], np.array(encoded[split]["labels"]))
+            split: (["\t".join(self.data.texts([row])) for row in rows[split]], self.data.answers(rows[split]))
             for split in rows
         }
-        return classification_baselines(self.data.problem_type, examples.pop("train"), examples)
+        metrics, answers = classification_baselines(self.data.problem_type, examples.pop("train"), examples)
+        if self.data.problem_type == SINGLE:
+            for name, by_split in answers.items():
+                self.baselines_right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
+        return metrics
 
     def notes(self, model: PreTrainedModel) -> list[str]:
-        if self.data.problem_type == REGRESSION:
-            return ["Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."]
-        return [
-            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or "
-            "rare. The loss is the cross-entropy in nats."
+        found = [_ABOUT_NUMBERS if self.data.problem_type == REGRESSION else _ABOUT_LABELS]
+        if self.data.foreign:
+            found.append(self.data.foreign_sentence(self.data.foreign))
+        if self.model.text_weights:
+            found.append(
+                "After the validation metrics were measured, the linear model was fitted again, to the training and "
+                "the validation rows together."
+            )
+        return [*found, *self._about_scores()]
+
+    def _about_scores(self) -> list[str]:
+        """What the scores of the answers to the last split are worth."""
+        if not self.scored:
+            return []
+        split, (scores, right) = list(self.scored.items())[-1]
+        error, wanted = calibration_error(scores, right), self.data.args.min_precision
+        found = [
+            f"A score of `predict` is {error:.3f} from the fraction of answers that are right, on average "
+            f"(expected calibration error on the {split} data)."
         ]
+        if wanted and self.data.threshold is None:
+            found.append(f"No score is so high that {wanted:g} of the answers to the validation data were right.")
+        elif wanted:
+            sure = scores >= self.data.threshold
+            precision = f", of which {right[sure].mean():.3f} are right" if sure.any() else ""
+            found.append(
+                f"Below a score of {self.data.threshold:.4f}, chosen on the validation data for a precision of "
+                f"{wanted:g}, `predict` gives no label. On the {split} data it answers {sure.mean():.3f} of the rows"
+                f"{precision}."
+            )
+        return found
 
 
 class ClassifyTask(Task):
@@ -220,6 +320,79 @@ class ClassifyTask(Task):
     arguments = ClassifyDataArguments
     pipeline_tag = "text-classification"
     data_class, model_class, metrics_class = ClassifyData, ClassifyModel, ClassifyMetrics
+
+    def trainer_parts(
+        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+    ) -> dict[str, Any]:
+        parts = super().trainer_parts(run, args, model, rows, encoded)
+        if self.args.class_weights:
+            from sklearn.utils.class_weight import compute_class_weight
+
+            labels = np.array(encoded["train"]["labels"])
+            weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
+            smoothing = args.label_smoothing_factor
+            parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
+        return parts
+
+
+def weighted_loss(
+    weights: torch.Tensor,
+    smoothing: float,
+    outputs: SequenceClassifierOutput,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of its label,
+    `(labels,)`. Where it is only measured, all rows count alike."""
+    logits = outputs.logits.float()
+    options = {"weight": weights.to(logits.device), "label_smoothing": smoothing} if logits.requires_grad else {}
+    total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
+    return total / ((labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -> Metrics:
+    """Metrics of logits `(rows, labels)`; `answers` are numbers, classes `(rows,)`, or 0 and 1 for each label."""
+    if problem_type == REGRESSION:
+        return regression_metrics(logits.squeeze(-1), answers)
+    predicted = (logits > 0).astype(int) if problem_type == MULTI else logits.argmax(-1)
+    return classification_metrics(predicted, answers.astype(int))
+
+
+def _split_of(trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Sequence[Row], problem_type: str) -> Split:
+    from ..train.text_scores_weights import make_split
+
+    ids, true = [row["input_ids"] for row in encoded], np.array([row["labels"] for row in encoded])
+    logits = trainer.predict(encoded).predictions[: len(true)]
+    return make_split(scores, ids, logits, true, partial(measure_logits, problem_type, answers=true))
+
+
+def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
+    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model on n-grams.
+
+    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts beside the encoder, or
+    whether one of the two is better alone.
+
+    Args:
+        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in the rows of both
+            datasets and the tokenizer as `processing_class`.
+
+    Returns:
+        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when the encoder alone is
+        best, and the model stays as it is.
+    """
+    from ..train.text_scores_fit import fit_document_scores
+    from ..train.text_scores_weights import add_fitted_scores
+    from ..train.token_bytes import token_bytes
+
+    model, problem_type, train = trainer.model, problem_type_of(trainer.model.config), trainer.train_dataset
+    tokens = token_bytes(trainer.processing_class)
+    if tokens is None or not hasattr(model, "add_text_scores"):
+        raise InputError(f"{type(model).__name__} with this tokenizer can't read its text for a linear model")
+    ids, answers = [row["input_ids"] for row in train], np.array([row["labels"] for row in train])
+    scores = fit_document_scores(tokens, ids, answers, model.config)
+    split = _split_of(trainer, scores, trainer.eval_dataset, problem_type)
+    parts, _ = add_fitted_scores(model, scores, {"validation": split}, _MAIN[problem_type])
+    return {name: by_split["validation"] for name, by_split in parts.items()}
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:

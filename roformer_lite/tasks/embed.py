@@ -14,7 +14,7 @@ from ..data.sentence_data import queries_and_documents
 from ..errors import InputError
 from ..output import RESULTS_FILE
 from ..train.sentence_models import naming_sentence_model
-from .sentence import SentenceData, SentenceMetrics, SentenceModel, SentenceTask
+from .sentence import CORRELATIONS, RETRIEVAL, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
 from .task_arguments import EmbedDataArguments
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer, TrainingArguments
     from transformers.configuration_utils import PreTrainedConfig
 
     from ..evaluate.baselines import ScoredPairs
@@ -100,27 +99,21 @@ class EmbedModel(SentenceModel):
     class_name = "SentenceTransformer"
     data: EmbedData
 
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from ..train.sentence_trainers import EmbeddingTrainer, SentenceTrainingArguments
-
-        return SentenceTrainingArguments, EmbeddingTrainer
-
     def config_fields(self) -> dict[str, Any]:
         return {"add_pooling_layer": False}
 
     def wrap(self, model: PreTrainedModel, run: Run) -> SentenceTransformer:
+        wrapped = super().wrap(model, run)
+        for module in wrapped:
+            pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
+            if pooling is not None and self.has_own_class:
+                model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         from ..train.tokenizers import begins_with_teachers_tokens
 
         if begins_with_teachers_tokens(run):
             from ..train.teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.data.teacher)
-        wrapped = super().wrap(model, run)
-        for module in wrapped:
-            pooling = _POOLINGS.get(getattr(module, "pooling_mode", None))
-            if pooling is not None and self.has_own_class:
-                model.config.classifier_pooling = pooling  # by which `serve` and `export` pool
         return wrapped
 
     @property
@@ -183,8 +176,6 @@ class EmbedMetrics(SentenceMetrics):
 
     @property
     def names(self) -> Sequence[str]:
-        from ..train.sentence_trainers import CORRELATIONS, RETRIEVAL
-
         suffixes = ["", *(f"_{width}" for width in self.data.args.matryoshka)]
         return [
             name + suffix for suffix in suffixes for name in (CORRELATIONS if self.are_correlations else RETRIEVAL)
@@ -193,7 +184,7 @@ class EmbedMetrics(SentenceMetrics):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         from sentence_transformers.sentence_transformer import evaluation
 
-        from ..train.sentence_trainers import CORRELATIONS, RETRIEVAL, NamedMetrics, search
+        from ..train.sentence_trainers import NamedMetrics, search
 
         if self.are_correlations:
             kind, names, options = evaluation.EmbeddingSimilarityEvaluator, CORRELATIONS, {"main_similarity": "cosine"}

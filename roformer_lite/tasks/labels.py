@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -36,6 +38,7 @@ class LabelData(TaskData):
     def __init__(self, args: TaskArguments):
         super().__init__(args)
         self.labels: dict[str, int] = {}  # and their numbers
+        self.foreign: Counter[str] = Counter()  # those that are only in rows to measure, and how many have them
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.
@@ -47,6 +50,32 @@ class LabelData(TaskData):
         if len(self.labels) < 2:
             only = ", ".join(self.labels)
             raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
+
+    def note_foreign(self, rows: Sequence[Sequence[str]]) -> None:
+        """Count the rows to measure whose labels the training data lack, and report it in a line: these labels are
+        missed. `rows` are the labels of each.
+
+        Raises:
+            InputError: when there is no other label, as where the wrong column was given.
+        """
+        new = [label for labels in rows for label in labels if label not in self.labels]
+        if new and len(new) == sum(map(len, rows)):
+            raise InputError(
+                f"the {self.label_word}s {_shown(sorted(set(new)))} are all unknown to the model, which has: "
+                f"{_shown(self.labels)}. Is another column the one of the {self.label_word}s?"
+            )
+        if new:
+            self.foreign.update(new)
+            print(self.foreign_sentence(Counter(new)), file=sys.stderr)
+
+    def foreign_sentence(self, counts: Counter[str]) -> str:
+        """That labels, with their counts, are only in rows to measure."""
+        what = f"{self.label_word}s that the training data lack ({_shown(counts)})"
+        return f"{counts.total():,} of the rows to measure have {what}: they count as missed."
+
+    def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
+        """The labels in the order of their numbers, and after them those that only these rows have."""
+        return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
 
     def label_number(self, label: str, origin: str) -> int:
         """The number of a label in a row that came from `origin`.
@@ -73,6 +102,7 @@ class LabelModel(TaskModel):
 
     new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
     data: LabelData
+    text_weights: tuple[float, ...] = ()  # of the encoder and of the scores of the text, where these were added
 
     def config_fields(self) -> dict[str, Any]:
         id2label = dict(enumerate(self.data.config_labels()))
@@ -111,7 +141,8 @@ class LabelModel(TaskModel):
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
         splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}
-        return add_fitted_scores(trainer.model, scores, splits, metrics.main)
+        parts, self.text_weights = add_fitted_scores(trainer.model, scores, splits, metrics.main)
+        return parts
 
     @abstractmethod
     def fit_text_scores(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from ..data.blocks import BlockCollator, blocks, packed
-from ..data.data_files import Row, file_format, read_lines, text_of
+from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import Baselines
 
 _SHUFFLED = 10_000  # blocks of a stream
+_SAMPLE = 5_000  # blocks that baselines learn from
 
 
 class LanguageModelData(TaskData):
@@ -40,11 +41,11 @@ class LanguageModelData(TaskData):
             if file_format(path) != ".txt":
                 yield from super().read_rows([path])
                 continue
-            for row in read_lines(path):
+            for row in read_running_text(path):
                 if self.args.line_by_line:
-                    yield {**row, "document": row["origin"]}
+                    yield {**row, "text": row["text"].rstrip("\n"), "document": row["origin"]}
                 else:
-                    yield {**row, "text": row["text"] + "\n", "document": str(path)}
+                    yield {**row, "document": str(path)}
 
     def select_columns(self, row: Row) -> Row:
         text = text_of(row, self.args.text_column, "text_column")
@@ -110,6 +111,18 @@ class LanguageModelMetrics(TaskMetrics):
             found.append(Outcome(f"block {number}", columns, mean))
         return found
 
+    def sample(self, rows: DatasetDict, encoded: DatasetDict) -> tuple[DatasetDict, DatasetDict]:
+        """The same data, of which baselines learn from a part: of a stream and of prepared data, whose blocks have no
+        text beside them."""
+        from datasets import Dataset, DatasetDict
+
+        if "text" in (rows["train"].column_names or ()):
+            return rows, encoded
+        blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
+        texts = self.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
+        train = Dataset.from_dict({"input_ids": blocks, "text": texts})
+        return DatasetDict({**rows, "train": train}), DatasetDict({**encoded, "train": train})
+
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
         """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
         return {}
@@ -151,6 +164,7 @@ class MaskedLMMetrics(LanguageModelMetrics):
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import neighbour_baselines
 
+        _, encoded = self.sample(rows, encoded)
         ids = {split: encoded[split]["input_ids"] for split in encoded}
         return neighbour_baselines(ids.pop("train"), ids)
 
@@ -214,6 +228,7 @@ class CausalLMMetrics(LanguageModelMetrics):
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import byte_baselines
 
+        rows, _ = self.sample(rows, encoded)
         texts = {split: self.data.texts(rows[split]) for split in rows}
         return byte_baselines(texts.pop("train"), texts)
 

@@ -10,7 +10,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.sentence_data import candidates
 from ..evaluate.metrics import Metrics
-from .sentence import SentenceData, SentenceMetrics, SentenceModel, SentenceTask
+from .sentence import CORRELATIONS, RERANKING, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
 from .task_arguments import RerankDataArguments
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
-    from transformers import Trainer, TrainingArguments
 
     from ..evaluate.baselines import TfidfCosine
 
@@ -47,12 +46,6 @@ class RerankModel(SentenceModel):
     class_name = "CrossEncoder"
     data: RerankData
 
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from ..train.sentence_trainers import RerankingTrainer, SentenceTrainingArguments
-
-        return SentenceTrainingArguments, RerankingTrainer
-
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
 
@@ -74,8 +67,6 @@ class RerankMetrics(SentenceMetrics):
 
     @property
     def names(self) -> Sequence[str]:
-        from ..train.sentence_trainers import CORRELATIONS, RERANKING
-
         return CORRELATIONS if self.are_correlations else RERANKING
 
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from ..train.run import Run
 
 
+CORRELATIONS = ("spearman", "pearson")
+RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
+RERANKING = ("mrr@10", "ndcg@10", "map")
+
+
 class SentenceData(TaskData):
     """Rows of one of the kinds of `sentence_data`, whose columns determine the loss and the metrics."""
 
@@ -94,6 +99,14 @@ class SentenceModel(TaskModel):
     def __init__(self, data: SentenceData):
         super().__init__(data)
         self.sentence_model: BaseModel | None = None
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        import sentence_transformers
+
+        from ..train.sentence_trainers import TRAINERS
+
+        return getattr(sentence_transformers, f"{cls.class_name}TrainingArguments"), TRAINERS[cls.class_name]
 
     @classmethod
     def sentence_class(cls) -> type[BaseModel]:
@@ -206,6 +219,10 @@ class SentenceTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
+        from sentence_transformers.base.sampler import BatchSamplers
+
+        from ..train.sentence_trainers import ShuffledBatches
+
         if self.model.compares_rows and min(args.train_batch_size, len(encoded["train"])) < 2:
             given = f"--per_device_train_batch_size {args.per_device_train_batch_size}, {len(encoded['train'])} rows"
             raise InputError(
@@ -216,10 +233,9 @@ class SentenceTask(Task):
         measured, batch_size = [split for split in encoded if split != "train"], args.per_device_eval_batch_size
         self.metrics.evaluators = {split: self.metrics.evaluator(encoded[split], batch_size) for split in measured}
         self.model.prepare_targets(encoded)
-        if self.data.kind in ("pairs", "triplets"):
-            from sentence_transformers.base.sampler import BatchSamplers
-
-            args.batch_sampler = BatchSamplers.NO_DUPLICATES  # a positive must not be a negative too
+        if args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # the default
+            is_free = self.data.kind not in ("pairs", "triplets")  # in these a positive must not be a negative too
+            args.batch_sampler = ShuffledBatches if is_free else BatchSamplers.NO_DUPLICATES
         return {
             "model": wrapped,
             "train_dataset": encoded["train"],

@@ -234,9 +234,24 @@ class ClassifyDataArguments(LabelArguments):
         "with lists of labels or --label_separator, otherwise single_label."
     )
     label_separator: str | None = option("Text between several labels of one row. Default: a row has one label.")
+    class_weights: Literal["balanced"] | None = option(
+        "balanced: rows of rare labels count more, so that all labels count alike, and the best model is the one with "
+        "the highest macro F1. Default: all rows count alike."
+    )
+    min_precision: float | None = option(
+        "Let predict answer only where it is sure enough: a threshold for its scores is chosen so that this fraction "
+        "of its answers to the validation data is right, such as 0.95. Default: it always answers."
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        if self.min_precision is not None:
+            check_number("min_precision", self.min_precision, above=0, at_most=1)
+            if self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
+                raise InputError(
+                    "--validation_fraction 0 leaves no data to choose the threshold for --min_precision by; leave out "
+                    "one of the two"
+                )
         shortest = _SHORTEST_TEXT if self.text_pair_column is None else _SHORTEST_PAIR
         check_number("max_length", self.max_length, at_least=shortest)
         for name in ("text_column", "text_pair_column"):

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import AVERAGED_WEIGHTS, TrainingDirectory
+from .training_directory import AVERAGED_WEIGHTS, last_checkpoint
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -47,10 +47,14 @@ class TrainingClock(TrainerCallback, ExportableState):
         self._last_tick = time.monotonic()
         self._command_started = self._last_tick if command_started is None else command_started
 
+    @property
+    def commands(self) -> float:
+        """What this command has taken until now, with those before it that were interrupted."""
+        return self.earlier_commands + time.monotonic() - self._command_started
+
     def state(self) -> dict[str, Any]:
         """What `trainer_state.json` keeps of the clock."""
-        commands = self.earlier_commands + time.monotonic() - self._command_started
-        times = {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed, "commands": commands}
+        times = {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed, "commands": self.commands}
         return {"args": {}, "attributes": times}
 
     @property
@@ -72,9 +76,9 @@ class TrainingClock(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._tick(args)
-        if self.is_over:
-            control.should_training_stop = True
-            control.should_save = True  # so that a kill during the final evaluation loses no training
+        control.should_training_stop |= self.is_over
+        if self.is_over or (state.global_step >= state.max_steps and args.save_strategy in ("no", "best")):
+            control.should_save = True  # so that nothing is lost where the final evaluation fails or is killed
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -124,11 +128,10 @@ class WeightAveraging(TrainerCallback):
 
     Args:
         decay: Weight of the previous average; the new weights have the rest.
-        resume_from: Checkpoint directory to load the average from.
     """
 
-    def __init__(self, decay: float, resume_from: str | None = None):
-        self.decay, self.resume_from = decay, resume_from
+    def __init__(self, decay: float):
+        self.decay = decay
         self.average: AveragedModel | None = None
 
     def _update(self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor) -> None:
@@ -141,8 +144,8 @@ class WeightAveraging(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs
     ) -> None:
         self.average = AveragedModel(model, multi_avg_fn=self._update)
-        if self.resume_from:
-            self._load(Path(self.resume_from))
+        if state.global_step:  # continued from the checkpoint of that step
+            self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs
@@ -253,7 +256,7 @@ def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments
 
 
 def _advice(args: TrainingArguments, averaged: bool) -> str:
-    good = TrainingDirectory.at(Path(args.output_dir)).last_checkpoint(averaged)
+    good = last_checkpoint(Path(args.output_dir), averaged)
     kept = f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
     start = f", from scratch or from --model_name_or_path {good}" if good else ""
     return (

@@ -1,13 +1,12 @@
 """The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole, and uploaded."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import TrainingArguments
 
 from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
 
@@ -22,26 +21,26 @@ from .training_directory import TrainingDirectory
 CURVE_FILE = "loss_curve.png"
 
 
-def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory, started: float) -> dict[str, Any]:
+def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory) -> dict[str, Any]:
     """Save everything at once, and remove the checkpoints.
 
     Args:
         finished: The training.
         directory: Of its checkpoints.
-        started: When the command began, by `time.monotonic`.
 
     Returns:
         The contents of `results.json`.
     """
     run = finished.run
     finished.model.config.use_cache = True  # the Trainer turns it off for training
-    with complete_directory(directory.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
+    with complete_directory(directory.run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
         for part in (finished.model, finished.task.data.tokenizer):
-            _save(part, folder, with_code=run.card.remote_code)
+            if run.card.remote_code and isinstance(part, RemoteCode):  # a stock tokenizer needs no code
+                part.remote_code = True
+            part.save_pretrained(folder)
         finished.task.model.save_beside(folder)
         draw_loss_curve(finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step)
-        results = summarise(finished, finished.trainer.clock.earlier_commands + time.monotonic() - started)
-        results["training"]["id"] = directory.state()["id"]
+        results = summarise(finished)
         run.save(folder)
         write_model_card(results, finished, folder)
         write_results(results, folder)
@@ -54,12 +53,6 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     """Write `results.json`, which says that the model in `folder` is complete."""
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # JSON has no NaN
     (folder / RESULTS_FILE).write_text(text, "utf-8")
-
-
-def _save(part: PreTrainedModel | PreTrainedTokenizerBase, folder: Path, with_code: bool) -> None:
-    if with_code and isinstance(part, RemoteCode):  # a stock tokenizer needs no code
-        part.remote_code = True
-    part.save_pretrained(folder)
 
 
 def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None = None) -> None:

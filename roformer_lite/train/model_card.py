@@ -21,15 +21,7 @@ SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
 _MOST_LABELS = 30  # of which the card shows the metrics of every one
 _BEST_AND_WORST = 10
 
-# The Hub's names of our metrics, where it has one.
-_HUB_METRICS = {
-    "bleu": "bleu",
-    "chrf": "chrf",
-    "exact_match": "exact_match",
-    "macro_f1": "f1",
-    "f1": "f1",
-    "mse": "mse",
-}
+_HUB_METRICS = {"macro_f1": "f1"}  # our names that the Hub has another for
 
 
 def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:

@@ -7,15 +7,10 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import TrainingArguments
 
-from ..errors import InputError, check_number
+from ..errors import InputError
 
 MUON = "muon"  # as `--optim` names it
-_LIMITS = {
-    "lr": {"at_least": 0},
-    "momentum": {"at_least": 0, "below": 1},
-    "weight_decay": {"at_least": 0},
-    "ns_steps": {"at_least": 1, "below": 100},
-}
+_ARGUMENTS = {"lr": float, "momentum": float, "weight_decay": float, "ns_steps": int}
 
 
 class MuonWithAdamW(Optimizer):
@@ -86,21 +81,16 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
 
 
 def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
-    """Arguments of `torch.optim.Muon` from `optim_args`, such as `lr=0.02,momentum=0.9`.
+    """Arguments of `torch.optim.Muon`, which checks their limits, from `optim_args`, such as `lr=0.02,momentum=0.9`.
 
     Raises:
-        InputError: for another name or an impossible value.
+        InputError: for another name, and for what is no number.
     """
-    arguments: dict[str, float | int] = {}
-    for part in optim_args.replace(" ", "").split(",") if optim_args else ():
-        name, _, value = part.partition("=")
-        if name not in _LIMITS:
-            raise InputError(
-                f"--training_arguments optim_args={part}: with --optim muon the names are {', '.join(_LIMITS)}"
-            )
-        try:
-            arguments[name] = int(value) if name == "ns_steps" else float(value)
-        except ValueError as error:
-            raise InputError(f"--training_arguments optim_args={part}: {value!r} is no number") from error
-        check_number(f"optim_args {name}", arguments[name], **_LIMITS[name])
-    return arguments
+    pairs = [part.partition("=")[::2] for part in optim_args.replace(" ", "").split(",")] if optim_args else []
+    try:
+        return {name: _ARGUMENTS[name](value) for name, value in pairs}
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"--training_arguments optim_args={optim_args}: with --optim muon the names are {', '.join(_ARGUMENTS)}, "
+            f"the values numbers ({error})"
+        ) from error

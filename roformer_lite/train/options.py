@@ -241,24 +241,16 @@ class TrainingOptions:
         "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments for seq2seq), as name=value, "
         "for example lr_scheduler_type=cosine adam_beta2=0.98.",
         [],
+        adds_up=True,
     )
 
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("give --output_dir, the directory of the finished model")
         self.output_dir = check_place("output_dir", self.output_dir)
-        check_number("num_train_epochs", self.num_train_epochs, above=0)
-        check_number("max_steps", self.max_steps, at_least=1)
-        check_number("time_limit_minutes", self.time_limit_minutes, above=0)
-        check_number(
-            "per_device_train_batch_size", self.per_device_train_batch_size, at_least=1, at_most=LARGEST_BATCH
-        )
-        check_number("max_tokens_per_batch", self.max_tokens_per_batch, above=0)
-        check_number("per_device_eval_batch_size", self.per_device_eval_batch_size, at_least=1, at_most=LARGEST_BATCH)
-        for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
-            check_number(name, getattr(self, name), at_least=0)
-        check_number("ema_decay", self.ema_decay, at_least=0, below=1)
-        check_number("word_dropout", self.word_dropout, at_least=0, below=1)
+        for names, limits in _LIMITS.items():
+            for name in names.split():
+                check_number(name, getattr(self, name), **limits)
         for seed in (self.seed, *(self.seeds or ())):
             check_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
         if self.seeds is not None and (len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)):
@@ -291,6 +283,13 @@ class TrainingOptions:
         return found
 
 
+_LIMITS = {
+    "num_train_epochs time_limit_minutes max_tokens_per_batch": {"above": 0},
+    "max_steps": {"at_least": 1},
+    "per_device_train_batch_size per_device_eval_batch_size": {"at_least": 1, "at_most": LARGEST_BATCH},
+    "learning_rate warmup_steps weight_decay early_stopping_patience": {"at_least": 0},
+    "ema_decay word_dropout": {"at_least": 0, "below": 1},
+}
 # Arguments of transformers that would be overridden, or would do harm.
 _REFUSED = {
     "resume_from_checkpoint": "the same command continues an interrupted training by itself",

@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,7 @@ _SHOWN_OPTIONS = ("max_tokens_per_batch", "time_limit_minutes", "ema_decay", "wo
 # Metrics that are means over rows of values from 0 to 1, or close to that, and correlations.
 _FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
 _CORRELATIONS = ("pearson", "spearman")
+_SIGNIFICANT = 0.05  # below this probability a difference is not put down to chance
 
 
 @dataclass
@@ -52,10 +53,9 @@ class FinishedTraining:
     """A finished training and everything known about it."""
 
     run: Run  # as it was given; of one of several seeds, that of all
-    options: TrainingOptions  # with defaults filled in
     task: Task
     model: PreTrainedModel
-    trainer: Trainer  # its arguments, its log, and its clock
+    trainer: Trainer  # its arguments and options with their defaults, its log, and its clock
     rows: dict[str, int]
     example: dict[str, Any]  # a row of the data, for the card
     evaluations: list[Evaluation]
@@ -68,18 +68,11 @@ class FinishedTraining:
         """The step of the checkpoint that is kept, where it is not the last."""
         return self.trainer.state.best_global_step if self.trainer.args.load_best_model_at_end else None
 
-    @property
-    def stopped_early(self) -> bool:
-        """Whether neither the number of steps nor a time limit ended the training."""
-        state = self.trainer.state
-        return state.global_step < state.max_steps and not self.trainer.clock.is_over
 
-
-def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
-    """Everything measured, as `results.json` has it. `seconds` is what the command took, with those before it that
-    were interrupted."""
+def summarise(finished: FinishedTraining) -> dict[str, Any]:
+    """Everything measured, as `results.json` has it."""
     run, task, evaluations = finished.run, finished.task, finished.evaluations
-    args, state = finished.trainer.args, finished.trainer.state
+    args, state, clock = finished.trainer.args, finished.trainer.state, finished.trainer.clock
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", task.library)
     return {
         "task": task.name,
@@ -91,7 +84,12 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
         "example_line": example_line(task, neutral_example(task)),
         "parts": finished.parts,
         "baselines": finished.baselines,
-        "verdict": verdict(task.metrics.main, evaluations, finished.baselines),
+        "verdict": verdict(
+            task.metrics.main,
+            evaluations,
+            finished.baselines,
+            task.metrics.paired_tests(evaluations[-1].split) if evaluations else {},
+        ),
         "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
         "rows": finished.rows,
         "parameters": finished.model.num_parameters(),
@@ -99,15 +97,19 @@ def summarise(finished: FinishedTraining, seconds: float) -> dict[str, Any]:
         "training": {
             "steps": state.global_step,
             "epochs": round(state.epoch or 0.0, 2),
-            "minutes": round(finished.trainer.clock.elapsed / 60, 2),
-            "whole_command_minutes": round(seconds / 60, 2),
+            "minutes": round(clock.elapsed / 60, 2),
+            "whole_command_minutes": round(clock.commands / 60, 2),
             "what_happened": what_happened(
-                args, state.log_history, evaluations, finished.parts, stopped_early=finished.stopped_early
+                args,
+                state.log_history,
+                evaluations,
+                finished.parts,
+                stopped_early=state.global_step < state.max_steps and not clock.is_over,
             ),
             "chosen_step": finished.chosen_step,
             "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
             "greater_is_better": args.greater_is_better,
-            "arguments": _shown_arguments(args, finished.options),
+            "arguments": _shown_arguments(args, finished.trainer.options),
             "own_weights": run.own_weights(),
             "fine_tuning_defaults": run.fine_tuning_defaults(),
         },
@@ -129,8 +131,11 @@ def _shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[
     return {name: getattr(value, "value", value) for name, value in values.items() if value not in (None, False, -1)}
 
 
-def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines) -> str:
-    """A sentence on the model and the best baseline, by the test data, or else the validation data."""
+def verdict(
+    metric: str, evaluations: Sequence[Evaluation], baselines: Baselines, paired: Mapping[str, float] | None = None
+) -> str:
+    """A sentence on the model and the best baseline, by the test data, or else the validation data. `paired` has the
+    probabilities of a paired test against baselines, where there is one."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
@@ -138,7 +143,10 @@ def verdict(metric: str, evaluations: Sequence[Evaluation], baselines: Baselines
     theirs = {name: by_split[last.split][metric] for name, by_split in baselines.items()}
     name = max(theirs, key=lambda name: sign * theirs[name])
     values = f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {name}, {theirs[name]:.4f}"
-    if is_within_chance(metric, ours, theirs[name], last.rows):
+    chance = (paired or {}).get(name)
+    if chance is not None:
+        values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
+    if is_within_chance(metric, ours, theirs[name], last.rows) if chance is None else chance >= _SIGNIFICANT:
         equal = f"{last.rows:,} rows can't tell them apart"
         return f"The model and the best baseline are about equal: its {values}; {equal}."
     if sign * ours > sign * theirs[name]:
@@ -236,23 +244,20 @@ def seeds_sentence(results: dict[str, Any]) -> str:
 def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print a table of the final metrics, and where the files are."""
     console, splits = Console(), list(results["metrics"])
-    if splits:
-        table = Table(title=f"{results['task']}: {results['parameters']:,} parameters")
-        table.add_column("metric")
-        for split in splits:
-            table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
-        for name in results["metrics"][splits[0]]:
-            table.add_row(name, *(f"{metrics[name]:.4f}" for metrics in results["metrics"].values()))
-        console.print(table)
-    beside = beside_table(results)
-    if beside:
-        table = Table(title=f"{results['main_metric']}: this model, its parts and baselines")
-        table.add_column("")
-        for split in splits:
-            table.add_column(split, justify="right")
-        for name, values in beside.items():
-            table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
-        console.print(table)
+    by_name = {
+        name: {split: results["metrics"][split][name] for split in splits}
+        for name in next(iter(results["metrics"].values()), {})
+    }
+    title = f"{results['task']}: {results['parameters']:,} parameters"
+    compared = f"{results['main_metric']}: this model, its parts and baselines"
+    for heading, first, rows in ((title, "metric", by_name), (compared, "", beside_table(results))):
+        if rows:
+            table = Table(first, title=heading)
+            for split in splits:
+                table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
+            for name, values in rows.items():
+                table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
+            console.print(table)
     training = results["training"]
     of_seeds = seeds_sentence(results) if "seeds" in results else ""
     for sentence in filter(None, (results["verdict"], training["what_happened"], of_seeds)):

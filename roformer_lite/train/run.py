@@ -3,17 +3,16 @@
 The command line, a file and a program make the same object. Nothing here imports torch.
 """
 
-import difflib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, write_whole_file
+from ..output import RESULTS_FILE
 from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
@@ -66,14 +65,16 @@ class Run:
         """Where the finished model will be."""
         return Path(self.training.output_dir)
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are while the model is trained."""
+        return self.output_dir.with_name(f"{self.output_dir.name}.training")
+
     # as a file
 
     def content(self) -> dict[str, Any]:
         """What `run.yaml` holds: the options that differ from their defaults, in sections."""
-        return {
-            "task": self.task,
-            **{name: _given(getattr(self, name)) for name in _SECTIONS},
-        }
+        return {"task": self.task, **{name: _given(getattr(self, name)) for name in _SECTIONS}}
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`."""
@@ -86,22 +87,11 @@ class Run:
             "all.\n"
         )
         text = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
-        write_whole_file(folder / RUN_FILE, head + text)
+        (folder / RUN_FILE).write_text(head + text, "utf-8")
 
     def command(self) -> str:
         """The command line of this run as a public card may show it."""
-        if self.shown:
-            return self.shown
-        words = ["roformer-lite", "train", self.task]
-        for section in list(self.content().values())[1:]:
-            for name, value in section.items():
-                if isinstance(value, dict):
-                    value = [assignment_of(*argument) for argument in value.items()]
-                values = (
-                    value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
-                )
-                words += [f"--{name}", *map(str, values)]
-        return shown_command(words)
+        return self.shown or shown_command(["roformer-lite", "train", self.task, *as_arguments(self.content())])
 
     # compared
 
@@ -119,7 +109,10 @@ class Run:
 
     def own_weights(self) -> bool:
         """Whether all weights are trained by this command, from scratch, now or before."""
-        return all(map(_trained_from_scratch, self.model.pretrained))
+        from ..saved_model import read_optional_object  # which imports torch
+
+        found = [read_optional_object(name, RESULTS_FILE).get("training") for name in self.model.pretrained]
+        return all(isinstance(training, dict) and training.get("own_weights") is True for training in found)
 
     def default_values(self) -> dict[str, Any]:
         """The values of the options of training that were not given and whose defaults depend on task and model."""
@@ -132,8 +125,8 @@ class Run:
 
     def fine_tuning_defaults(self) -> list[str]:
         """The options that were not given and have a default of their own in fine-tuning."""
-        given = self.default_values()
-        return [name for name in _FINE_TUNING if name in given] if self.model.pretrained else []
+        is_fine_tuning = bool(self.model.pretrained)
+        return [name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None]
 
     def with_defaults(self) -> "Run":
         """The same run with those values filled in."""
@@ -144,7 +137,7 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     """The content of a `run.yaml`, whose options a parser checks.
 
     Raises:
-        InputError: when it can't be read, or names another task or section.
+        InputError: when it can't be read, or names no task or another section.
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
@@ -154,22 +147,11 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: it must have a line such as `task: classify`, with one of {', '.join(TASK_ARGUMENTS)}"
         )
-    arguments = TASK_ARGUMENTS[content["task"]]
-    kinds = (arguments, arguments.model_arguments, TrainingOptions, PublishingOptions)
-    sections = {name: [option.name for option in fields(kind)] for name, kind in zip(_SECTIONS, kinds, strict=True)}
-    unknown = [name for name in content if name not in {"task", *sections}]
-    for section in sections:
-        part = content.get(section) or {}
-        if not isinstance(part, dict):
-            raise InputError(f"{path}: {section} must have lines `name: value`")
-        unknown += [f"{section}.{name}" for name in part if name not in sections[section]]
-    if unknown:
-        name = str(unknown[0]).rpartition(".")[2]
-        right = [section for section in sections if name in sections[section]]
-        close = difflib.get_close_matches(name, {*sections, *(each for known in sections.values() for each in known)})
-        hint = f"; it belongs to the section {right[0]}" if right else "; `roformer-lite train TASK --help` lists them"
-        hint = f"; did you mean {' or '.join(close)}?" if close and not right else hint
-        raise InputError(f"{path}: there is no option {unknown[0]} of {content['task']}{hint}")
+    for name, part in content.items():
+        if name != "task" and (name not in _SECTIONS or not isinstance(part or {}, dict)):
+            raise InputError(
+                f"{path}: {name} is no section; options are lines `name: value` of {', '.join(_SECTIONS)}"
+            )
     return content
 
 
@@ -178,26 +160,22 @@ def as_arguments(content: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for section in _SECTIONS:
         for name, value in (content.get(section) or {}).items():
-            if value is None:
-                continue
             if isinstance(value, dict):
                 value = [assignment_of(*argument) for argument in value.items()]
-            values = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *map(str, values)] if values else []
+            if value not in (None, []):
+                values = value if isinstance(value, list) else [value]
+                words += [f"--{name}", *(str(one).lower() if isinstance(one, bool) else str(one) for one in values)]
     return words
 
 
 def _given(options: Any) -> dict[str, Any]:
     """The fields of a dataclass that differ from their defaults; arguments of transformers by name."""
-    kind = type(options)
-    defaults = {
-        option.name: option.default_factory() if callable(option.default_factory) else option.default
-        for option in fields(kind)
-    }
-    found = {name: getattr(options, name) for name in defaults if getattr(options, name) != defaults[name]}
-    if "training_arguments" in found:
-        found["training_arguments"] = options.stock
-    return found
+    found = {}
+    for option in fields(options):
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        if getattr(options, option.name) != default:
+            found[option.name] = getattr(options, option.name)
+    return found | ({"training_arguments": options.stock} if "training_arguments" in found else {})
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,11 +202,3 @@ def shown_command(words: Sequence[str]) -> str:
         return path.name if is_path and path.name.strip() else word
 
     return shlex.join(map(without_directory, words))
-
-
-def _trained_from_scratch(name: str) -> bool:
-    """Whether the model at `name` was made by this command without weights of another system."""
-    from ..saved_model import read_optional_object  # which imports torch
-
-    training = read_optional_object(name, RESULTS_FILE).get("training")
-    return isinstance(training, dict) and training.get("own_weights") is True

@@ -10,15 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from ..errors import InputError
-from ..saved_model import find_file, read_optional_object, reason
+from ..saved_model import check_finite, find_file, read_optional_object, reason, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
 
-_MODULES, _CONFIG = "modules.json", "config_sentence_transformers.json"
+_CONFIG = "config_sentence_transformers.json"
 
 
 def make_sentence_model(
@@ -44,10 +43,13 @@ def make_sentence_model(
     # With it come all sources of weights, at some cost.
     from hf_roformer_lite.conversion.checkpoints import ConversionError, copy_sentence_modules
 
-    with TemporaryDirectory() as folder, without_bars():
+    theirs = None
+    if modules_of is not None and find_file(modules_of, "modules.json") is not None:
+        theirs = read_optional_object(modules_of, _CONFIG).get("model_type", "SentenceTransformer")
+    with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        if modules_of is not None and _model_type(modules_of) == kind.model_type:
+        if theirs == kind.model_type:
             try:
                 copy_sentence_modules(modules_of, Path(folder))
             except ConversionError as error:
@@ -64,20 +66,11 @@ def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: st
     Raises:
         InputError: when the library cannot open it.
     """
+    sentence_modules(directory)
     with naming_sentence_model(directory):
-        return kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Without transformers' bars for files of a moment."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+        model = kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
+    check_finite(model, directory)
+    return model
 
 
 @contextmanager
@@ -89,10 +82,3 @@ def naming_sentence_model(directory: str | Path, given: str = "") -> Iterator[No
         raise
     except Exception as error:
         raise InputError(f"{given}{directory}: sentence-transformers cannot open it: {reason(error)}") from error
-
-
-def _model_type(name: str) -> str | None:
-    """What a saved model is to sentence-transformers; None where it is no model of that library."""
-    if find_file(name, _MODULES) is None:
-        return None
-    return read_optional_object(name, _CONFIG).get("model_type", "SentenceTransformer")

@@ -5,7 +5,6 @@ The training loop, the batches and the losses are those of sentence-transformers
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,15 +12,10 @@ from datasets import Dataset
 from sentence_transformers import CrossEncoderTrainer, SentenceTransformerTrainer
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
-from sentence_transformers.base.training_args import BaseTrainingArguments
 from torch.utils.data import RandomSampler
 
 from ..evaluate.metrics import Metrics
 from .trainer import RoFormerLiteTrainerMixin
-
-CORRELATIONS = ("spearman", "pearson")
-RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
-RERANKING = ("mrr@10", "ndcg@10", "map")
 
 
 class ShuffledBatches(DefaultBatchSampler):
@@ -38,22 +32,8 @@ class ShuffledBatches(DefaultBatchSampler):
         yield from super().__iter__()
 
 
-@dataclass
-class SentenceTrainingArguments(BaseTrainingArguments):
-    """Those of sentence-transformers, whose own fields are no options: the task determines them."""
-
-    prompts: None = field(default=None, init=False)
-    batch_sampler: Any = field(default=ShuffledBatches, init=False)
-    multi_dataset_batch_sampler: Any = field(default="proportional", init=False)
-    router_mapping: Any = field(default_factory=dict, init=False)
-    learning_rate_mapping: Any = field(default_factory=dict, init=False)
-    warmup_ratio: None = field(default=None, init=False)
-
-
 class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
     """What the trainers of this package have in common."""
-
-    training_args_class = BaseTrainingArguments  # of which those of each trainer are empty subclasses
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Leave the callback out: it collects, also from the Hub, what the library's own card says."""
@@ -65,11 +45,14 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
 
 
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
-    """`SentenceTransformerTrainer` with the options of `SentenceTrainingArguments`."""
+    """`SentenceTransformerTrainer` with `TrainingOptions`."""
 
 
 class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
-    """`CrossEncoderTrainer` with the options of `SentenceTrainingArguments`."""
+    """`CrossEncoderTrainer` with `TrainingOptions`."""
+
+
+TRAINERS = {"SentenceTransformer": EmbeddingTrainer, "CrossEncoder": RerankingTrainer}
 
 
 class NamedMetrics(BaseEvaluator):
@@ -94,12 +77,10 @@ class NamedMetrics(BaseEvaluator):
         metrics: Metrics = {}
         for suffix, evaluator in self.evaluators.items():
             found = evaluator(model)
-            metrics |= {name + suffix: _figure(found, name) for name in self.names}
+            for name in self.names:
+                key = next(key for key in found if key.endswith(name) or key.startswith(f"{name}_"))
+                metrics[name + suffix] = float(found[key])
         return metrics
-
-
-def _figure(found: Mapping[str, float], name: str) -> float:
-    return next(float(found[key]) for key in found if key.endswith(name) or key.startswith(f"{name}_"))
 
 
 def search(queries: Sequence[str], documents: Sequence[str], right: Sequence[set[int]]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Fits the scores of the text that a trained classifier or tagger adds to its logits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import pairwise
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix, diags
+from sklearn.base import BaseEstimator
 from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
@@ -25,34 +27,67 @@ _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
 _KEYS = 2**31  # hashes are below
 _ADDED = 0.1  # to the sum of a feature over the examples with a label, and over those without
-_SHARES = (0.5, 0.0)  # of naive Bayes in the weight of an n-gram: it helps with few labels and harms with many
+_SHARES = (0.0, 0.5)  # of naive Bayes in the weight of an n-gram: it helps some data and harms others
+_FEWEST_TRIED, _MOST_TRIED = 30, 300_000  # examples, and examples times labels, to choose between them by
+_COST = 2.0  # of an error, against the size of the weights: `C` of scikit-learn
+# The first bytes of kana and Han. Text in which so many characters begin so is read by the character.
+_HAN, _MOSTLY = (0xE3, 0xE9), 0.25
 
 Examples = Sequence[Sequence[int]]  # token ids of each
 
 
 def fit_document_scores(
-    tokens: torch.Tensor, examples: Examples, answers: np.ndarray, config: RoFormerLiteConfig
+    tokens: torch.Tensor,
+    examples: Examples,
+    answers: np.ndarray,
+    config: RoFormerLiteConfig,
+    importance: np.ndarray | None = None,
 ) -> RoFormerLiteDocumentScores:
-    """A linear support vector machine (ridge regression for numbers) on the n-grams of the training texts, with their
-    inverse document frequency as weight. The commonest are taken, as many as fit into 16 MB of scores.
+    """A linear support vector machine (ridge regression for numbers) on the n-grams of the training texts, with TF-IDF
+    as weight. The commonest are taken, as many as fit into 16 MB of scores.
+
+    They are those of the baseline: one or two words, and parts of words, both sorts with the same influence; in
+    Chinese and Japanese one to three characters.
 
     Args:
         tokens: `token_bytes` of the tokenizer.
         examples: The training texts.
         answers: Classes `(examples,)`, `(examples, labels)` of 0 and 1, or numbers `(examples,)`.
         config: That of the classifier.
+        importance: Of each example, `(examples,)`. Default: all are alike.
     """
+    config = copy(config)
+    config.classifier_text_counts = True
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, 1)
-    owners, keys, _ = _occurrences(scores, examples)
-    hashes = _commonest(keys, config.num_labels)
-    if not len(hashes):
+    groups = ((0, 1, 2),) if _is_mostly_han(scores, examples) else ((0,), (2,))  # of what find_ngrams gives
+
+    def find(words: Words) -> tuple[torch.Tensor, torch.Tensor]:
+        found = scores.find_ngrams(words)
+        keys = [found[n][0] + place * _KEYS for place, group in enumerate(groups) for n in group]
+        return torch.cat(keys), torch.cat([found[n][1] for group in groups for n in group])
+
+    owners, keys, counts, _ = _occurrences(scores, examples, find)
+    kept = _commonest(keys, config.num_labels)
+    if not len(kept):
         return scores
-    found = _matrix(hashes, owners, keys, len(answers))
-    rarity = 1 + np.log((1 + len(answers)) / (1 + found.sum(axis=0).A1))
-    weights, bias = _linear_model(normalize(found @ diags(rarity)), answers, config.problem_type)
+    hashes, first = np.unique(kept % _KEYS, return_index=True)
+    kept = kept[first]
+    found = _matrix(kept, owners, keys, len(answers), 1 + np.log(counts))
+    rarity = 1 + np.log((1 + len(answers)) / (1 + found.getnnz(axis=0)))
+    found = found @ diags(rarity)
+    squares, group_of = found.multiply(found).sum(axis=0).A1, kept // _KEYS
+    influence = np.sqrt(np.bincount(group_of, squares) / len(answers))[group_of]
+    weights, bias = _linear_model(normalize(found @ diags(1 / influence)), answers, config.problem_type, importance)
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, len(hashes))
-    _fill(scores, hashes=hashes, rarity=rarity, weight=weights, bias=bias)
+    _fill(scores, hashes=hashes, rarity=rarity / influence, weight=weights, bias=bias)
     return scores
+
+
+def _is_mostly_han(scores: RoFormerLiteTextScores, examples: Examples) -> bool:
+    """Whether the texts, or some hundred of them, are written without spaces."""
+    words, _, _ = next(read(scores, examples))
+    first = words.text[(words.text < 0x80) | (words.text >= 0xC0)]  # of each character
+    return bool(((first >= _HAN[0]) & (first <= _HAN[1])).float().mean() > _MOSTLY)
 
 
 def fit_word_scores(
@@ -66,7 +101,7 @@ def fit_word_scores(
         answers: The class of each token of each sentence, -100 where there is none.
     """
     scores = _empty_scores(RoFormerLiteWordScores, config, tokens, 1)
-    owners, keys, is_first = _occurrences(scores, examples)
+    owners, keys, _, is_first = _occurrences(scores, examples, scores.find_features)
     tags = _tags_of_words(is_first, answers, config.id2label)  # (sentences) of (words,)
     row_of_token = np.cumsum(is_first) - 1
     owners, keys = row_of_token[owners[is_first[owners]]], keys[is_first[owners]]
@@ -108,17 +143,21 @@ def read(scores: RoFormerLiteTextScores, examples: Examples) -> Iterator[tuple[W
         yield words, documents, len(documents) if isinstance(scores, RoFormerLiteWordScores) else len(part)
 
 
-def _occurrences(scores: RoFormerLiteTextScores, examples: Examples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The number of a document or token and the hash of a feature of it, each pair once; and which of all tokens
-    words begin with."""
+def _occurrences(
+    scores: RoFormerLiteTextScores,
+    examples: Examples,
+    find: Callable[[Words], tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The number of a document or token, the key of a feature of it, each pair once, and how often it occurs there;
+    and which of all tokens words begin with. `find` gives the keys, below 2 to the power of 32, and their owners."""
     parts, first = [], 0
     for words, _, amount in read(scores, examples):
-        keys, owners = scores.find_features(words)
-        pairs = torch.unique(owners * _KEYS + keys)
-        parts.append(((pairs // _KEYS + first).numpy(), (pairs % _KEYS).numpy(), words.is_first.numpy()))
+        keys, owners = find(words)
+        pairs, counts = torch.unique(owners * (2 * _KEYS) + keys, return_counts=True)
+        own, keys = pairs // (2 * _KEYS) + first, pairs % (2 * _KEYS)
+        parts.append((own.numpy(), keys.numpy(), counts.numpy(), words.is_first.numpy()))
         first += amount
-    owners, keys, is_first = zip(*parts, strict=True)
-    return np.concatenate(owners), np.concatenate(keys), np.concatenate(is_first)
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _commonest(keys: np.ndarray, labels: int) -> np.ndarray:
@@ -127,11 +166,16 @@ def _commonest(keys: np.ndarray, labels: int) -> np.ndarray:
     return np.sort(hashes[np.argsort(-counts, kind="stable")[: _MOST_SCORES // labels]])
 
 
-def _matrix(hashes: np.ndarray, owners: np.ndarray, keys: np.ndarray, rows: int) -> csr_matrix:
-    """1 where an owner has a feature."""
-    places = np.searchsorted(hashes, keys).clip(max=len(hashes) - 1)
-    known = hashes[places] == keys
-    return csr_matrix((np.ones(known.sum()), (owners[known], places[known])), (rows, len(hashes)))
+def _matrix(
+    hashes: np.ndarray, owners: np.ndarray, keys: np.ndarray, rows: int, values: np.ndarray | None = None
+) -> csr_matrix:
+    """The values, 1 by default, where an owner has a feature. `hashes` are the keys of the columns, in any order."""
+    order = np.argsort(hashes)
+    places = np.searchsorted(hashes, keys, sorter=order).clip(max=len(hashes) - 1)
+    columns = order[places]
+    known = hashes[columns] == keys
+    values = np.ones(len(keys)) if values is None else values
+    return csr_matrix((values[known], (owners[known], columns[known])), (rows, len(hashes)))
 
 
 def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: dict[int, str]) -> list[np.ndarray]:
@@ -180,50 +224,71 @@ def _conditional_random_field(
     return weights, transitions
 
 
-def _linear_model(features: csr_matrix, answers: np.ndarray, problem_type: str) -> tuple[np.ndarray, np.ndarray]:
+def _linear_model(
+    features: csr_matrix, answers: np.ndarray, problem_type: str, importance: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights `(n-grams, labels)` and bias `(labels,)`."""
     if problem_type == "regression":
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
-    if problem_type == "multi_label_classification":
-        return _machines(features, answers, _best_share(features, answers, exclusive=False))
-    labels = np.eye(answers.max() + 1, dtype=int)[answers]  # (examples, labels)
-    if labels.shape[1] != 2:
-        return _machines(features, labels, _best_share(features, labels, exclusive=True))
-    second = labels[:, 1:]  # one machine tells two classes apart
-    weights, bias = _machines(features, second, _best_share(features, second, exclusive=False))
-    return np.hstack((-weights, weights)), np.concatenate((-bias, bias))
+    is_multi = problem_type == "multi_label_classification"
+    labels = answers if is_multi else np.eye(answers.max() + 1, dtype=int)[answers]  # (examples, labels)
+    if labels.shape[1] == 2 and not is_multi:
+        labels = labels[:, 1:]  # one machine tells two classes apart
+    machines = NaiveBayesMachines(exclusive=labels.shape[1] > 1 and not is_multi)
+    if len(labels) >= _FEWEST_TRIED:
+        some = np.random.default_rng(0).permutation(len(labels))[: _MOST_TRIED // labels.shape[1]]
+        search = GridSearchCV(machines, {"share": _SHARES}, cv=KFold(3), refit=False, error_score="raise")
+        search.fit(features[some], labels[some], importance=None if importance is None else importance[some])
+        machines.set_params(**search.best_params_)
+    machines.fit(features, labels, importance)
+    if is_multi or labels.shape[1] > 1:
+        return machines.weights, machines.bias
+    return np.hstack((-machines.weights, machines.weights)), np.concatenate((-machines.bias, machines.bias))
 
 
-def _best_share(features: csr_matrix, labels: np.ndarray, exclusive: bool) -> float:
-    """The share of naive Bayes with which more answers are right on a fifth of the examples that was held out."""
-    order = np.random.default_rng(0).permutation(len(labels))
-    held_out, kept = np.split(order, [len(order) // 5])
+class NaiveBayesMachines(BaseEstimator):
+    """A linear support vector machine for each label, on features that are weighted by how much they tell about it: a
+    share of each weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), the rest is the
+    same for all.
 
-    def accuracy(share: float) -> float:
-        weights, bias = _machines(features[kept], labels[kept], share)
-        found = features[held_out] @ weights + bias
-        answers = np.eye(found.shape[1])[found.argmax(axis=1)] if exclusive else found > 0
-        return float((answers == labels[held_out]).mean())
+    Args:
+        share: From 0 to 1.
+        exclusive: Whether an example has one label, that of the highest score, and not all with a positive one.
+    """
 
-    return max(_SHARES, key=accuracy) if len(held_out) else _SHARES[0]
+    def __init__(self, share: float = 0.0, exclusive: bool = True):
+        self.share, self.exclusive = share, exclusive
 
+    def fit(
+        self, features: csr_matrix, labels: np.ndarray, importance: np.ndarray | None = None
+    ) -> "NaiveBayesMachines":
+        """Find `weights` `(features, labels)` and `bias` `(labels,)` from examples `(examples, features)` and their
+        `labels` `(examples, labels)` of 0 and 1."""
+        machines = [self._one_against_rest(features, is_label, importance) for is_label in labels.T]
+        self.weights = np.stack([weights for weights, _ in machines], axis=1)
+        self.bias = np.array([bias for _, bias in machines])
+        return self
 
-def _machines(features: csr_matrix, labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    machines = [_one_against_rest(features, is_label, share) for is_label in labels.T]
-    return np.stack([weights for weights, _ in machines], axis=1), np.array([bias for _, bias in machines])
+    def score(self, features: csr_matrix, labels: np.ndarray) -> float:
+        """The fraction of answers that are right."""
+        found = features @ self.weights + self.bias
+        answers = np.eye(found.shape[1])[found.argmax(axis=1)] if self.exclusive else found > 0
+        return float((answers == labels).mean())
 
-
-def _one_against_rest(features: csr_matrix, is_label: np.ndarray, share: float) -> tuple[np.ndarray, float]:
-    """A support vector machine on features that are weighted by how much they tell about the label: a share of each
-    weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), the rest is the same for all."""
-    if is_label.min() == is_label.max():  # there is nothing to tell apart
-        return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
-    with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
-    ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
-    mean_square = (features.multiply(features) @ np.square(ratios)).mean()
-    if mean_square == 0:  # no feature tells anything
-        share = 0.0
-    importance = 1 - share + share * ratios / np.sqrt(mean_square or 1)
-    machine = LinearSVC().fit(features @ diags(importance), is_label)
-    return machine.coef_[0] * importance, float(machine.intercept_[0])
+    def _one_against_rest(
+        self, features: csr_matrix, is_label: np.ndarray, importance: np.ndarray | None
+    ) -> tuple[np.ndarray, float]:
+        if is_label.min() == is_label.max():  # there is nothing to tell apart
+            return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
+        machine = LinearSVC(C=_COST)
+        if not self.share:
+            machine.fit(features, is_label, importance)
+            return machine.coef_[0], float(machine.intercept_[0])
+        with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
+        ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
+        mean_square = (features.multiply(features) @ np.square(ratios)).mean()
+        share = self.share if mean_square else 0.0  # no feature tells anything
+        weights = 1 - share + share * ratios / np.sqrt(mean_square or 1)
+        machine.fit(features @ diags(weights), is_label, importance)
+        return machine.coef_[0] * weights, float(machine.intercept_[0])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from sklearn.model_selection import KFold
 from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
@@ -19,6 +20,7 @@ _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
 _MOST_TAGS = 500_000  # tokens times tags; time is by the square of the tags
 _TOKENS_AT_ONCE = 1024  # whose messages are in memory at a time
 _LONGEST_SEARCH = 50  # steps of L-BFGS
+_FOLDS = 5
 
 
 @dataclass
@@ -75,6 +77,12 @@ class Split:
             end = int(later[0]) if len(later) else total
             yield self.rows(start, end)
             start = end
+
+    def documents(self, places: np.ndarray) -> "Split":
+        """Some of the documents, where there is no chain."""
+        return replace(
+            self, logits=self.logits[places], text_scores=self.text_scores[places], answers=self.answers[places]
+        )
 
     def metrics(self, weights: Sequence[float]) -> Metrics:
         return self.measure(self.join(weights).numpy())
@@ -135,27 +143,56 @@ def add_fitted_scores(
     scores: RoFormerLiteTextScores,
     splits: dict[str, Split],
     main_metric: str,
-) -> Baselines:
-    """Add fitted scores of the text to a trained model, unless they lower `main_metric` on the validation data.
+) -> tuple[Baselines, tuple[float, ...]]:
+    """Make the best of a trained model and of fitted scores of the text: the sum of both with the `best_weights`, or
+    one of the two alone. That is decided by `main_metric` on the validation data; the sum is measured there with
+    weights of other rows.
 
     Returns:
-        The metrics of the encoder and of the text's scores, each alone; nothing when the model stays as it is.
+        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the encoder alone is
+        best. Its logits are then multiplied by a number with which the validation loss is least.
     """
-    name = "linear model" if splits["validation"].chain is None else "CRF"
+    validation, problem_type = splits["validation"], model.config.problem_type
+    name = "linear model" if validation.chain is None else "CRF"
+    alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
     parts: Baselines = {
-        "its encoder alone": {split: part.metrics((1, 0, 0)) for split, part in splits.items()},
-        f"its {name} alone": {split: part.metrics((0, 1, 1)) for split, part in splits.items()},
+        name: {split: part.metrics(weights) for split, part in splits.items()} for name, weights in alone.items()
     }
-    weights = best_weights(splits["validation"], model.config.problem_type)
-    mixed = splits["validation"].metrics(weights)
-    if weights[1] == 0 or mixed[main_metric] < parts["its encoder alone"]["validation"][main_metric]:
-        return {}
+    joint = cross_fitted_metrics(validation, problem_type)[main_metric]
+    encoder, text = (parts[name]["validation"][main_metric] for name in alone)
+    if encoder > max(joint, text):
+        validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
+    elif text > joint:
+        validation = replace(validation, logits=torch.zeros_like(validation.logits))
+    found = best_weights(validation, problem_type)
+    is_heard = [validation.logits.any(), validation.text_scores.any(), True]
+    weights = tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))
     with torch.no_grad():
         for tensor in model.classifier.out_proj.parameters():
             tensor.mul_(weights[0])
+    if weights[1] == 0:
+        return {}, ()
+    model.add_text_scores(weighted(scores, weights))
+    return parts, weights
+
+
+def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoFormerLiteTextScores:
+    """The scores, multiplied by their weights of the `best_weights`."""
+    with torch.no_grad():
         scores.weight.mul_(weights[1])
         scores.bias.mul_(weights[1])
         if isinstance(scores, RoFormerLiteWordScores):
             scores.transitions.mul_(weights[2])
-    model.add_text_scores(scores)
-    return parts
+    return scores
+
+
+def cross_fitted_metrics(split: Split, problem_type: str | None) -> Metrics:
+    """Metrics of the joint logits, where a fifth of the documents is joined with the weights that are best on the
+    others. Tokens are so many, and their weights so few, that all are joined with the weights that are best on all."""
+    rows = np.arange(len(split.answers))
+    if split.chain is not None or len(rows) < _FOLDS:
+        return split.metrics(best_weights(split, problem_type))
+    joint = torch.empty_like(split.logits)
+    for others, fold in KFold(_FOLDS, shuffle=True, random_state=0).split(rows):
+        joint[fold] = split.documents(fold).join(best_weights(split.documents(others), problem_type))
+    return split.measure(joint.numpy())

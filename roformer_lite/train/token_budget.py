@@ -77,17 +77,13 @@ def in_groups_alike(
 
 
 def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
-    """The smallest number of batches with which none that `deal` makes can have more than `max_tokens` tokens."""
+    """The smallest number of batches of which none that `deal` makes can have more than `max_tokens` tokens, not even
+    with the longest example of every round."""
     longest_first = np.sort(lengths)[::-1]
     batches = max(1, -(-int(lengths.sum()) // max_tokens))
-    while largest_batch(longest_first, batches) > max_tokens:
+    while longest_first[::batches].sum() > max_tokens:
         batches += 1
     return batches
-
-
-def largest_batch(longest_first: np.ndarray, num_batches: int) -> int:
-    """The most tokens that a batch made by `deal` can have: the longest example of every round."""
-    return int(longest_first[::num_batches].sum())
 
 
 def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:

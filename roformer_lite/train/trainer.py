@@ -3,26 +3,33 @@
 Everything else, the training loop above all, is transformers' own.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.data_loader import prepare_data_loader
+from datasets import Dataset, DatasetDict
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import (
-    Seq2SeqTrainer,
-    Trainer,
-)
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
 
 from ..errors import InputError
 from ..saved_model import reason
+from .bfloat16 import choose_bfloat16, use_bfloat16
 from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
 from .muon import MUON, make_muon
 from .options import TrainingOptions
+from .run import Run
 from .token_budget import TokenBudgetBatchSampler
+from .training_arguments import epochs_for, is_greater_better
+from .training_directory import TrainingDirectory, check_checkpoint
+
+if TYPE_CHECKING:
+    from ..tasks.base import Task
 
 
 class RoFormerLiteTrainerMixin:
@@ -31,7 +38,6 @@ class RoFormerLiteTrainerMixin:
     Args:
         options: Of the run. Default: none, as where a saved model is evaluated.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
-        resume_from: Checkpoint to load the averaged weights from, when training is resumed.
         command_started: When the command began, for the clock. Default: now.
     """
 
@@ -40,7 +46,6 @@ class RoFormerLiteTrainerMixin:
         *args: Any,
         options: TrainingOptions | None = None,
         lengths: Sequence[int] = (),
-        resume_from: str | None = None,
         command_started: float | None = None,
         **kwargs: Any,
     ):
@@ -56,7 +61,7 @@ class RoFormerLiteTrainerMixin:
         self.label_smoothing = 0.0
         if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
-        self.averaging = WeightAveraging(ema_decay, resume_from) if ema_decay else None
+        self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
         guard = DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
@@ -180,3 +185,72 @@ class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
 
 class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with `TrainingOptions`."""
+
+
+def make_trainer(
+    run: Run,
+    task: "Task",
+    args: TrainingArguments,
+    model: PreTrainedModel,
+    rows: DatasetDict,
+    encoded: DatasetDict,
+    started: float,
+) -> Trainer:
+    """The task's trainer, which measures on the validation data. `args` are completed by what depends on the data.
+
+    Args:
+        run: With its defaults filled in.
+        task, args, model: Of the training.
+        rows, encoded: The data, as rows and as inputs of the model.
+        started: When the command began, by `time.monotonic`.
+
+    Raises:
+        InputError: for training arguments that the Trainer refuses.
+    """
+    options, train = run.training, encoded["train"]
+    if "validation" not in encoded:
+        args.eval_strategy, args.load_best_model_at_end = "no", False
+    if options.num_train_epochs is None and isinstance(train, Dataset):
+        args.num_train_epochs = epochs_for(len(train))
+    if "metric_for_best_model" not in options.stock:
+        args.metric_for_best_model = task.metrics.for_best_model
+        args.greater_is_better = is_greater_better(args.metric_for_best_model)
+    has_lengths = options.max_tokens_per_batch and isinstance(train, Dataset)
+    parts = task.trainer_parts(run, args, model, rows, encoded)
+    try:
+        return task.model.training_classes()[1](
+            args=args,
+            processing_class=task.data.tokenizer,
+            **parts,
+            options=options,
+            lengths=task.data.lengths(train) if has_lengths else (),
+            command_started=started,
+        )
+    except (ImportError, ValueError) as error:
+        raise InputError(f"--training_arguments: the Trainer refuses them here: {reason(error)}") from error
+
+
+def fit(
+    trainer: RoFormerLiteTrainerMixin,
+    task: "Task",
+    train: Dataset,
+    checkpoint: str | None,
+    directory: TrainingDirectory,
+) -> None:
+    """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
+    args = trainer.args
+    if trainer.options.bf16 is None and task.model.tries_bfloat16 and args.mixed_precision == "no":
+        known = directory.state().get("bf16")  # a continued training keeps its type
+        chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
+        if args.should_save:
+            directory.note(bf16=chosen)
+    if checkpoint is None:
+        task.model.prepare_head(trainer, train)
+    else:
+        check_checkpoint(checkpoint)
+        if args.should_save:
+            step = Path(checkpoint).name.rpartition("-")[2]
+            print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.compute_metrics = None
+    vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved

@@ -3,7 +3,6 @@
 import difflib
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
@@ -35,20 +34,19 @@ _DEFAULTS = {
 }
 
 
-def make_training_arguments(run: Run, kind: type[TrainingArguments], checkpoints: str) -> TrainingArguments:
+def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> TrainingArguments:
     """The arguments of the trainer. transformers checks their names, types and values, before any data are read.
 
     Args:
         run: With its defaults filled in.
         kind: `TrainingArguments` or a subclass.
-        checkpoints: The directory of the checkpoints.
 
     Raises:
         InputError: for what transformers refuses.
     """
     options, stock = run.training, run.training.stock
     values = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
-    values = {**_DEFAULTS, **values, **stock, "output_dir": checkpoints}
+    values = {**_DEFAULTS, **values, **stock, "output_dir": str(run.checkpoints)}
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
         values["bf16"] = True
@@ -74,11 +72,9 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments], checkpoints
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value of ours."""
-        found = re.fullmatch(r"argument --(\w+)\S*: (.*)", message, re.DOTALL)
-        if found is None:
-            raise InputError(f"--training_arguments: {message}")
-        name, problem = found.groups()
-        raise InputError(f"--{name}: {problem}" if name in _SHARED else f"--training_arguments {name}: {problem}")
+        name, _, problem = message.removeprefix("argument --").partition(": ")
+        option = f"--{name}" if name in _SHARED else f"--training_arguments {name.partition('/')[0]}"
+        raise InputError(f"{option}: {problem}")
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:

@@ -3,21 +3,25 @@
 import hashlib
 import json
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset
+from safetensors import safe_open
+from transformers import TrainingArguments
+from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, check_output_dir, exclusive, write_whole_file
+from ..output import RESULTS_FILE, check_output_dir, exclusive, is_disk_full
+from ..saved_model import naming
+from ..tasks.task_arguments import TaskArguments
 from .run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE, STATE_FILE = "lock", "state.json"
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"
-_OURS = (LOCK_FILE, *(f"{name}{end}" for name in (RUN_FILE, STATE_FILE) for end in ("", ".unfinished")))
 
 
 class TrainingDirectory:
@@ -25,35 +29,76 @@ class TrainingDirectory:
     there at all.
 
     Args:
-        output_dir: Where the model will be.
+        run: Of the training.
     """
 
-    def __init__(self, output_dir: Path):
-        self.output_dir = output_dir
-        self.path = output_dir.with_name(f"{output_dir.name}.training")
-        self.unmeasured = self.path / "trained-model"  # of a training whose measurement failed
-
-    @classmethod
-    def at(cls, path: Path) -> "TrainingDirectory":
-        """The one whose checkpoints are in `path`."""
-        return cls(path.with_name(path.name.removesuffix(".training")))
+    def __init__(self, run: Run):
+        self.run, self.path = run, run.checkpoints
+        self._state = self.path / STATE_FILE
 
     @contextmanager
-    def opened(self, run: Run, devices: int) -> Iterator[None]:
-        """Inside the `with`, the directory is ready for `run`, new or continued, and no other process trains into it.
-        A run that is refused before it has made any progress leaves nothing behind.
+    def opened(self, args: TrainingArguments) -> Iterator[Path]:
+        """Inside the `with`, the directory is ready for the run, new or continued, and no other command trains into
+        it; an empty directory for the data of this process is yielded. A run that is refused before it has made any
+        progress leaves nothing behind. A full disk is reported in a sentence.
 
         Args:
-            run: Compared with the one that an earlier command has left there. Other options are refused unless it
-                says `overwrite_output_dir`, or there is no checkpoint, which could be lost.
-            devices: How many share the rows of a step.
+            args: Of the training. All processes of a training enter; the one that saves prepares the directory.
 
         Raises:
-            InputError: when another process holds the directory, it can't be made, an unfinished training with other
-                options is there, naming them, or other files are.
+            InputError: when another process holds the directory, it can't be made, a finished model is in the way, or
+                an unfinished training with other options, naming them, or other files. `overwrite_output_dir` allows
+                to discard models and trainings; a training without a checkpoint is discarded in any case.
         """
-        with self._held():
-            self._open(run, devices)
+        data = self.path / f"data-{args.process_index}"
+        with ExitStack() as held:
+            with args.main_process_first(local=False, desc="preparing the output directory"):
+                if args.should_save:
+                    held.enter_context(self._held(devices=args.world_size * max(1, args.n_gpu)))
+                elif not self.path.exists():
+                    raise InputError(f"--output_dir: {self.path} must be on a disk that all machines share")
+            shutil.rmtree(data, ignore_errors=True)
+            held.callback(shutil.rmtree, data, ignore_errors=True)
+            try:
+                yield data
+            except Exception as error:
+                if isinstance(error, InputError) or not is_disk_full(error, self.path):
+                    raise
+                raise InputError(
+                    f"{self.path}: no space left on the disk for data and checkpoints; free some space and give the "
+                    "same command again, training then continues from the last complete checkpoint"
+                ) from error
+
+    @contextmanager
+    def _held(self, devices: int) -> Iterator[None]:
+        given, overwrite = f"--output_dir {self.run.output_dir}", self.run.training.overwrite_output_dir
+        taken = (
+            f"{given}: another process trains into it (it holds {self.path / LOCK_FILE}); wait until it has ended, or "
+            "choose another directory"
+        )
+        needed = f"{given}: {self.path} is needed for the checkpoints, but cannot be written"
+        with _removed_if_empty(self.path), exclusive(self.path / LOCK_FILE, taken, needed):
+            check_output_dir(self.run.output_dir, overwrite)
+            is_new, difference = not ((self.path / RUN_FILE).is_file() and self._state.is_file()), ""
+            if not is_new:
+                try:
+                    difference = self.run.difference(read_run_file(self.path / RUN_FILE))
+                    before = self.state()["devices"]
+                    if before != devices:
+                        difference += f"the number of devices was {before} and is {devices}"
+                except (InputError, ValueError, LookupError) as error:  # what was written is damaged
+                    difference = str(error)
+                if difference and self.has_progress() and not overwrite:
+                    raise InputError(
+                        f"{self.path} holds an unfinished training with other options ({difference}); give the same "
+                        "command to continue it, or --overwrite_output_dir to start again"
+                    )
+            elif any(path.name not in (LOCK_FILE, RUN_FILE, STATE_FILE) for path in self.path.iterdir()):
+                raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
+            if is_new or difference:
+                self.clear()
+                self.run.save(self.path)
+                self._state.write_text(json.dumps({"devices": devices, "data": {}}), "utf-8")
             try:
                 yield
             except Exception:
@@ -61,52 +106,20 @@ class TrainingDirectory:
                     self.clear()
                 raise
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        taken = (
-            f"--output_dir {self.output_dir}: another process trains into it (it holds {self.path / LOCK_FILE}); "
-            "wait until it has ended, or choose another directory"
-        )
-        needed = f"--output_dir {self.output_dir}: {self.path} is needed for the checkpoints, but cannot be written"
-        try:
-            with exclusive(self.path / LOCK_FILE, taken, needed):
-                yield
-        finally:
-            with suppress(OSError):
-                self.path.rmdir()  # unless there is something in it, such as another's lock
-
-    def _open(self, run: Run, devices: int) -> None:
-        self._clear_what_is_finished(run)
-        check_output_dir(self.output_dir, run.training.overwrite_output_dir)
-        found = [path.name for path in self.path.iterdir() if path.name not in _OURS]
-        if (self.path / STATE_FILE).is_file() and (self.path / RUN_FILE).is_file():
-            difference = self._difference(run, devices)
-            if not difference:
-                return self.note(is_kept=run.training.keep_checkpoints)
-            if self.has_progress() and not run.training.overwrite_output_dir:
-                raise InputError(
-                    f"{self.path} holds an unfinished training with other options ({difference}); give the same "
-                    "command to continue it, or --overwrite_output_dir to start again"
-                )
-        elif found:
-            raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
-        self.clear()
-        run.save(self.path)
-        self.note(id=uuid.uuid4().hex, devices=devices, data={}, is_kept=run.training.keep_checkpoints)
-
-    def check_data(self, hashes: Mapping[str, str], overwrite: bool) -> None:
-        """Compare the data with those of the earlier training, and note them.
+    def check_data(self, hashes: Mapping[str, str]) -> None:
+        """Compare the data with those of the earlier training, and note them. Test data only measure; they may change
+        until the first of several seeds is finished.
 
         Args:
             hashes: Of each split.
-            overwrite: Whether to start again where they have changed.
 
         Raises:
-            InputError: naming the splits that have changed.
+            InputError: naming the splits that have changed, unless `overwrite_output_dir` allows to start again.
         """
-        before = self.state()["data"]
-        changed = [split for split in hashes if split in before and before[split] != hashes[split]]
-        if changed and self.has_progress() and not overwrite:
+        before, has_finished_seeds = self.state()["data"], any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        compared = [split for split in hashes if split in before and (split != "test" or has_finished_seeds)]
+        changed = [split for split in compared if before[split] != hashes[split]]
+        if changed and self.has_progress() and not self.run.training.overwrite_output_dir:
             raise InputError(
                 f"{self.path} holds an unfinished training of the same run, but since then the data have changed: "
                 f"{', '.join(changed)}; change them back to continue, or give --overwrite_output_dir to start again"
@@ -118,29 +131,20 @@ class TrainingDirectory:
 
     def state(self) -> dict[str, Any]:
         """What was noted."""
-        return json.loads((self.path / STATE_FILE).read_text("utf-8"))
+        return json.loads(self._state.read_text("utf-8"))
 
     def note(self, **values: Any) -> None:
         """Keep what a training has found out and must not find out again."""
-        path = self.path / STATE_FILE
-        before = self.state() if path.is_file() else {}
-        write_whole_file(path, json.dumps({**before, **values}))
-
-    def last_checkpoint(self, averaged: bool = False) -> str | None:
-        """The newest checkpoint that was written completely, or None. The Trainer writes `trainer_state.json` last,
-        and averaged weights are written after it."""
-        folders = {int(path.name.rpartition("-")[2]): path for path in self.path.glob("checkpoint-*[0-9]")}
-        for step in sorted(folders, reverse=True):
-            if is_complete(folders[step]) and (not averaged or (folders[step] / AVERAGED_WEIGHTS).is_file()):
-                return str(folders[step])
-        return None
+        before = self.state()
+        if before | values != before:
+            self._state.write_text(json.dumps(before | values), "utf-8")
 
     def has_progress(self) -> bool:
-        """Whether something would be lost without the directory: a checkpoint, a trained model that could not be
-        measured, or one of several seeds."""
-        checkpoints = any(map(is_complete, self.path.glob("**/checkpoint-*")))
-        trained = any(self.path.glob(f"**/{self.unmeasured.name}"))  # also those of single seeds
-        return checkpoints or trained or any(self.path.glob(f"seed-*/{RESULTS_FILE}"))
+        """Whether something would be lost without the directory: a checkpoint, or the model of one of several
+        seeds."""
+        return any(map(_is_complete, self.path.glob("**/checkpoint-*"))) or any(
+            self.path.glob(f"seed-*/{RESULTS_FILE}")
+        )
 
     def clear(self) -> None:
         """Remove what is in it, except the lock, which must not be taken from who holds it."""
@@ -148,29 +152,48 @@ class TrainingDirectory:
             if path.name != LOCK_FILE:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def _difference(self, run: Run, devices: int) -> str:
+
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # unless there is something in it, such as another's lock
+
+
+def last_checkpoint(folder: Path, averaged: bool = False) -> str | None:
+    """The newest checkpoint in `folder` that was written completely, or None. The Trainer writes `trainer_state.json`
+    last, and averaged weights are written after it."""
+    checkpoints = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*[0-9]")}
+    for step in sorted(checkpoints, reverse=True):
+        path = checkpoints[step]
+        if _is_complete(path) and (not averaged or (path / AVERAGED_WEIGHTS).is_file()):
+            return str(path)
+    return None
+
+
+def check_checkpoint(folder: str) -> None:
+    """Refuse to continue from a checkpoint with a file that can't be read.
+
+    Raises:
+        InputError: naming the file, which the libraries below don't, and what can be done.
+    """
+    for path in sorted(Path(folder).iterdir()):
         try:
-            state = self.state()
-            difference = run.difference(read_run_file(self.path / RUN_FILE))
-        except (InputError, ValueError) as error:
-            return str(error)
-        if not difference and state["devices"] != devices:
-            return f"the number of devices was {state['devices']} and is {devices}"
-        return difference
-
-    def _clear_what_is_finished(self, run: Run) -> None:
-        """Remove the checkpoints of the very training that made the model in `output_dir`: it was killed before it
-        could. Those that were to be kept are removed only when the model is replaced."""
-        try:
-            finished = json.loads((self.output_dir / RESULTS_FILE).read_text("utf-8"))["training"]["id"]
-            state = self.state()
-        except (OSError, ValueError, LookupError, TypeError):
-            return
-        if state.get("id") == finished and (run.training.overwrite_output_dir or not state.get("is_kept")):
-            self.clear()
+            with naming(path), safe_globals():
+                if path.suffix in (".pt", ".pth"):
+                    torch.load(path, map_location="cpu", weights_only=True)
+                elif path.suffix == ".safetensors":
+                    with safe_open(path, "pt"):
+                        pass
+        except InputError as error:
+            raise InputError(
+                f"{error}; the checkpoint is damaged: remove {folder}, and the training continues from the one before"
+            ) from error
 
 
-def is_complete(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     """Whether all of a checkpoint was written."""
     try:
         return isinstance(json.loads((checkpoint / "trainer_state.json").read_text("utf-8")), dict)
@@ -178,7 +201,19 @@ def is_complete(checkpoint: Path) -> bool:
         return False
 
 
-def rows_hash(rows: Dataset) -> str:
+def hashes_of(rows: DatasetDict, data: TaskArguments) -> dict[str, str]:
+    """A hash of each split. A stream and prepared data are not read as a whole; names, sizes and dates of their files
+    stand for them."""
+    hashes = {split: _rows_hash(rows[split]) for split in rows if split != "train"}
+    prepared = getattr(data, "prepared", None) or ()
+    if prepared or isinstance(rows["train"], IterableDataset):
+        parts = [path for folder in prepared for path in Path(folder, "train").iterdir()]
+        files = sorted([*map(Path, data.train_file or ()), *parts])
+        return hashes | {"train": str([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files])}
+    return hashes | {"train": _rows_hash(rows["train"])}
+
+
+def _rows_hash(rows: Dataset) -> str:
     """A hash of all rows in their order, of what they say and not of the lines they come from."""
     digest = hashlib.blake2b(digest_size=16)
     columns = [name for name in rows.column_names if name != "origin"]

@@ -14,7 +14,7 @@ import httpx  # noqa: E402
 from gradio_client import Client  # noqa: E402
 from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
-from tiny_models import TEXTS, save_model  # noqa: E402
+from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.app.explanations import attention_to, ngram_scores  # noqa: E402
 from roformer_lite.app.page import Page, open_page  # noqa: E402
@@ -48,7 +48,7 @@ def predicted(place):
 
 
 def test_labels_and_numbers(trial_of, predicted):
-    for kind in ("classify", "labels"):
+    for kind in ("classify", "classify, n-grams", "labels"):
         scores, *_ = trial_of(kind).show(TEXTS[0])
         line = "\t".join(f"{label}\t{score:.4f}" for label, score in scores.items())
         assert [line] == predicted(kind, TEXTS[:1], "--top_k", "3")
@@ -67,11 +67,11 @@ def test_entities(trial_of, predicted):
     """The tags of IOB2, what models give that do not keep to it, and tags that are no entities."""
     tags = ["B-PER", "I-PER", "B-PER", "O", "O", "I-LOC", "I-PER"]
     line = " ".join(f"{token}/{tag}" for token, tag in zip("abcde/g", tags, strict=True))
-    page = trial_of("entities")
+    page = trial_of("tag")
     assert page.entities(line) == [("a b ", "PER"), ("c ", "PER"), ("d e ", None), ("/ ", "LOC"), ("g ", "PER")]
     assert page.entities("a/X b/X") == [("a ", "X"), ("b ", "X")]
     parts, _ = page.show(TEXTS[3])
-    assert parts == page.entities(predicted("entities", TEXTS[3:])[0])
+    assert parts == page.entities(predicted("tag", TEXTS[3:])[0])
 
 
 def test_text_that_is_written(trial_of, predicted):
@@ -130,10 +130,10 @@ def test_attention(trial_of, place):
 @pytest.mark.parametrize("text", [*TEXTS, "Rome! a fine film, a fine film – 早安Rome", "fine", "?", "早"])
 def test_ngrams_add_up(text, trial_of):
     """With the bias, to what the model adds to the logit; each occurrence of a word is counted."""
-    trial = trial_of("classify")
+    trial = trial_of("classify, n-grams")
     scores = trial.saved.model.text_scores
     ids = trial.saved.tokenizer(text, return_tensors="pt")["input_ids"][0]
-    expected = scores(torch.zeros(1, 3), ids, torch.zeros_like(ids))[0]
+    expected = scores(torch.zeros(1, 3), ids, torch.zeros_like(ids))[0][0]
     for label in range(3):
         added = ngram_scores(scores, ids, label)
         assert sum(added.values()) + scores.bias[label].item() == pytest.approx(expected[label].item(), abs=1e-5)
@@ -151,7 +151,8 @@ def client(place):
         patch.setattr(socket.socket, "connect", socket.socket.connect)  # both are put back at the end
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         refuse_other_hosts(asked.append)
-        page = open_page(str(save_model("classify", place / "classify")), TEXTS, device="cpu", server_name="127.0.0.1")
+        kind = "classify, n-grams"
+        page = open_page(str(save_model(kind, place / kind)), TEXTS, device="cpu", server_name="127.0.0.1")
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()
     assert asked == []
@@ -159,11 +160,12 @@ def client(place):
 
 def test_the_page(client, predicted):
     shown, parts, table = client.predict(TEXTS[0], api_name="/answer")
-    assert f"{shown['label']}\t{shown['confidences'][0]['confidence']:.4f}" == predicted("classify", TEXTS[:1])[0]
+    line = f"{shown['label']}\t{shown['confidences'][0]['confidence']:.4f}"
+    assert [line] == predicted("classify, n-grams", TEXTS[:1])
     assert "".join(part["token"] for part in parts) == TEXTS[0]
     assert table["headers"] == ["n-gram", shown["label"]] and 0 < len(table["data"]) <= 8
     head = next(part["props"]["value"] for part in client.config["components"] if part["type"] == "markdown")
-    assert "`a`, `b`, `c`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
+    assert "`b`, `c`, `a`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
     assert client.config["analytics_enabled"] is False and client.src.startswith("http://127.0.0.1:")
 
 

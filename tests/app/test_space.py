@@ -16,7 +16,7 @@ from huggingface_hub import SpaceCard
 pytest.importorskip("gradio", reason="the extra app is not installed")
 
 from gradio_client import Client  # noqa: E402
-from tiny_models import TEXTS, save_model  # noqa: E402
+from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.app.space import write_space  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
@@ -37,7 +37,7 @@ os.unlink(os.environ["OTHER_HOSTS"])
 @pytest.mark.slow
 def test_a_space_runs_by_itself(tmp_path):
     """In its own folder, with the usual environment, and reaches nobody."""
-    model, out = save_model("entities", tmp_path / "names"), tmp_path / "space"
+    model, out = save_model("tag", tmp_path / "names"), tmp_path / "space"
     assert main(["app", str(model), "--space", str(out)]) == 0
     shutil.rmtree(model)
     shutil.copy(ROOT / "tests" / "app" / "loopback.py", out)
@@ -84,13 +84,12 @@ def test_what_is_in_a_space(tmp_path, capsys):
     opened = mock.Mock()
     code = (out / "app.py").read_text("utf-8").replace("from roformer_lite.app.page import open_page", "")
     exec(code, {"__file__": str(out / "app.py"), "open_page": opened})
-    opened.assert_called_once_with(str(out / "model"), title=title, texts=TEXTS)
+    assert opened.call_args == mock.call(str(out / "model"), title=title, texts=TEXTS)
     assert "PWNED" not in capsys.readouterr().out
 
 
-def test_what_is_refused(tmp_path, capsys, monkeypatch):
+def test_what_is_refused(tmp_path, capsys):
     model = save_model("classify", tmp_path / "model")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "latin1.txt").write_bytes(b"\xe9")
     exported = tmp_path / "exported"
     (exported / "onnx").mkdir(parents=True)
@@ -99,10 +98,8 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
         port = str(taken.getsockname()[1])
         for command, message in (
             ([str(tmp_path / "modle")], "there is no such directory (did you mean"),
-            ([str(tmp_path / "empty")], "no model can be loaded from"),
             ([str(exported)], "was exported for onnx: give --engine onnx"),
             ([str(model), "--port", port], "no page can be opened there"),
-            ([str(model), "--port", "0"], "--port=0 must be at least 1"),
             ([str(model), "--texts", str(tmp_path / "latin1.txt")], "latin1.txt: cannot be read"),
             ([str(model), "--space", str(model)], "exists already; choose a new directory"),
             ([str(model), "--space", "new", "--engine", "onnx"], "can't be combined with --space"),
@@ -110,6 +107,3 @@ def test_what_is_refused(tmp_path, capsys, monkeypatch):
             assert main(["app", *command]) == 2
             error = capsys.readouterr().err
             assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error
-    monkeypatch.setitem(sys.modules, "gradio", None)  # as if it were not installed
-    assert main(["app", str(model)]) == 2
-    assert 'a page needs gradio; install them with pip install "hf_roformer_lite[app]"' in capsys.readouterr().err

@@ -140,9 +140,9 @@ def write_csv(path: Path, header: str, *rows: str) -> Path:
 
 
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path, capsys):
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,yes", "a dog,maybe")
+    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,maybe", "a dog,maybe")
     run("evaluate", classifier, "--test_file", data, "--output_dir", tmp_path / "e", status=2)
-    assert "b.csv:3: label 'maybe' is not in the training data, which have: no, yes" in capsys.readouterr().err
+    assert "labels maybe are all unknown to the model, which has: no, yes" in capsys.readouterr().err
     run("evaluate", classifier, "--test_file", data, "--label_column", "class", status=2)
     assert "b.csv:2: no column 'class'; the columns are: text, label" in capsys.readouterr().err
     run("evaluate", classifier, "--test_file", data, "--text_pair_column", "label", "--label_column", "x", status=2)

@@ -98,7 +98,7 @@ def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, 
 
 def arguments_of(task: str, *options: str):
     run = parse_run(task, [*NEEDED, "--use_cpu", *options])
-    return make_training_arguments(run.with_defaults(), TASKS[task].model_class.training_classes()[0], "m.training")
+    return make_training_arguments(run.with_defaults(), TASKS[task].model_class.training_classes()[0])
 
 
 def test_values_reach_transformers():
@@ -144,7 +144,7 @@ def test_a_launcher_on_a_cpu_is_followed(monkeypatch):
     run = parse_run("mlm", NEEDED).with_defaults()
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setattr("transformers.TrainingArguments.__post_init__", lambda self: None)
-    assert make_training_arguments(run, TASKS["mlm"].model_class.training_classes()[0], "m.training").use_cpu
+    assert make_training_arguments(run, TASKS["mlm"].model_class.training_classes()[0]).use_cpu
 
 
 def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):

@@ -186,6 +186,8 @@ CASES: dict[str, list[dict]] = {
     ],
 }
 
+if "ultrabert" not in CONVERTERS:  # before transformers 5.21
+    del CASES["ultrabert"]
 FAMILIES = [name for name, converter in CONVERTERS.items() if isinstance(converter, HuggingFaceConverter)]
 
 

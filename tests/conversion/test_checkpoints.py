@@ -53,23 +53,20 @@ def python(code: str, *arguments: str) -> list[str]:
 
 
 def test_directories(tmp_path):
-    """Every form of files becomes a directory that a new process opens, with the same numbers."""
-    config, forms = CASES["roformer"][1], ["safetensors", "bin", "old-bin", "shards"]
+    """Every form of files becomes a directory with the same numbers."""
+    config = CASES["roformer"][1]
     _, weights = source_weights("roformer", config)
     del weights["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.bias"]  # tied
-    for form in forms:
+    for form in ("safetensors", "bin", "old-bin", "shards"):
         source = write_checkpoint(tmp_path / form / "source", config, weights, form)
         model = convert_checkpoint("roformer", source, tmp_path / form / "out")
         assert sorted(path.name for path in (tmp_path / form).iterdir()) == ["out", "source"]
         assert "lm_head.weight" not in load_file(tmp_path / form / "out" / "model.safetensors")
-    code = (
-        "import sys, torch, hf_roformer_lite; from transformers import AutoModelForMaskedLM as A;"
-        "ids = torch.arange(1, 9)[None];"
-        "[print(A.from_pretrained(path)(ids).logits.double().sum().item()) for path in sys.argv[1:]]"
-    )
-    printed = python(code, *(tmp_path / form / "out" for form in forms))
-    expected = model(torch.arange(1, 9)[None]).logits.double().sum().item()
-    assert [float(number) for number in printed] == pytest.approx([expected] * len(forms), rel=1e-6)
+        again, ids = (
+            transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / form / "out"),
+            torch.arange(1, 9)[None],
+        )
+        assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 def test_from_pretrained(tmp_path):
@@ -86,43 +83,29 @@ def test_from_pretrained(tmp_path):
         ConvertedModel.from_pretrained(tmp_path / "llama")
 
 
+# Resident memory, as getrusage also counts what the parent process had.
 MEASURE = """
 import sys, threading, time
-from pathlib import Path
 from hf_roformer_lite.conversion import convert_checkpoint
-
-def resident():  # getrusage also counts what the parent process had
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-before, peak = resident(), 0
-
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+seen = [resident()]
 def watch():
-    global peak
     while True:
-        peak = max(peak, resident())
+        seen.append(resident())
         time.sleep(0.001)
-
 threading.Thread(target=watch, daemon=True).start()
 convert_checkpoint("auto", sys.argv[1], sys.argv[2])
-print(peak - before)
+print(max(seen) - seen[0])
 """
-LARGE = {"vocab_size": 30000, "num_hidden_layers": 4, "hidden_size": 768, "num_attention_heads": 12}
-LARGE |= {"intermediate_size": 3072}
-STREAMED = {
-    "roformer": LARGE,
-    "nomic_bert": LARGE,  # its files hold queries, keys and values in one
-    "gpt_neox": {**LARGE, "use_parallel_residual": False},
-    "bart": {"vocab_size": 30000, "d_model": 768, "encoder_layers": 2, "decoder_layers": 2},
-}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system has no /proc/self/statm")
-@pytest.mark.parametrize("name", STREAMED)
-def test_weights_are_streamed(name, tmp_path):
-    """The whole model and one shard more is the most that a conversion holds."""
-    config = {"architectures": [CONVERTERS[name].class_name("Model")], **STREAMED[name]}
-    source_weights(name, config)[0].save_pretrained(tmp_path / "source", max_shard_size="40MB")
+def test_weights_are_streamed(tmp_path):
+    """The whole model and one shard more is the most that a conversion holds, also of matrices stored in one."""
+    large = {"vocab_size": 30000, "num_hidden_layers": 4, "hidden_size": 768, "num_attention_heads": 12}
+    config = {"architectures": ["NomicBertModel"], "intermediate_size": 3072, **large}
+    source_weights("nomic_bert", config)[0].save_pretrained(tmp_path / "source", max_shard_size="40MB")
     size = sum(path.stat().st_size for path in (tmp_path / "source").glob("*.safetensors"))
     peak = int(python(MEASURE, tmp_path / "source", tmp_path / "out")[-1])
     assert size > 150e6 and 0.5 * size < peak <= 1.3 * size
@@ -169,8 +152,9 @@ NAME = "model.layers.0.self_attn.q_proj.weight"
     [
         (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
         (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
-        (lambda tensors: tensors[NAME].fill_(math.nan), f"NaN or infinite numbers in {NAME}"),
-        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), "cannot be read: .*"),
+        (lambda tensors: tensors[NAME].fill_(math.nan), f"{NAME} has NaN or infinite numbers"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), f"has in another shape {NAME}"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME].to(torch.complex64)}), f"{NAME} has the type .*complex"),
     ],
 )
 def test_damaged_models_are_not_exported(damage, message, tmp_path):
@@ -205,10 +189,9 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
 
 
 def test_the_command_knows_all_sources():
-    assert set(SOURCES) == CONVERTERS.keys() == CASES.keys()
-    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES)
-    code = "import sys; from roformer_lite.commands import convert, verify; print('torch' in sys.modules)"
-    assert python(code) == ["False"]
+    lacking = set() if hasattr(transformers, "UltrabertConfig") else {"ultrabert"}  # before 5.21
+    assert set(SOURCES) - lacking == CONVERTERS.keys() == CASES.keys()
+    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES if name in CONVERTERS)
 
 
 def test_command_line(tmp_path, capsys):
@@ -354,15 +337,13 @@ def test_what_cannot_be_converted():
         ("gpt_neox", {"use_parallel_residual": True}, "use_parallel_residual=True"),
         ("albert", {"embedding_size": 24}, "embedding_size=24 is hidden_size"),
         ("roberta", {"architectures": ["RobertaForMaskedLM"], "hidden_act": "relu"}, "hidden_act='relu'.*'gelu'"),
-        ("modernbert", {"architectures": ["ModernBertForMaskedLM"], "classifier_activation": "relu"}, "'relu'"),
         ("ultrabert", {"architectures": ["UltrabertForMaskedLM"]}, "two matrices before its output"),
-        ("ultrabert", {"architectures": ["UltrabertForNothing"]}, "a ultrabert source is one of"),
         ("roformer", {"use_bias": False}, "RoFormerV2"),
         ("roformer_v2", {"norm_type": "layer_norm", "use_bias": True}, "use_bias=True.*the source roformer"),
         ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
-        ("roformer_v2", {"is_decoder": True}, "is_decoder=True"),
-        ("esm", {"is_decoder": True}, "is_decoder=True"),
     ):
+        if name not in CONVERTERS:  # UltraBERT, before transformers 5.21
+            continue
         with pytest.raises(ConversionError, match=message):
             convert(name, None, {**CASES[name][0], **fields})
 

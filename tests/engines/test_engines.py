@@ -7,72 +7,33 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from conftest import build, stack_config
-from transformers import GenerationConfig
+from saved_models import save_model
+from transformers import AutoTokenizer, GenerationConfig
 
-import hf_roformer_lite as rl
-from hf_roformer_lite import RoFormerLiteSeq2SeqConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.predict.ctranslate2 import search_options
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
-from roformer_lite.train.text_scores_fit import fit_word_scores
-from roformer_lite.train.token_bytes import token_bytes
 
 LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
-LABELS = {"id2label": {0: "good", 1: "bad", 2: "dull"}, "label2id": {"good": 0, "bad": 1, "dull": 2}, "num_labels": 3}
-GREEDY = {"greedy": True, "max_new_tokens": 9}
-# Name: class, fields, settings of the training, and options of `predict` with which it is asked.
-CASES: dict[str, tuple] = {
-    "single": (rl.RoFormerLiteForSequenceClassification, LABELS, {}, [{}, {"top_k": 3}, {"threshold": 0.9}]),
-    "multi": (
-        rl.RoFormerLiteForSequenceClassification,
-        {**LABELS, "problem_type": "multi_label_classification"},
-        {"label_separator": ";"},
-        [{}, {"threshold": 0.3, "none_label": "?"}],
-    ),
-    "regression": (rl.RoFormerLiteForSequenceClassification, {"num_labels": 1}, {}, [{}]),
-    "pairs": (rl.RoFormerLiteForSequenceClassification, LABELS, {"pairs": True}, [{}]),
-    "tag": (rl.RoFormerLiteForTokenClassification, LABELS, {"unit": "words"}, [{}]),
-    "mlm": (rl.RoFormerLiteForMaskedLM, {}, {}, [{}]),
-    "causal": (rl.RoFormerLiteForCausalLM, {"tie_word_embeddings": False}, {}, [GREEDY]),
-    "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, {}, [{"max_new_tokens": 9}]),
+# Options of `predict`, by the kind of the model.
+OPTIONS: dict[str, list[dict]] = {
+    "classify": [{}, {"top_k": 3}, {"threshold": 0.9}],
+    "labels": [{}, {"threshold": 0.3, "none_label": "?"}],
+    "causal": [{"greedy": True, "max_new_tokens": 9}],
+    "seq2seq": [{"max_new_tokens": 9}],
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> RoFormerLiteTokenizer:
-    return RoFormerLiteTokenizer.train(LINES * 4, vocab_size=300, model_max_length=64)
-
-
-def save(case: str, tokenizer: RoFormerLiteTokenizer, directory: Path) -> list[dict]:
-    """A model of random weights, with the files that a training leaves; the options to ask it with."""
-    model_class, fields, settings, options = CASES[case]
-    if case == "seq2seq":
-        sides = {side: stack_config(vocab_size=len(tokenizer)) for side in ("encoder", "decoder")}
-        config = RoFormerLiteSeq2SeqConfig(**sides, tie_word_embeddings=False)
-    else:
-        config = stack_config(vocab_size=len(tokenizer), **fields)
-    model = build(model_class, config)
-    if case == "tag":
-        ids = tokenizer(LINES)["input_ids"]
-        answers = [np.arange(len(row)) % 3 for row in ids]
-        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), ids, answers, config))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    (directory / "results.json").write_text(json.dumps({"settings": settings, "metrics": {}}), "utf-8")
-    return options
-
-
-def assert_same_answers(case: str, engine: str, tokenizer: RoFormerLiteTokenizer, folder: Path) -> None:
-    options = save(case, tokenizer, folder / "model")
+def assert_same_answers(case: str, engine: str, folder: Path) -> None:
+    save_model(case, folder / "model")
     assert main(["export", str(folder / "model"), str(folder / "out"), "--format", engine]) == 0
     model, exported = Predictor.load(str(folder / "model")), Predictor.load(str(folder / "out"), engine=engine)
     inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
     inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
-    for given in options:
+    for given in OPTIONS.get(case, [{}]):
         expected, found = (predictor.answer(inputs, 2, given) for predictor in (model, exported))
         assert len({answer.line for answer in expected}) > 1
         for ours, theirs in zip(expected, found, strict=True):
@@ -84,32 +45,32 @@ def assert_same_answers(case: str, engine: str, tokenizer: RoFormerLiteTokenizer
 
 
 @pytest.mark.parametrize("case", ["seq2seq", "causal"])
-def test_ctranslate2(case, tokenizer, tmp_path):
-    assert_same_answers(case, "ctranslate2", tokenizer, tmp_path)
+def test_ctranslate2(case, tmp_path):
+    assert_same_answers(case, "ctranslate2", tmp_path)
 
 
-def test_onnx(tokenizer, tmp_path):
-    assert_same_answers("single", "onnx", tokenizer, tmp_path)
+def test_onnx(tmp_path):
+    assert_same_answers("classify", "onnx", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "engine"),
     [
-        *[(case, "onnx") for case in ("multi", "regression", "pairs", "tag", "mlm", "causal", "seq2seq")],
-        *[(case, "openvino") for case in ("single", "regression", "mlm")],
+        *[(case, "onnx") for case in ("labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq")],
+        *[(case, "openvino") for case in ("classify", "number", "mlm")],
     ],
 )
-def test_other_tasks(case, engine, tokenizer, tmp_path):
-    assert_same_answers(case, engine, tokenizer, tmp_path)
+def test_other_tasks(case, engine, tmp_path):
+    assert_same_answers(case, engine, tmp_path)
 
 
 @pytest.mark.slow
-def test_sampling_and_beams_of_graphs(tokenizer, tmp_path):
+def test_sampling_and_beams_of_graphs(tmp_path):
     """The loop is transformers' own, so the same numbers are drawn; and beams change places."""
     options = {"causal": {"temperature": 0.7, "top_k": 20, "max_new_tokens": 9}, "seq2seq": {"beams": 3}}
     for case, given in options.items():
-        save(case, tokenizer, tmp_path / case)
+        save_model(case, tmp_path / case)
         assert main(["export", str(tmp_path / case), str(tmp_path / f"{case}-onnx")]) == 0
         answers = []
         for directory, engine in ((case, "torch"), (f"{case}-onnx", "onnx")):
@@ -119,8 +80,8 @@ def test_sampling_and_beams_of_graphs(tokenizer, tmp_path):
         assert answers[0] == answers[1]
 
 
-def test_options_that_an_engine_lacks(tokenizer, tmp_path, capsys):
-    save("seq2seq", tokenizer, tmp_path / "model")
+def test_options_that_an_engine_lacks(tmp_path, capsys):
+    save_model("seq2seq", tmp_path / "model")
     config_file = tmp_path / "model" / "generation_config.json"
     fields = json.loads(config_file.read_text("utf-8"))
     config_file.write_text(json.dumps({**fields, "bad_words_ids": [[7]]}), "utf-8")
@@ -149,9 +110,9 @@ def test_search_in_the_words_of_ctranslate2():
         search_options(GenerationConfig(do_sample=True, num_beams=2), is_pair=True)
 
 
-def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
+def test_encoders_of_ctranslate2_have_no_answers(tmp_path, capsys):
     """What is printed names the folder that CTranslate2 loads."""
-    save("mlm", tokenizer, tmp_path / "model")
+    save_model("mlm", tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "ctranslate2"]) == 0
     printed = capsys.readouterr().out.strip()
     assert "to be loaded by ctranslate2.Encoder" in printed and (Path(printed.split(": ")[-1]) / "model.bin").is_file()
@@ -162,20 +123,20 @@ def test_encoders_of_ctranslate2_have_no_answers(tokenizer, tmp_path, capsys):
 @pytest.mark.parametrize(
     "content", ["{", "{}", '{"export_format": "onnx", "components": {"model": {"file": "x.onnx"}}}']
 )
-def test_damaged_exports(content, tokenizer, tmp_path):
-    save("single", tokenizer, tmp_path)
-    (tmp_path / "onnx").mkdir()
-    (tmp_path / "onnx" / "export.json").write_text(content, "utf-8")
-    with pytest.raises(InputError, match=f"{tmp_path / 'onnx'}.*: cannot be (read|loaded)"):
-        Predictor.load(str(tmp_path), engine="onnx")
+def test_damaged_exports(content, tmp_path):
+    model = save_model("classify", tmp_path / "model")
+    (model / "onnx").mkdir()
+    (model / "onnx" / "export.json").write_text(content, "utf-8")
+    with pytest.raises(InputError, match=f"{model / 'onnx'}.*: cannot be (read|loaded)"):
+        Predictor.load(str(model), engine="onnx")
 
 
 @pytest.mark.slow
-def test_layout_int8_and_embeddings(tokenizer, tmp_path):
+def test_layout_int8_and_embeddings(tmp_path):
     """What transformers.js and text-embeddings-inference look for; fused operations; the two outputs of an encoder."""
     from onnxruntime import InferenceSession
 
-    save("mlm", tokenizer, tmp_path / "model")
+    save_model("mlm", tmp_path / "model")
     out = tmp_path / "out"
     command = ["export", str(tmp_path / "model"), str(out), "--embeddings", "--quantization", "int8"]
     assert main(command) == 0
@@ -185,6 +146,7 @@ def test_layout_int8_and_embeddings(tokenizer, tmp_path):
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
     operations = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
     assert {"SkipLayerNormalization", "BiasGelu"} <= operations
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     inputs = tokenizer([line for line in LINES if line], padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = SentenceEncoder(load_model(tmp_path / "model"))(**inputs)

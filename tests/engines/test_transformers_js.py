@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 from conftest import ROOT
-from test_engines import LINES, save
+from saved_models import save_model
+from test_engines import LINES
 
-from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.predict.predictor import Predictor
 
@@ -19,8 +19,7 @@ def test_classify_transformers_js(tmp_path):
     node = shutil.which("node")
     if node is None or subprocess.run([node, "-e", PACKAGE], capture_output=True).returncode:
         pytest.skip("needs node, and @huggingface/transformers where NODE_PATH says")
-    tokenizer = RoFormerLiteTokenizer.train(LINES * 4, vocab_size=300, model_max_length=64)
-    save("single", tokenizer, tmp_path / "model")
+    save_model("classify", tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
     lines = [line for line in LINES if line]
     command = [node, str(ROOT / "tutorials" / "classify_transformers_js.cjs"), "out"]

@@ -1,8 +1,6 @@
 """Encoders for llama.cpp: the same ids for lines of text, the same embeddings, and refusals of what it cannot run."""
 
-import gzip
 import json
-import tarfile
 import urllib.request
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import xllamacpp
-from conftest import SHARED, build, stack_config
+from conftest import build, stack_config
 
 from hf_roformer_lite import (
     RoFormerLiteForCausalLM,
@@ -91,16 +89,6 @@ def ids_of(server: xllamacpp.Server, text: str) -> list[int]:
         return json.load(reply)["tokens"]
 
 
-def book(name: str) -> list[str]:
-    """The first lines of one of the books of shared/data."""
-    if name == "zh_novels":
-        text = gzip.decompress((SHARED / "data" / name / "三国演义.txt.gz").read_bytes())
-    else:
-        with tarfile.open(SHARED / "data" / name / "gutenberg.tar.gz") as archive:
-            text = archive.extractfile(next(one for one in archive if one.name.endswith("emma.txt"))).read()
-    return [line for line in text.decode("utf-8", "ignore").splitlines() if line.strip()][:2000]
-
-
 def expected_embedding(model, tokenizer, text: str) -> np.ndarray:
     with torch.no_grad():
         states = model.model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
@@ -138,17 +126,6 @@ def test_quantized(tokenizer, tmp_path):
     for number, line in enumerate(LINES):
         assert ids_of(server, line) == tokenizer(line)["input_ids"]
         assert (expected @ embed(server, line)).argmax() == number
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs the books of shared/data")
-@pytest.mark.parametrize("books", ["gutenberg_en", "zh_novels"])
-def test_same_ids_of_books(books, tokenizer, tmp_path):
-    lines = book(books)
-    export_gguf(model_of("eurobert", tokenizer), tokenizer, tmp_path)
-    server = server_of(tmp_path)
-    wrong = [line for line in lines if ids_of(server, line) != tokenizer(line)["input_ids"]]
-    assert len(lines) > 500 and not wrong, wrong[:3]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def options_of(command: str) -> list[argparse.Action]:
     """All that a command's parser takes, positional arguments too."""
     found: list[argparse.Action] = []
 
-    def spy(parser: CommandParser, argv: list[str]) -> None:
+    def spy(parser: CommandParser, *words: list[str]) -> None:
         found.extend(action for action in parser._actions if action.nargs != 0)
         raise Begun
 

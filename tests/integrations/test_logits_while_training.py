@@ -4,7 +4,6 @@ import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 from datasets import Dataset
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
@@ -48,6 +47,8 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
         output.loss.backward()
         found.append([output.loss, *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None)])
     torch.testing.assert_close(*found)
+    own, count = model(**inputs).loss, (LABELS[:, 1:] != -100).sum() if kind == "causal" else (LABELS != -100).sum()
+    torch.testing.assert_close(own * count, found[0][0] * 1000)  # a sum over labels, divided by what is asked for
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -88,27 +89,7 @@ def test_autocast():
         assert (half - exact).norm() <= 0.05 * exact.norm() + 1e-4
 
 
-def test_distillation_loop():
-    """A student learns a teacher's distribution: as a user would write it, with the loss of the labels beside it."""
-    torch.manual_seed(0)
-    teacher = build(RoFormerLiteForCausalLM, stack_config()).eval()
-    student = RoFormerLiteForCausalLM(stack_config(num_hidden_layers=1)).train()
-    optimizer, losses = torch.optim.AdamW(student.parameters(), lr=1e-2), []
-    ids = IDS[:, :20]
-    for _ in range(30):
-        with torch.no_grad():
-            wanted = teacher(ids, use_cache=False).logits.log_softmax(-1)
-        output = student(ids, labels=ids, skip_logits=False)
-        divergence = F.kl_div(output.logits.log_softmax(-1), wanted, log_target=True, reduction="batchmean") / 20
-        (divergence + 0.1 * output.loss).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(divergence.item())
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_trl(packing, tmp_path):
+def test_trl(tmp_path):
     """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens again."""
     texts = [f"the number {n} and the number {n + 1}" for n in range(40)]
     tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
@@ -121,7 +102,7 @@ def test_trl(packing, tmp_path):
         per_device_train_batch_size=4,
         learning_rate=5e-3,
         max_length=64,
-        packing=packing,
+        packing=True,
         eos_token="[SEP]",
         use_cpu=True,
         bf16=False,

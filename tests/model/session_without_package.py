@@ -60,13 +60,8 @@ def save_again() -> None:
         assert {path.name for path in (FOLDER / after).iterdir()} == {p.name for p in (FOLDER / "encoder").iterdir()}
     assert answers("再次") == EXPECTED["answers"]["encoder"]
     assert load("AutoConfig", "again").auto_map == load("AutoModelForTokenClassification", "encoder").config.auto_map
-    # What was opened as something smaller is saved with the code of all that it can be.
-    for auto in ("AutoConfig", "AutoModel"):
-        load(auto, "encoder").save_pretrained(FOLDER / f"by-{auto}")
-        if auto == "AutoModel":
-            assert type(load("AutoModelForMaskedLM", f"by-{auto}")).__name__ == "RoFormerLiteForMaskedLM"
-    code = {path.name for path in (FOLDER / "encoder").glob("*.py")} - {"tokenization_roformer_lite.py"}
-    assert {path.name for path in (FOLDER / "by-AutoConfig").glob("*.py")} == code
+    load("AutoModel", "encoder").save_pretrained(FOLDER / "smaller")  # with the code of all that it can be
+    assert type(load("AutoModelForMaskedLM", "smaller")).__name__ == "RoFormerLiteForMaskedLM"
 
     # A pair's encoder is an encoder.
     encoder = load("AutoModelForSeq2SeqLM", "pair").get_encoder()

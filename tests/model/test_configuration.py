@@ -3,87 +3,69 @@
 import json
 
 import pytest
-import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import VOCAB, stack_config
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
     RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
     RoFormerLiteModel,
     RoFormerLiteSeq2SeqConfig,
 )
 from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
 BOTH = [RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig]
+# Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
     ({"num_attention_heads": 6, "num_key_value_heads": 4, "hidden_size": 48}, "num_key_value_heads=4.*divisor"),
-    ({"head_dim": 7}, "head_dim=7.*even"),
     (
         {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.3}, "head_dim": 10},
         "partial_rotary_factor",
     ),
-    ({"hidden_act": "gelou"}, "hidden_act='gelou'.*gelu"),
-    ({"classifier_activation": "tan"}, "classifier_activation='tan'"),
-    ({"norm_type": "batch"}, "norm_type.*layernorm"),
-    ({"position_embedding_type": "alibi"}, "position_embedding_type"),
-    ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type='spiral'.*yarn"),
     ({"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"}, "rope_parameters.*'none'"),
-    ({"vocab_size": -1}, "vocab_size=-1"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers=-1"),
-    ({"num_attention_heads": 0}, "num_attention_heads=0"),
-    ({"intermediate_size": 0}, "intermediate_size=0"),
-    ({"hidden_dropout": 1.0}, "hidden_dropout=1.0"),
-    ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
     ({"layer_types": ["full_attention"]}, "layer_types.*num_hidden_layers=4"),
-    ({"layer_types": ["linear_attention"] * 4}, "layer_types"),
     ({"layer_types": ["sliding_attention"] * 4}, "sliding_window=None"),
-    ({"sliding_window": 0}, "sliding_window=0"),
     ({"add_cross_attention": True}, "is_decoder"),
     ({"pad_token_id": 8192}, "pad_token_id=8192"),
-    ({"hidden_size": "256"}, "hidden_size.*int"),
     ({"embedding_size": 33, "position_embedding_type": "sinusoidal"}, "embedding_size=33.*even"),
     ({"attention_bias": ["q", "w"]}, r"attention_bias=\['q', 'w'\].*some of q, k, v, o"),
     ({"mlp_bias": ["gate"]}, r"mlp_bias=\['gate'\].*some of up, down"),
     ({"first_attention_norm": False, "norm_placement": "post"}, "first_attention_norm=False.*norm_placement='post'"),
     ({"classifier_norm": True}, "classifier_norm=True.*without classifier_activation"),
     ({"classifier_input_dropout": True}, "classifier_input_dropout=True.*without classifier_activation"),
-    ({"hidden_dropout_places": ["attn"]}, r"hidden_dropout_places=\['attn'\].*some of embeddings, attention, mlp"),
     ({"classifier_pooling": "late"}, "classifier_pooling='late'.*last without classifier_activation"),
-    ({"token_dropout_mask_id": 8192}, "token_dropout_mask_id=8192"),
     ({"token_dropout_mask_id": 4, "is_decoder": True}, "token_dropout_mask_id=4"),
     ({"rope_parameters": {"sliding_attention": {"rope_type": "default"}}}, "one for each of their types, full_att"),
+    ({"layer_style": "parallel_heads", "norm_placement": "post"}, "norm_placement='post'"),
+    ({"layer_style": "walkthrough"}, "norm_placement='pre'"),
+    ({"layer_style": "walkthrough", "norm_placement": "post", "mlp_bias": ["up"]}, "mlp_bias"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "message"), IMPOSSIBLE, ids=lambda value: str(value)[:40])
 def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message, tmp_path):
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
-        RoFormerLiteConfig(**fields)
+        RoFormerLiteModel(RoFormerLiteConfig(**fields))
     written = {**RoFormerLiteConfig().to_dict(), "layer_types": None, "head_dim": None, "num_key_value_heads": None}
     written |= {"embedding_size": None, "rope_parameters": None, **fields}
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
-        AutoConfig.from_pretrained(tmp_path)
+        AutoModel.from_config(AutoConfig.from_pretrained(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"decoder_start_token_id": None}, "decoder_start_token_id=None"),
-        ({"eos_token_id": None}, "eos_token_id=None"),
-        ({"pad_token_id": None}, "pad_token_id=None"),
         ({"decoder_start_token_id": 8192}, "decoder_start_token_id=8192.*8191"),
         ({"share_embeddings": True, "encoder": {"vocab_size": 10}}, "share_embeddings.*vocab_size"),
         ({"encoder": {"hidden_act": "gelou"}}, "gelou"),
-        ({"encoder": 3}, "encoder"),
+        ({"decoder": {"layer_style": "parallel_heads"}}, "layer_style"),
     ],
 )
 def test_impossible_pairs_are_refused(fields, message):
-    with pytest.raises((StrictDataclassError, ValueError, TypeError), match=f"(?s){message}"):
+    with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
         RoFormerLiteSeq2SeqConfig(**fields)
 
 
@@ -97,54 +79,27 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_and_files(name, tmp_path):
+def test_presets(name):
     config = RoFormerLiteConfig.from_preset(name, vocab_size=VOCAB, hidden_dropout=0)
     pair = RoFormerLiteSeq2SeqConfig.from_preset(name, vocab_size=VOCAB, decoder={"num_hidden_layers": 1})
     assert config.hidden_size == PRESETS[name]["hidden_size"] and pair.share_embeddings
     assert (pair.encoder.num_hidden_layers, pair.num_hidden_layers) == (PRESETS[name]["num_hidden_layers"], 1)
-    for one in (config, pair):
-        one.save_pretrained(tmp_path / one.model_type)
-        again = AutoConfig.from_pretrained(tmp_path / one.model_type)
-        assert type(again) is type(one)
-        written, reread = one.to_dict(), again.to_dict()
-        for either in (written, reread):
-            for of_the_file in ("transformers_version", "_name_or_path"):
-                either.pop(of_the_file, None)
-        assert reread == written
     with pytest.raises(ValueError, match="preset='huge'.*tiny, mini, small, base"):
         RoFormerLiteConfig.from_preset("huge")
 
 
 def test_derived_fields():
-    assert AutoConfig.for_model("roformer_lite", hidden_size=64).hidden_size == 64
-    assert AutoConfig.for_model("roformer_lite_seq2seq").is_encoder_decoder
     assert RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]
     linear = {"rope_type": "linear", "factor": 2.0}
     for given, wanted in (
         ({}, {"partial_rotary_factor": 1.0}),
-        ({"rope_theta": 500.0, "partial_rotary_factor": 0.5}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
         ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),  # as older versions say it
         ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),  # nested for one type
     ):
         found = RoFormerLiteConfig(**given).rope_parameters
         assert {name: found[name] for name in wanted} == wanted
     assert stack_config("modern").rope_parameters["full_attention"]["partial_rotary_factor"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"layer_style": "parallel_heads", "head_dim": 64}, "head_dim=64"),
-        ({"layer_style": "parallel_heads", "norm_placement": "post"}, "norm_placement='post'"),
-        ({"layer_style": "walkthrough"}, "norm_placement='pre'"),
-        ({"layer_style": "walkthrough", "norm_placement": "post", "mlp_bias": ["up"]}, "mlp_bias"),
-        ({"layer_style": "parallel_heads", "hidden_dropout_places": []}, "hidden_dropout_places"),
-    ],
-)
-def test_layers_of_reference_systems_refuse_what_they_do_not_have(fields, message):
-    with pytest.raises(ValueError, match=message):
-        RoFormerLiteModel(RoFormerLiteConfig(**fields))
 
 
 def test_token_ids_and_initial_range_reach_the_stacks():
@@ -158,75 +113,39 @@ def test_token_ids_and_initial_range_reach_the_stacks():
             assert parameter.std().item() == pytest.approx(0.07, rel=0.1), name
 
 
-def test_outputs_asked_for_by_the_config():
-    config, ids = seq2seq_config(), torch.tensor([[5, 6, 7, 3]])
-    config.output_hidden_states = True
-    output = build(RoFormerLiteForConditionalGeneration, config)(ids, decoder_input_ids=ids)
-    assert len(output.encoder_hidden_states) == 2 and len(output.decoder_hidden_states) == 3
-    config = stack_config()
-    config.return_dict = False
-    assert isinstance(build(RoFormerLiteForMaskedLM, config)(ids), tuple)
-
-
 # Fields that a configuration does not have: refused where they are written, read over where they were saved
-
-WRITTEN = [
-    ({"hiden_size": 32}, "'hiden_size'; did you mean 'hidden_size'"),
-    ({"n_layers": 3}, "'n_layers'"),
-    ({"num_attention_head": 3}, "did you mean 'num_attention_heads'"),
-    ({"d_model": 32}, "d_model"),
-    ({"hidden_dropout_prob": 0.2}, "hidden_dropout"),
-    ({"dropout": 0.2}, "'dropout'"),
-    ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
-    ({"pad_token": 0}, "did you mean 'pad_token_id'"),
-    ({"banana": 3}, "RoFormerLiteConfig has no field 'banana'."),
-]
-
-
-@pytest.mark.parametrize(("fields", "message"), WRITTEN)
-def test_written_by_hand(fields, message):
-    for make in (
-        RoFormerLiteConfig,
-        lambda **fields: RoFormerLiteConfig.from_preset("tiny", **fields),
-        lambda **fields: RoFormerLiteSeq2SeqConfig(encoder=fields),
-        lambda **fields: RoFormerLiteSeq2SeqConfig(decoder=fields),
-        lambda **fields: RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
-        lambda **fields: AutoConfig.for_model("roformer_lite", **fields),
-    ):
-        with pytest.raises(TypeError, match=message):
-            make(**fields)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"encodr": {}}, "'encodr'; did you mean 'encoder'"),
-        ({"share_embedding": True}, "did you mean 'share_embeddings'"),
-        ({"decoder_start_token": 3}, "did you mean 'decoder_start_token_id'"),
-        ({"n_layers": 3}, "n_layers"),
-        ({"banana": 3}, "RoFormerLiteSeq2SeqConfig has no field 'banana'."),
-        ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder="),
+        ({"hiden_size": 32}, "'hiden_size'; did you mean 'hidden_size'"),
+        ({"hidden_dropout_prob": 0.2}, "hidden_dropout"),
+        ({"pad_token": 0}, "did you mean 'pad_token_id'"),
+        ({"banana": 3}, "RoFormerLiteConfig has no field 'banana'."),
     ],
 )
-def test_written_of_the_pair(fields, message):
-    with pytest.raises(TypeError, match=message):
-        RoFormerLiteSeq2SeqConfig(**fields)
-
-
-OF_TRANSFORMERS = {
-    **{"num_labels": 3, "torch_dtype": "float32", "attn_implementation": "eager", "output_attentions": False},
-    **{"name_or_path": "x", "auto_map": {}, "quantization_config": {"quant_method": "x"}, "_commit_hash": "x"},
-    **{"num_beams": 4, "max_length": 30, "forced_bos_token_id": 3, "finetuning_task": "x", "pruned_heads": {}},
-    **{"torchscript": False, "gradient_checkpointing": False, "sep_token_id": 3, "tokenizer_class": "x"},
-}
+def test_unknown_fields(fields, message):
+    for make in (
+        RoFormerLiteConfig,
+        lambda **fields: RoFormerLiteConfig.from_preset("tiny", **fields),
+        lambda **fields: RoFormerLiteSeq2SeqConfig(encoder=fields),
+        lambda **fields: RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
+        lambda **fields: AutoConfig.for_model("roformer_lite", **fields),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make(**fields)
+    for of_pair, similar in (({"encodr": {}}, "'encoder'"), ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder=")):
+        with pytest.raises(TypeError, match=similar):
+            RoFormerLiteSeq2SeqConfig(**of_pair)
 
 
 @pytest.mark.parametrize("config_class", BOTH)
 def test_what_transformers_passes(config_class):
-    for name, value in OF_TRANSFORMERS.items():
-        config_class(**{name: value})
     for name in PreTrainedConfig.__dataclass_fields__:
         config_class(**{name: getattr(config_class(), name, None)})
+    for name, value in {"torch_dtype": "float32", "name_or_path": "x", "auto_map": {}, "num_beams": 4}.items():
+        config_class(**{name: value})
     assert config_class(num_labels=3).num_labels == 3
 
 
@@ -242,13 +161,5 @@ def test_what_was_saved_goes_on_loading(config_class, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(written))
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.tag_of_somebody == 7 and loaded.field_of_tomorrow == [1]
-    again = config_class(**loaded.to_dict())  # as programs copy a config
-    assert again.field_of_tomorrow == [1]
+    assert config_class(**loaded.to_dict()).field_of_tomorrow == [1]  # as programs copy a config
     assert AutoConfig.from_pretrained(tmp_path, num_labels=5).num_labels == 5
-
-
-def test_a_model_remembers_what_its_config_was_given(tmp_path):
-    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=30)
-    config.my_own = "note"
-    RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path)
-    assert RoFormerLiteForMaskedLM.from_pretrained(tmp_path).config.my_own == "note"

@@ -21,7 +21,6 @@ IDS = torch.tensor([[2, 17, 33, 90, 3], [2, 45, 3, 0, 0], [2, 8, 9, 3, 0]])
 MASK = (IDS > 0).long()
 WIDE = {"hidden_size": 128, "intermediate_size": 256}  # so that the linear layers are most of the file
 MODELS = {
-    "classifier": (rl.RoFormerLiteForSequenceClassification, AutoModelForSequenceClassification, WIDE),
     "walkthrough": (
         rl.RoFormerLiteForSequenceClassification,
         AutoModelForSequenceClassification,
@@ -71,9 +70,6 @@ def test_int8(kind, method, tmp_path):
     assert size(tmp_path / "int8") < 0.45 * size(tmp_path / "float")
     reloaded = auto.from_pretrained(tmp_path / "int8")
     assert torch.equal(logits_of(reloaded), found)
-    if kind in ("causal", "pair"):
-        inputs = {"inputs": IDS[:1], "num_beams": 2, "max_new_tokens": 6, "eos_token_id": None}
-        assert torch.equal(reloaded.generate(**inputs), quantised.generate(**inputs))
 
 
 def size(directory: Path) -> int:

@@ -189,12 +189,3 @@ def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
     assert "config.json: ca" in capsys.readouterr().err  # cannot be loaded
     assert not (tmp_path / "out").exists()
-
-
-def test_a_bundle_names_each_class_in_a_file_that_has_it():
-    pair = seq2seq_config()
-    pair.encoder = stack_config(**OPTIONAL["reference_layers"])
-    for config in (stack_config(), seq2seq_config(), pair, *(stack_config(**fields) for fields in OPTIONAL.values())):
-        for path in config.classes().values():
-            file, _, name = path.partition(".")
-            assert getattr(importlib.import_module(f"hf_roformer_lite.model.{file}"), name).__name__ == name

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import VOCAB, build, stack_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from toy_training import make_model, make_rows
+from toy_training import make_batch, make_model
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_roformer_lite as rl
@@ -116,41 +116,25 @@ def test_sharded(tied, tmp_path):
         assert (again.lm_head.weight is side.embeddings.word_embeddings.weight) == tied
 
 
-@pytest.mark.parametrize("kind", ["mlm", "seq2seq"])
-def test_weights_on_the_disk(kind, tmp_path):
+def test_weights_on_the_disk(tmp_path):
     """`device_map`: weights that come from memory or disk when they are needed."""
-    whole = make_model(kind)
+    whole, inputs = make_model("seq2seq"), make_batch("seq2seq")
     whole.save_pretrained(tmp_path / "model", max_shard_size="20kB")
     room = sum(p.numel() * 4 for p in whole.parameters()) // 2
     model = type(whole).from_pretrained(
         tmp_path / "model", device_map="auto", max_memory={"cpu": room}, offload_folder=tmp_path / "disk"
     )
     assert "disk" in model.hf_device_map.values() and any(p.is_meta for p in model.parameters())
-    rows = make_rows(kind)
-    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
     with torch.no_grad():
-        got, wanted = model(**inputs), whole(**inputs)
-    torch.testing.assert_close(got.logits, wanted.logits, rtol=0, atol=1e-6)
-    if model.can_generate():
-        source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        texts = [m.generate(**source, max_new_tokens=5, num_beams=2) for m in (model, whole)]
-        assert torch.equal(*texts)
+        torch.testing.assert_close(model(**inputs).logits, whole(**inputs).logits, rtol=0, atol=1e-6)
     model.save_pretrained(tmp_path / "again")
     again = type(whole).from_pretrained(tmp_path / "again").state_dict()
     assert all(torch.equal(weight, again[name]) for name, weight in whole.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"share_embeddings": True},
-        {"share_embeddings": False},
-        {"tie_word_embeddings": False},
-        {"tie_word_embeddings": False, "lm_head_bias": True},
-        {"lm_head_bias": True},
-    ],
-)
+@pytest.mark.parametrize("fields", [{}, {"share_embeddings": False}, {"tie_word_embeddings": False}])
 def test_resized_embeddings_come_back(fields, tmp_path):
+    """Both sides get one size, whatever is tied."""
     config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, num_hidden_layers=1, **fields)
     model, ids = build(rl.RoFormerLiteForConditionalGeneration, config), torch.tensor([[5, 6, 7, 3]])
     before = model(ids, decoder_input_ids=ids).logits
@@ -158,26 +142,10 @@ def test_resized_embeddings_come_back(fields, tmp_path):
     assert model.config.encoder.vocab_size == model.config.decoder.vocab_size == 60
     new = torch.tensor([[55, 59]])
     after = model(torch.cat((ids, new), 1), decoder_input_ids=new).logits
-    assert after.shape == (1, 2, 60)
     torch.testing.assert_close(model(ids, decoder_input_ids=ids).logits[..., :50], before)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     torch.testing.assert_close(loaded(torch.cat((ids, new), 1), decoder_input_ids=new).logits, after)
-
-
-def test_two_vocabularies_get_one_size():
-    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
-    model.resize_token_embeddings(200)
-    assert model(torch.tensor([[150]]), decoder_input_ids=torch.tensor([[199]])).logits.shape == (1, 1, 200)
-
-
-def test_a_trained_encoder_becomes_the_encoder_of_a_pair(tmp_path):
-    masked = build(rl.RoFormerLiteForMaskedLM, stack_config())
-    masked.save_pretrained(tmp_path)
-    encoder = rl.RoFormerLiteModel.from_pretrained(tmp_path)
-    pair = rl.RoFormerLiteSeq2SeqModel(rl.RoFormerLiteSeq2SeqConfig(encoder=encoder.config, decoder=stack_config()))
-    pair.encoder.load_state_dict(encoder.state_dict())
-    assert torch.equal(pair.eval().encoder(IDS, MASK)[0], masked.model(IDS, MASK)[0])
 
 
 def test_half_precision_keeps_the_rotary_frequencies():

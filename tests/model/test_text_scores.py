@@ -45,6 +45,7 @@ def _ngrams_of(text: str) -> set[tuple]:
     lowered = "".join(letter.lower() if letter.isascii() else letter for letter in text)
     words = [word.encode() for word in WORD.findall(lowered)]
     found: set[tuple] = {("word", word) for word in words} | {("pair", *pair) for pair in pairwise(words)}
+    found |= {("three", *three) for three in zip(words, words[1:], words[2:], strict=False)}
     for word in words:
         if len(word) > 1:
             found |= {("part", word[i : i + n]) for n in (2, 3, 4, 5) for i in range(len(word) - n + 1)}

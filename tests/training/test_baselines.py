@@ -21,7 +21,7 @@ ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
 
 def test_classes():
     texts, classes = [ANIMALS, STARS, ANIMALS + " again"] * 5, np.array([0, 1, 0] * 5)
-    metrics = classification_baselines(
+    metrics, _ = classification_baselines(
         "single_label_classification",
         (texts, classes),
         {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
@@ -33,17 +33,17 @@ def test_classes():
 def test_chinese_is_read_by_the_character():
     texts, classes = ["这部电影很好看", "这部电影很难看"] * 8, np.array([1, 0] * 8)
     measured = {"test": (["音乐很好听", "音乐很难听"], np.array([1, 0]))}
-    metrics = classification_baselines("single_label_classification", (texts, classes), measured)
+    metrics, _ = classification_baselines("single_label_classification", (texts, classes), measured)
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
 
 
 def test_sets_and_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
-    metrics = classification_baselines("multi_label_classification", (texts, sets), {"test": (texts, sets)})
+    metrics, _ = classification_baselines("multi_label_classification", (texts, sets), {"test": (texts, sets)})
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
-    metrics = classification_baselines("regression", (texts, numbers), {"test": (texts, numbers)})
+    metrics, _ = classification_baselines("regression", (texts, numbers), {"test": (texts, numbers)})
     assert metrics["mean"]["test"] == {"pearson": 0.0, "spearman": 0.0, "mse": pytest.approx(numbers.var())}
     assert metrics["ridge regression on n-grams"]["test"]["pearson"] > 0.95
 

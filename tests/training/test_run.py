@@ -68,8 +68,8 @@ def test_a_person_edits_it(trained, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: classify\ndata: {train_fil: a}\n", "there is no option data.train_fil"),
-        ("task: classify\nmodle: {}\n", "there is no option modle"),
+        ("task: classify\nmodle: {}\n", "modle is no section"),
+        ("task: classify\ndata: [a]\n", "data is no section"),
         ("task: clasify\n", "it must have a line such as"),
         ("- a\n", "it must have a line such as"),
         ("task: [\n", "cannot be read"),
@@ -79,6 +79,21 @@ def test_mistakes_in_the_file(text, message, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_run_file(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train_fil: a", "unrecognized arguments: --train_fil a; did you mean --train_file"),
+        ("max_steps: many", "argument --max_steps: invalid int value: 'many'"),
+    ],
+)
+def test_mistakes_in_an_option_name_the_file(line, message, tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"task: classify\ntraining:\n  {line}\n")
+    with pytest.raises(SystemExit):
+        parse_run(str(path), [])
+    assert f"{path}: {message}" in capsys.readouterr().err
 
 
 def test_what_is_no_task_is_refused(tmp_path):

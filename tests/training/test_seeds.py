@@ -119,7 +119,6 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
         assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
         finished = [(left / f"seed-{seed}" / "results.json").is_file() for seed in SEEDS]
         assert finished == [number < place for number in range(3)]
-        assert sum(1 for _ in left.glob("seed-*/model.safetensors")) == min(1, place), "the best one alone"
     assert "Resuming from step 3" in ended.stderr
     assert main(command(folder, "killed", "--seeds", *SEEDS)) == 0
     messages = capsys.readouterr().err

@@ -1,33 +1,34 @@
-"""A tiny saved model for every task that the page knows, with random weights."""
+"""A tiny saved model of every kind that answers, with random weights, and what a training leaves beside it."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 from conftest import build, seq2seq_config, stack_config
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hf_roformer_lite as rl
+from roformer_lite.export.graphs import write_pooling
+from roformer_lite.train.text_scores_fit import fit_word_scores
+from roformer_lite.train.token_bytes import token_bytes
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 MULTI, REGRESSION = {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}
-LABELS, CLASSIFIER = {"id2label": dict(enumerate("abc"))}, rl.RoFormerLiteForSequenceClassification
+LABELS, CLASSIFIER = {"id2label": dict(enumerate("bca"))}, rl.RoFormerLiteForSequenceClassification
 
+ONE_TEXT = {"pairs": False, "label_separator": ";"}
 # The class of each model, fields of its configuration, its task, and what its training would have noted.
 MODELS = {
-    "classify": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
-    "labels": (CLASSIFIER, {**LABELS, **MULTI}, "classify", {}),
+    "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
+    "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
+    "labels": (CLASSIFIER, {**LABELS, **MULTI}, "classify", ONE_TEXT),
     "number": (CLASSIFIER, {"num_labels": 1, **REGRESSION}, "classify", {}),
     "pairs": (CLASSIFIER, {"num_labels": 2}, "classify", {"pairs": True}),
-    "entities": (
-        rl.RoFormerLiteForTokenClassification,
-        {"id2label": dict(enumerate(NAMES))},
-        "tag",
-        {"unit": "words"},
-    ),
+    "tag": (rl.RoFormerLiteForTokenClassification, {"id2label": dict(enumerate(NAMES))}, "tag", {"unit": "words"}),
     "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, "seq2seq", {}),
-    "causal": (rl.RoFormerLiteForCausalLM, {"is_decoder": True}, "causal", {}),
+    "causal": (rl.RoFormerLiteForCausalLM, {"is_decoder": True, "tie_word_embeddings": False}, "causal", {}),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}, "mlm", {}),
     "embed": (rl.RoFormerLiteModel, {}, "embed", {}),
     "rerank": (CLASSIFIER, {"num_labels": 1}, "rerank", {"pairs": True}),
@@ -44,12 +45,26 @@ def save_model(kind: str, directory: Path) -> Path:
     if kind == "seq2seq":
         stacks = seq2seq_config()
         stacks.encoder.vocab_size = stacks.decoder.vocab_size = len(tokenizer)
-        config = rl.RoFormerLiteSeq2SeqConfig(encoder=stacks.encoder, decoder=stacks.decoder, max_length=12)
+        sides = {"encoder": stacks.encoder, "decoder": stacks.decoder}
+        config = rl.RoFormerLiteSeq2SeqConfig(**sides, tie_word_embeddings=False)
     model = build(model_class, config)
     if getattr(model, "text_scores", None) is not None:
         fill_text_scores(model.text_scores, tokenizer)
+    if task == "tag":
+        ids = tokenizer(TEXTS)["input_ids"]
+        answers = [np.arange(len(row)) % len(NAMES) for row in ids]
+        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), ids, answers, config))
+    if kind == "seq2seq":
+        model.generation_config.max_length = 12
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    if kind in ("embed", "rerank"):
+        modules = {"": "sentence_transformers.models.Transformer"}
+        if kind == "embed":
+            write_pooling(config, directory)
+            modules["1_Pooling"] = "sentence_transformers.models.Pooling"
+        listed = [{"idx": i, "name": str(i), "path": path, "type": modules[path]} for i, path in enumerate(modules)]
+        (directory / "modules.json").write_text(json.dumps(listed))
     results = {"task": task, "settings": settings, "main_metric": "accuracy", "rows": {"test": 1200}}
     (directory / "results.json").write_text(json.dumps({**results, "metrics": {"test": {"accuracy": 0.8125}}}))
     return directory

