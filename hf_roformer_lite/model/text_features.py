@@ -511,7 +511,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         tags = joint[first].argmax(-1)  # (W,)
         left = F.pad(tags, (1, 0))[:-1]
         # Nothing before a word is like a tag that it can't follow.
-        is_wrong = (forbidden[left, tags] & has_left) | (forbidden.any(0)[tags] & ~has_left)
+        after_left = forbidden.flatten()[left * self.transitions.shape[0] + tags]
+        is_wrong = (after_left & has_left) | (forbidden.any(0)[tags] & ~has_left)
         repaired = torch.where(is_wrong, begins[tags], tags)
         of_words = _exchanged(joint[first], tags, repaired)
         of_rest = _exchanged(of_words, repaired, inside[repaired])

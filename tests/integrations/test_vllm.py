@@ -1,6 +1,6 @@
 """vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
 
-The tests marked `vllm` make that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names one that exists.
+The tests marked `vllm` make that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names another.
 """
 
 import ast
