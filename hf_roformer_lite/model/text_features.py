@@ -502,19 +502,22 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
             documents: Of all tokens, `(N,)`, rising.
             is_first, is_inside, is_space: As `roles_of` gives them.
         """
-        first = places_where(is_first)  # (W,)
+        first = places_where(is_first)  # (W - 1,)
+        # After the last word stands one of no document, as there may be no word, of which exported graphs are wrong.
+        of_words = F.pad(joint[first], (0, 0, 0, 1))  # (W, num_labels)
+        owners = F.pad(documents[first], (0, 1), value=-1)  # (W,)
         begins, inside, before = (
             torch.tensor(table, device=joint.device) for table in (self.begins, self.inside, self.before)
         )
         forbidden = self.transitions < IMPOSSIBLE / 2  # (num_labels, num_labels)
-        has_left = F.pad(documents[first], (1, 0), value=-1)[:-1] == documents[first]  # (W,)
-        tags = joint[first].argmax(-1)  # (W,)
+        has_left = F.pad(owners, (1, 0), value=-2)[:-1] == owners  # (W,)
+        tags = of_words.argmax(-1)  # (W,)
         left = F.pad(tags, (1, 0))[:-1]
         # Nothing before a word is like a tag that it can't follow.
         after_left = forbidden.flatten()[left * self.transitions.shape[0] + tags]
         is_wrong = (after_left & has_left) | (forbidden.any(0)[tags] & ~has_left)
         repaired = torch.where(is_wrong, begins[tags], tags)
-        of_words = _exchanged(joint[first], tags, repaired)
+        of_words = _exchanged(of_words, tags, repaired)
         of_rest = _exchanged(of_words, repaired, inside[repaired])
         # The mean over the tokens of a word must find the answer too: B-X, where an entity begins right after another
         # of its type; and not a third tag that is nearly as good, which an exchange would help. In these two cases B-X
@@ -531,13 +534,11 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         of_rest = torch.where(is_shared[:, None], shared, of_rest)
 
         after = is_first.cumsum(0)  # (N,) the word after a token that is space, and one more than its word for others
-        of_words, of_rest = F.pad(of_words, (0, 0, 0, 1)), F.pad(of_rest, (0, 0, 0, 1))  # there may be no word
         word = (after - 1).clamp(min=0)
         found = torch.where(is_first[:, None], of_words[word], joint)
         found = torch.where(is_inside[:, None], of_rest[word], found)
         own = joint.argmax(-1)  # (N,)
-        has_next = F.pad(documents[first], (0, 1), value=-1)[after] == documents
-        of_space = before[torch.where(has_next, F.pad(repaired, (0, 1))[after], begins[own])]
+        of_space = before[torch.where(owners[after] == documents, repaired[after], begins[own])]
         return torch.where(is_space[:, None], _exchanged(joint, own, of_space), found)
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
