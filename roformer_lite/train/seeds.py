@@ -44,8 +44,7 @@ def train_seeds(run: Run) -> None:
         while len(found := _finished(run)) < len(seeds):
             seed = next(seed for seed in seeds if seed not in found)
             print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
-            # No seed changes the baselines, which the first training measures.
-            train(_of_seed(run, seed, found), run, next((results["baselines"] for results in found.values()), None))
+            train(_of_seed(run, seed, found), run)
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
         choose = max if found[seeds[0]]["training"]["greater_is_better"] else min

@@ -25,7 +25,7 @@ from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, hashes_of, last_checkpoint
 
 
-def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = None) -> FinishedTraining:
+def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
     """Read the data, train tokenizer and model, evaluate, save, and print the results.
 
     A training that was interrupted continues from its last checkpoint when it is begun again with the same run.
@@ -33,7 +33,6 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
     Args:
         run: The options, with one seed; see `train_seeds` for several.
         of_seeds: The run of all seeds, where this is one of several.
-        baselines: Their metrics, where they are known.
 
     Raises:
         InputError: about options and data, before the model is trained; when the disk is full, when another process
@@ -66,7 +65,8 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
         tokenizer = make_tokenizer(run, task, args, rows["train"], (of_seeds or run).checkpoints)
         model = make_model(run, task, args, tokenizer, given)
         encoded = encode(task, rows)
-        if baselines is None and run.training.baselines and args.should_save and len(rows) > 1:
+        baselines: Baselines = {}
+        if run.training.baselines and args.should_save and len(rows) > 1:
             baselines = task.metrics.baselines(rows, encoded)
             for name, by_split in baselines.items():
                 shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
@@ -84,7 +84,7 @@ def train(run: Run, of_seeds: Run | None = None, baselines: Baselines | None = N
             rows={split: len(rows[split]) for split in rows if isinstance(rows[split], Dataset)},
             example=_example(task, rows),
             evaluations=evaluations,
-            baselines=baselines or {},
+            baselines=baselines,
             parts=parts,
             is_one_of_several=of_seeds is not None,
         )
