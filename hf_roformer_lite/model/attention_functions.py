@@ -243,9 +243,8 @@ def check_vllm(config: Any) -> None:
     if head == "ForSequenceClassification":
         unlike["classifier_text_features"] = 0
     if not config.is_decoder or "sliding_attention" not in config.layer_types:
-        unlike["sliding_window"] = (
-            None  # vLLM's are one token shorter to each side, and in all layers if named in none
-        )
+        # vLLM's windows are one token shorter to each side, and in all layers where no layer is named.
+        unlike["sliding_window"] = None
     for field, value in unlike.items():
         if getattr(config, field) != value:
             raise ValueError(f"{field}={getattr(config, field)!r} can't be served by vLLM: it must be {value!r}.")

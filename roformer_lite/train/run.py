@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ..errors import InputError
-from ..output import RESULTS_FILE
+from ..output import RESULTS_FILE, write_whole_file
 from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
@@ -87,7 +87,7 @@ class Run:
             "all.\n"
         )
         text = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
-        (folder / RUN_FILE).write_text(head + text, "utf-8")
+        write_whole_file(folder / RUN_FILE, head + text)
 
     def command(self) -> str:
         """The command line of this run as a public card may show it."""

@@ -15,12 +15,13 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, check_output_dir, exclusive, is_disk_full
+from ..output import RESULTS_FILE, check_output_dir, exclusive, is_disk_full, write_whole_file
 from ..saved_model import naming
 from ..tasks.task_arguments import TaskArguments
 from .run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE, STATE_FILE = "lock", "state.json"
+_OURS = (LOCK_FILE, RUN_FILE, STATE_FILE)  # files that a killed command may leave `.unfinished`
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"
 
 
@@ -93,12 +94,12 @@ class TrainingDirectory:
                         f"{self.path} holds an unfinished training with other options ({difference}); give the same "
                         "command to continue it, or --overwrite_output_dir to start again"
                     )
-            elif any(path.name not in (LOCK_FILE, RUN_FILE, STATE_FILE) for path in self.path.iterdir()):
+            elif any(path.name.removesuffix(".unfinished") not in _OURS for path in self.path.iterdir()):
                 raise InputError(f"{self.path} is needed for the checkpoints, but holds other files")
             if is_new or difference:
                 self.clear()
                 self.run.save(self.path)
-                self._state.write_text(json.dumps({"devices": devices, "data": {}}), "utf-8")
+                write_whole_file(self._state, json.dumps({"devices": devices, "data": {}}))
             try:
                 yield
             except Exception:
@@ -137,7 +138,7 @@ class TrainingDirectory:
         """Keep what a training has found out and must not find out again."""
         before = self.state()
         if before | values != before:
-            self._state.write_text(json.dumps(before | values), "utf-8")
+            write_whole_file(self._state, json.dumps(before | values))
 
     def has_progress(self) -> bool:
         """Whether something would be lost without the directory: a checkpoint, or the model of one of several
