@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedModel
 from ..data.sentence_data import queries_and_documents
 from ..errors import InputError
 from ..output import RESULTS_FILE
-from ..train.sentence_models import naming_sentence_model
+from ..saved_model import naming
 from .sentence import CORRELATIONS, RETRIEVAL, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
 from .task_arguments import EmbedDataArguments
 
@@ -69,7 +69,7 @@ class EmbedData(SentenceData):
         from sentence_transformers import SentenceTransformer
 
         name = self.args.teacher
-        with naming_sentence_model(name, "--teacher "):
+        with naming(f"--teacher {name}"):
             return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:

@@ -34,6 +34,8 @@ class LabelData(TaskData):
     """Data whose labels are those of the training data, in an order that the model's configuration keeps."""
 
     label_word: ClassVar[str]  # what messages call a label
+    labelled: ClassVar[str] = "rows"  # what has one
+    outside: ClassVar[str | None] = None  # the label of what is nothing to be found
 
     def __init__(self, args: TaskArguments):
         super().__init__(args)
@@ -51,43 +53,32 @@ class LabelData(TaskData):
             only = ", ".join(self.labels)
             raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
 
-    def note_foreign(self, rows: Sequence[Sequence[str]]) -> None:
-        """Count the rows to measure whose labels the training data lack, and report it in a line: these labels are
-        missed. `rows` are the labels of each.
+    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
+        """Count what has labels that the training data lack, and report it in a line: these labels are missed. `rows`
+        are the labels of each.
 
         Raises:
-            InputError: when there is no other label, as where the wrong column was given.
+            InputError: when there is no label that can be found, as where the wrong column was given.
         """
-        new = [label for labels in rows for label in labels if label not in self.labels]
-        if new and len(new) == sum(map(len, rows)):
+        counts = Counter(chain.from_iterable(rows))
+        new = Counter({label: count for label, count in counts.items() if label not in self.labels})
+        if new and not counts.keys() - new.keys() - {self.outside}:
             raise InputError(
-                f"the {self.label_word}s {_shown(sorted(set(new)))} are all unknown to the model, which has: "
-                f"{_shown(self.labels)}. Is another column the one of the {self.label_word}s?"
+                f"the {self.label_word}s {_shown(sorted(new))} are all unknown to the model, which has: "
+                f"{_shown(self.labels)}; --{self.label_word}_column names their column"
             )
         if new:
             self.foreign.update(new)
-            print(self.foreign_sentence(Counter(new)), file=sys.stderr)
+            print(self.foreign_sentence(new), file=sys.stderr)
 
     def foreign_sentence(self, counts: Counter[str]) -> str:
         """That labels, with their counts, are only in rows to measure."""
-        what = f"{self.label_word}s that the training data lack ({_shown(counts)})"
-        return f"{counts.total():,} of the rows to measure have {what}: they count as missed."
+        what = f"{len(counts):,} {self.label_word}s that the training data lack ({_shown(counts)})"
+        return f"{counts.total():,} of the {self.labelled} to measure have {what}: they count as missed."
 
     def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
         """The labels in the order of their numbers, and after them those that only these rows have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
-
-    def label_number(self, label: str, origin: str) -> int:
-        """The number of a label in a row that came from `origin`.
-
-        Raises:
-            InputError: when the training data do not have it.
-        """
-        if label not in self.labels:
-            raise InputError(
-                f"{origin}: {self.label_word} {label!r} is not in the training data, which have: {_shown(self.labels)}"
-            )
-        return self.labels[label]
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         self.set_labels(labels_of(config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -45,18 +44,15 @@ if TYPE_CHECKING:
     from ..train.text_scores_weights import Split
 
 _MOST_IMPOSSIBLE = 0.01  # of the entities of the training data; with more they are tagged by other rules than IOB2
-_SHOWN = 10  # tags in a message
 
 _IOB = re.compile(r"O|[BI]-.+")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
-
-logger = logging.getLogger(__name__)
 
 
 class TagData(LabelData):
     """Sentences: rows of `tokens` and as many `tags`."""
 
-    label_word = "tag"
+    label_word, labelled, outside = "tag", "tokens", "O"
     args: TagDataArguments
 
     def __init__(self, args: TagDataArguments):
@@ -65,7 +61,6 @@ class TagData(LabelData):
         self.joiner: str | None = " "
         self.has_entities = False
         self.added: set[str] = set()  # labels that the training data lack: the rest of a word may need them
-        self.foreign: Counter[str] = Counter()  # tags of held-out data that the model does not have
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
@@ -153,7 +148,7 @@ class TagData(LabelData):
         """Without `training`, a sentence is encoded as `predict` does it: a long one is several examples, one after
         another, with the columns `part`, its number in the sentence, and `tags`, as they are in the data."""
         if not training:
-            self._count_foreign(rows)
+            self.note_foreign(self.units(row["tokens"], row["tags"])[1] for row in rows)
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             sentences = [self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)]
@@ -178,31 +173,6 @@ class TagData(LabelData):
             return {**inputs, **extra, "labels": labels}
 
         return rows.map(tokenize, batched=True, remove_columns=rows.column_names, desc="Encoding")
-
-    def _count_foreign(self, rows: Dataset) -> None:
-        """Count the tags that the model does not have, and report them: it can't answer them, so they are missed.
-
-        Raises:
-            InputError: when it has none of the tags, so that nothing can be measured.
-        """
-        tags = Counter(chain.from_iterable(self.units(row["tokens"], row["tags"])[1] for row in rows))
-        foreign = Counter({tag: count for tag, count in tags.items() if tag not in self.labels})
-        if not foreign:
-            return
-        names = shown(foreign, _SHOWN)
-        if not tags.keys() - foreign.keys() - {"O"}:
-            raise InputError(
-                f"{rows[0]['origin']}: none of the tags, {names}, is one of the model's, "
-                f"{shown(self.labels, _SHOWN)}; --tag_column names their column"
-            )
-        self.foreign |= foreign
-        logger.warning(
-            "%d of %d tokens have tags that are not in the training data and count as missed, %d tags: %s",
-            foreign.total(),
-            tags.total(),
-            len(foreign),
-            names,
-        )
 
     def collator(self, model: PreTrainedModel) -> DataCollatorForTokenClassification:
         return DataCollatorForTokenClassification(self.tokenizer)
@@ -368,11 +338,8 @@ class TagMetrics(LabelMetrics):
                 "Precision, recall and F1 count whole entities (seqeval), accuracy counts tokens; all are fractions "
                 "from 0 to 1."
             ]
-        if foreign := self.data.foreign:
-            notes.append(
-                f"The training data lack {len(foreign)} of the tags of the validation and test data, which count as "
-                f"missed: {shown(foreign, _SHOWN)}."
-            )
+        if self.data.foreign:
+            notes.append(self.data.foreign_sentence(self.data.foreign))
         return notes
 
 
@@ -387,12 +354,6 @@ class TagTask(Task):
 def are_entities(tags: Collection[str]) -> bool:
     """Whether all tags are those of IOB2."""
     return all(_IOB.fullmatch(tag) for tag in tags) and len(tags) > 1
-
-
-def shown(tags: Iterable[str], most: int) -> str:
-    """The first of the tags."""
-    tags = list(tags)
-    return ", ".join(tags[:most]) + (" …" if len(tags) > most else "")
 
 
 def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:

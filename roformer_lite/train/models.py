@@ -1,5 +1,5 @@
-"""The model that a training starts from: a new one, one that was trained before, in its own class, or a pair of two
-stacks that were."""
+"""The model that a training starts from: a new one, one that was trained before, in its own class, or a pair whose
+encoder was."""
 
 import difflib
 import json
@@ -11,7 +11,6 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import (
     AutoModel,
-    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
@@ -25,9 +24,7 @@ from hf_roformer_lite.padding_free import padding_free
 from ..errors import InputError
 from ..saved_model import check_vocabulary, load_config, load_with_new_head, reason
 from ..tasks.base import Task
-from .options import Seq2SeqModelArguments
 from .run import Run
-from .tokenizers import pretrained_tokenizer
 
 
 def make_model(
@@ -37,7 +34,7 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase,
     given: Mapping[str, PreTrainedConfig],
 ) -> PreTrainedModel:
-    """The model given with a head for the task, one of the stacks given, or a new one of the size asked for.
+    """The model given with a head for the task, a pair with the encoder given, or a new one of the size asked for.
 
     Args:
         run, task, args: Of the training; the task knows the labels.
@@ -53,7 +50,8 @@ def make_model(
         if name:
             model = pretrained_for_task(name, given[name], task, args, tokenizer, overrides)
         elif given:
-            model = pair_of_stacks(run.model, given, args, tokenizer, overrides)
+            name, config = next(iter(given.items()))
+            model = encoder_of_a_pair(name, config, run.model.size, args, tokenizer, overrides)
         else:
             fields = {} if run.model.size else task.model.new_model
             tokens = _token_ids(tokenizer, task.model.config_class) | {"vocab_size": len(tokenizer)}
@@ -203,90 +201,58 @@ def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return {**{name: value for name, value in fields.items() if name not in labels}, **overrides, **nested}
 
 
-def pair_of_stacks(
-    asked_for: Seq2SeqModelArguments,
-    given: Mapping[str, PreTrainedConfig],
+def encoder_of_a_pair(
+    name: str,
+    given: PreTrainedConfig,
+    size: str | None,
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     overrides: dict[str, Any],
 ) -> RoFormerLiteForConditionalGeneration:
-    """The encoder given below the decoder given, or below a new one of the size asked for.
-
-    A new decoder reads and predicts tokens by the encoder's table, the only part of it that has been trained before.
-    Cross-attention is new in any case.
+    """The encoder of `--encoder_name_or_path` below a new decoder, which reads and predicts tokens by the encoder's
+    table, the only part of it that has been trained before.
 
     Args:
-        asked_for: Names of the stacks, and the size of a new decoder.
-        given: The configurations of the stacks by their names.
+        name, given: The encoder and its configuration.
+        size: Of the decoder.
         args: Of the training.
         tokenizer: The encoder's.
-        overrides: Fields of the configuration to change; those of a stack given may change no shape.
+        overrides: Fields of the configuration to change; those of the encoder may change no shape.
 
     Raises:
-        InputError: when a model has another architecture, or the two have different vocabularies.
+        InputError: when the model has another architecture, or a field would change a shape.
     """
-    encoder_name, decoder_name = asked_for.encoder_name_or_path, asked_for.decoder_name_or_path
+    if not isinstance(given, RoFormerLiteConfig):
+        raise InputError(
+            f"--encoder_name_or_path {name}: {given.model_type} is no stack of this package; give what `roformer-lite "
+            f"convert {name} OUT --from auto` writes"
+        )
+    if given.is_decoder:
+        raise InputError(f"--encoder_name_or_path {name}: it is a causal model; give an encoder")
     fields = RoFormerLiteSeq2SeqConfig.__dataclass_fields__
     of_both = {key: value for key, value in overrides.items() if key not in fields}  # those without a side
     of_sides = {side: {**of_both, **overrides.get(side, {})} for side in ("encoder", "decoder")}
     of_pair = {key: value for key, value in overrides.items() if key in fields and key not in of_sides}
-    for option in ("encoder_name_or_path", "decoder_name_or_path"):
-        if getattr(asked_for, option) is not None:
-            _check_stack(option, getattr(asked_for, option), given)
-    config = {**given[encoder_name].to_dict(), "add_pooling_layer": False}
-    check_vocabulary(tokenizer, given[encoder_name], encoder_name)
-    encoder, _ = load_with_new_head(AutoModel, encoder_name, RoFormerLiteConfig.from_dict(config))
-    if decoder_name is None:
-        same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}
-        stack = RoFormerLiteConfig.from_preset(asked_for.size or "mini", **{**same_table, **of_sides["decoder"]})
-        of_pair = {"share_embeddings": True, **of_pair}
-    else:
-        if pretrained_tokenizer(decoder_name).get_vocab() != tokenizer.get_vocab():
-            raise InputError(
-                f"{encoder_name} and {decoder_name} have different tokens, but both sides of a pair need one "
-                "vocabulary; train the decoder with the encoder's --tokenizer, or leave out --decoder_name_or_path"
-            )
-        config = {**given[decoder_name].to_dict(), **of_sides["decoder"]}
-        decoder, _ = load_with_new_head(AutoModelForCausalLM, decoder_name, RoFormerLiteConfig.from_dict(config))
-        stack = decoder.config
-        of_pair = {"tie_word_embeddings": stack.tie_word_embeddings, **of_pair}
+    check_vocabulary(tokenizer, given, name)
+    config = {**given.to_dict(), "add_pooling_layer": False}
+    encoder, _ = load_with_new_head(AutoModel, name, RoFormerLiteConfig.from_dict(config))
+    same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}
     config = RoFormerLiteSeq2SeqConfig(
         encoder={**encoder.config.to_dict(), **of_sides["encoder"]},
-        decoder=stack,
-        **{**_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig), **of_pair},
+        decoder=RoFormerLiteConfig.from_preset(size or "mini", **{**same_table, **of_sides["decoder"]}),
+        **{"share_embeddings": True, **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig), **of_pair},
     )
     model = RoFormerLiteForConditionalGeneration(config)
     try:
         model.model.encoder.load_state_dict(encoder.state_dict())
-        if decoder_name is None:
-            table = encoder.get_input_embeddings().state_dict()
-            model.model.decoder.get_input_embeddings().load_state_dict(table)
-        else:
-            head = {key: tensor for key, tensor in decoder.state_dict().items() if not key.startswith("model.")}
-            model.model.decoder.load_state_dict(decoder.model.state_dict(), strict=False)  # without cross-attention
-            model.load_state_dict(head, strict=False)
+        table = encoder.get_input_embeddings().state_dict()
+        model.model.decoder.get_input_embeddings().load_state_dict(table)
     except RuntimeError as error:
         raise InputError(
-            f"{reason(error)}; give only --config fields that change no shape of a stack that is given, such as "
+            f"{reason(error)}; give only --config fields that change no shape of the encoder, such as "
             "encoder.hidden_dropout=0.3"
         ) from error
     model.tie_weights()
     if args.should_save:
-        new = (
-            "the decoder is new, but for its table of tokens" if decoder_name is None else "the cross-attention is new"
-        )
-        print(f"{' and '.join(given)}: {new}", file=sys.stderr)
+        print(f"{name}: the decoder is new, but for its table of tokens", file=sys.stderr)
     return model
-
-
-def _check_stack(option: str, name: str, given: Mapping[str, PreTrainedConfig]) -> None:
-    config, is_decoder = given[name], option == "decoder_name_or_path"
-    if not isinstance(config, RoFormerLiteConfig):
-        raise InputError(
-            f"--{option} {name}: {config.model_type} is no stack of this package; give what `roformer-lite convert "
-            f"{name} OUT --from auto` writes"
-        )
-    if config.is_decoder != is_decoder:
-        wrong = "it is no causal model; leave it out for a new decoder"
-        wrong = wrong if is_decoder else "it is causal; give it as --decoder_name_or_path"
-        raise InputError(f"--{option} {name}: {wrong}")

@@ -145,15 +145,11 @@ class ModelArguments(TokenizerArguments):
 
 @dataclass
 class Seq2SeqModelArguments(ModelArguments):
-    """The same, and the stacks of a pair."""
+    """The same, and the encoder of a pair."""
 
     encoder_name_or_path: str | None = option(
         "Start from this encoder and its tokenizer; its head is left out. The decoder is new, of --size, and shares "
-        "the encoder's table of tokens, unless --decoder_name_or_path is given."
-    )
-    decoder_name_or_path: str | None = option(
-        "Beside --encoder_name_or_path, start from this causal model, with the same vocabulary. Its cross-attention "
-        "is new."
+        "the encoder's table of tokens."
     )
 
     def __post_init__(self):
@@ -162,16 +158,12 @@ class Seq2SeqModelArguments(ModelArguments):
                 raise InputError("give either --model_name_or_path or --encoder_name_or_path")
             new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
             refuse_beside(new, "--encoder_name_or_path", "which brings its own tokenizer")
-        if self.decoder_name_or_path is not None:
-            if self.encoder_name_or_path is None:
-                raise InputError("--decoder_name_or_path needs --encoder_name_or_path beside it")
-            refuse_beside({"size": self.size}, "--decoder_name_or_path", "which brings its own size")
         super().__post_init__()
 
     @property
     def pretrained(self) -> list[str]:
-        stacks = (self.encoder_name_or_path, self.decoder_name_or_path)
-        return [*super().pretrained, *(name for name in stacks if name is not None)]
+        encoder = self.encoder_name_or_path
+        return super().pretrained if encoder is None else [encoder]
 
 
 @dataclass

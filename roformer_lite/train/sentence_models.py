@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..saved_model import check_finite, find_file, read_optional_object, reason, sentence_modules
+from ..saved_model import check_finite, find_file, naming, read_optional_object, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
@@ -67,18 +65,7 @@ def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: st
         InputError: when the library cannot open it.
     """
     sentence_modules(directory)
-    with naming_sentence_model(directory):
+    with naming(directory):
         model = kind(str(directory), device=device, local_files_only=os.path.isdir(directory))
     check_finite(model, directory)
     return model
-
-
-@contextmanager
-def naming_sentence_model(directory: str | Path, given: str = "") -> Iterator[None]:
-    """Turn what sentence-transformers raises about a model, which is of any type, into an `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{given}{directory}: sentence-transformers cannot open it: {reason(error)}") from error

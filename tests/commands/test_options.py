@@ -24,7 +24,6 @@ REFUSED = [  # by our own parser: task, options, message
     ("classify", "--seeds 1", "must be at least two different numbers"),
     ("classify", "--learning_rate nan", "--learning_rate=nan must be finite"),
     ("classify", "--ema_decay 1", "--ema_decay=1.0 must be at least 0 and below 1"),
-    ("seq2seq", "--decoder_name_or_path d", "--decoder_name_or_path needs --encoder_name_or_path"),
     ("embed", "--max_tokens_per_batch 99", "makes its own batches"),
     ("tag", "--training_arguments seed=3", "give the option --seed 3"),
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),

@@ -151,7 +151,7 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     assert main([*command, *OPTIONS.split(), *own, "--output_dir", model]) == 0
     said = capsys.readouterr().err
     assert (
-        "2 of the rows to measure have labels that the training data lack (pink, teal): they count as missed" in said
+        "2 of the rows to measure have 2 labels that the training data lack (pink, teal): they count as missed" in said
     )
     card, results = (Path(model, name).read_text() for name in ("README.md", "results.json"))
     results = json.loads(results)

@@ -117,9 +117,8 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"
     card = card_of(tmp_path, {}, "mlm", *options[:4], "--hub_model_id", "me/m2")  # which is not uploaded
     assert 'from_pretrained("m")' in card.text
-    stacks = ["--encoder_name_or_path", "google/bert", "--decoder_name_or_path", "me/causal", "--output_dir", "m"]
-    card = card_of(tmp_path, {}, "seq2seq", *stacks)
-    assert card.data.base_model == ["google/bert", "me/causal"]
+    card = card_of(tmp_path, {}, "seq2seq", "--encoder_name_or_path", "google/bert", "--output_dir", "m")
+    assert card.data.base_model == "google/bert"
 
 
 @pytest.mark.parametrize("labels", [30, 31])
