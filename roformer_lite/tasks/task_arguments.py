@@ -228,7 +228,10 @@ class ClassifyDataArguments(LabelArguments):
     text_column: str = option("Column of the text.", "text")
     text_pair_column: str | None = option("Column of a second text, for pairs.")
     label_column: str = option("Column of the label, any text or number.", "label")
-    max_length: int = option("Truncate texts (a pair together) to this many tokens.", 256)
+    max_length: int | None = option(
+        "Truncate texts (a pair together) to this many tokens. Default: 1024; fine-tuning: 256, or as many as the "
+        "model has positions for."
+    )
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = option(
         "single_label_classification, multi_label_classification or regression. Default: multi_label "
         "with lists of labels or --label_separator, otherwise single_label."

@@ -58,7 +58,7 @@ def make_model(
             fields = {**tokens, **fields, **task.model.config_fields(), **overrides}
             config = task.model.config_class.from_preset(run.model.size or "mini", **fields)
             model = task.model.auto_model.from_config(config)
-        _check_positions(task, model)
+        _check_positions(run, task, model)
         return model
     except InputError:
         raise  # it says already what is wrong, and in which file
@@ -73,8 +73,9 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrained
     return ids | ({"decoder_start_token_id": first} if is_pair else {})
 
 
-def _check_positions(task: Task, model: PreTrainedModel) -> None:
-    """Refuse texts longer than a table of learned positions, before the first long one stops the training."""
+def _check_positions(run: Run, task: Task, model: PreTrainedModel) -> None:
+    """Refuse texts longer than a table of learned positions, before the first long one stops the training. A length
+    that was not given becomes that of the table."""
     rows = []
     for name, table in model.named_modules():
         if isinstance(table, nn.Embedding) and ("position" in name or name.endswith("wpe")):
@@ -83,10 +84,12 @@ def _check_positions(task: Task, model: PreTrainedModel) -> None:
     lengths = {name: getattr(task.args, name, 0) for name in ("max_length", "max_source_length", "max_target_length")}
     for name, length in {**lengths, "block_size": getattr(task.args, "longest_block", 0)}.items():
         if rows and length > min(rows):
-            raise InputError(
-                f"--{name} {length}, given or by default, is more than the model has positions for; give --{name} "
-                f"{min(rows)} or less"
-            )
+            if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
+                raise InputError(
+                    f"--{name} {length} is more than the model has positions for; give --{name} {min(rows)} or less"
+                )
+            setattr(task.args, name, min(rows))
+            task.data.tokenizer.model_max_length = task.data.max_length
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ _FINE_TUNING = {
     "ema_decay": 0.0,
 }
 _RATE_OF_OWN_WEIGHTS = 3e-4
+# Tokens of a text to classify. Short ones cost nothing more; what pretrained models need of memory grows with it.
+_LONGEST_TEXT, _LONGEST_FINE_TUNED = 1024, 256
 
 
 @dataclass
@@ -129,8 +131,13 @@ class Run:
         return [name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None]
 
     def with_defaults(self) -> "Run":
-        """The same run with those values filled in."""
-        return replace(self, training=replace(self.training, **self.default_values()))
+        """The same run with those values filled in, and the longest text of a task that leaves it open."""
+        longest: dict[str, Any] = {}
+        if getattr(self.data, "max_length", _LONGEST_TEXT) is None:
+            longest["max_length"] = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
+        return replace(
+            self, data=replace(self.data, **longest), training=replace(self.training, **self.default_values())
+        )
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
             trains into the same directory, and when the training diverges.
     """
     started, options = time.monotonic(), run.with_defaults()
-    task, directory = TASKS[run.task](run.data), TrainingDirectory(run)
+    task, directory = TASKS[run.task](options.data), TrainingDirectory(run)
     args = make_training_arguments(options, task.model.training_classes()[0])
     given = {name: pretrained_config(name) for name in run.model.pretrained}
     with directory.opened(args) as cache:

@@ -219,7 +219,7 @@ def test_masked_language_model_goes_on_from_its_own_head(folder, tmp_path, capsy
     ("start", "options", "message"),
     [
         ("unknown", [], "roformer-lite convert"),
-        ("bert", ["--max_length", "600"], "--max_length 600, given or by default, is more than"),
+        ("bert", ["--max_length", "600"], "--max_length 600 is more than the model has positions for"),
         ("bert", ["--config", "num_hidden_layers=3"], "lacks bert.encoder.layer.2"),
     ],
 )
@@ -232,6 +232,18 @@ def test_refusals(start, options, message, folder, tmp_path, capsys):
     assert main([str(text) for text in [*typed, *options, "--output_dir", tmp_path / "out"]]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path):
+    """Also of a new model, whose default is longer; one that is given is refused above."""
+    short = BertConfig(**{**bert_config().to_dict(), "max_position_embeddings": 9})
+    start = save(BertModel(short), folder, "short")
+    learned = ["--config", "position_embedding_type=learned", "max_position_embeddings=12", "--size", "tiny"]
+    for given, longest, options in ((start, 9, []), (None, 12, learned)):
+        out = tmp_path / str(longest)
+        results = train("classify", out, folder / "rows.csv", given, *options, *SHORT)
+        assert results["settings"]["max_length"] == longest == AutoTokenizer.from_pretrained(out).model_max_length
+        assert "max_length" not in results["command"]
 
 
 @pytest.mark.slow
