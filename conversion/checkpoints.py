@@ -109,6 +109,9 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     config = _read_json(path)
     if not isinstance(config, dict):
         raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
+    model_type, architectures = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(model_type, str | None) or not isinstance(architectures, list):
+        raise ConversionError(f"{path}: {model_type=} must be text, and {architectures=} a list")
     return config
 
 
@@ -213,8 +216,9 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     """
     with whole_directory(out) as unfinished:
         model = load_model(path)
-        name = fitting_family(model) if name == "auto" else name
-        state_dict, config = export(name, model)
+        with naming(path):
+            name = fitting_family(model) if name == "auto" else name
+            state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         for file in TOKENIZER_FILES:

@@ -38,6 +38,7 @@ from .padding import (
     Documents,
     FlatTokens,
     find_documents,
+    has_padding_after_tokens,
     is_padding_mask,
     packed_documents,
     pool,
@@ -653,7 +654,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError("cu_seq_lens_q can't be combined with past_key_values: a cache knows no documents.")
         is_packed = documents is not None and documents.is_packed
         if use_cache and self.is_decoder and cache is None and not (self.training or is_paged or is_packed):
-            documents, cache = None, DynamicCache(config=self.config)
+            documents = None  # sliding layers of a cache forget by place, and windows count real tokens
+            cache = DynamicCache(config=None if has_padding_after_tokens(attention_mask) else self.config)
         if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache())
         return documents, cache
@@ -700,10 +702,20 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 f"attn_implementation={config._attn_implementation!r} can't be combined with packed input and the "
                 "outputs of all layers; take sdpa or eager attention for them."
             )
-        masks = {}
+        masks, real = {}, None
+        if documents is None and "sliding_attention" in kinds and has_padding_after_tokens(attention_mask):
+            real = (attention_mask != 0).to(hidden_states.device)
+            if any(cache.is_sliding):
+                raise ValueError(
+                    "attention_mask has padding after tokens, and the cache forgets tokens that their windows still "
+                    "reach: pad on the left, or give past_key_values=DynamicCache()."
+                )
         for kind in kinds:
             make_mask, sees = MAKE_MASK["full_attention", self.is_decoder], None
-            if kind == "sliding_attention" and documents is None:  # the cache's layers know their window
+            if kind == "sliding_attention" and real is not None:
+                if config._attn_implementation in TAKE_MASKS:  # flash attention counts real tokens itself
+                    sees = _same_document(real, None, real.cumsum(1), config.sliding_window - 1)
+            elif kind == "sliding_attention" and documents is None:  # the cache's layers know their window
                 make_mask = MAKE_MASK[kind, self.is_decoder]
             elif kind == "sliding_attention":  # counts real tokens, as in a flat row; if causal, the token itself too
                 counts = (documents.numbers != 0).cumsum(1)
