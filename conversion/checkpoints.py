@@ -227,7 +227,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
-        _name_stock_tokenizer(unfinished / "tokenizer_config.json")
+        _name_stock_tokenizer(path, unfinished)
     return name
 
 
@@ -264,12 +264,13 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
             model.generation_config.update(**fields)
 
 
-def _name_stock_tokenizer(config_file: Path) -> None:
+def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
     """Write the name of the stock class that reads the same files: the tokenizer then opens without this package."""
-    if config_file.is_file():
-        config = json.loads(config_file.read_text("utf-8"))
-        config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
-        config_file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if (found := find_file(path, "tokenizer_config.json")) is not None:
+        with naming(found):
+            config = {"tokenizer_class": None, **_read_json(found)}
+            config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
+        (out / found.name).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:

@@ -226,21 +226,13 @@ def write_whole_file(path: Path, text: str) -> None:
 def note_files(folder: Path) -> None:
     """Note what all files in `folder` hold; a bit of a weight or a token that changes is a number as good as any."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS_FILE)
-    checksums = {str(path.relative_to(folder)): _checksum(path) for path in files}
+    checksums = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
     write_whole_file(folder / CHECKSUMS_FILE, json.dumps(checksums, indent=1))
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Refuse files that are no longer as `note_files` has noted them, or are not there. Where it has noted none,
-    all are right.
-
-    Args:
-        folder: The directory.
-        names: Of the files to look at. Default: all that are noted.
-
-    Raises:
-        InputError: naming the file.
-    """
+    """Refuse, with an `InputError` that names it, a file in `folder` that is no longer as `note_files` has noted it;
+    of all that are noted, or of `names` alone. Where nothing is noted all are right."""
     if not os.path.lexists(folder / CHECKSUMS_FILE):
         return
     try:

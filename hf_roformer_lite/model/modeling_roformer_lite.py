@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
@@ -654,8 +654,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError("cu_seq_lens_q can't be combined with past_key_values: a cache knows no documents.")
         is_packed = documents is not None and documents.is_packed
         if use_cache and self.is_decoder and cache is None and not (self.training or is_paged or is_packed):
-            documents = None  # sliding layers of a cache forget by place, and windows count real tokens
-            cache = DynamicCache(config=None if has_padding_after_tokens(attention_mask) else self.config)
+            documents, cache = None, DynamicCache(config=self.config)
         if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache())
         return documents, cache
@@ -705,11 +704,13 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         masks, real = {}, None
         if documents is None and "sliding_attention" in kinds and has_padding_after_tokens(attention_mask):
             real = (attention_mask != 0).to(hidden_states.device)
-            if any(cache.is_sliding):
-                raise ValueError(
-                    "attention_mask has padding after tokens, and the cache forgets tokens that their windows still "
-                    "reach: pad on the left, or give past_key_values=DynamicCache()."
-                )
+            if any(cache.is_sliding):  # layers that forget by place, while windows count real tokens
+                if not isinstance(cache, DynamicCache) or cache.get_seq_length():
+                    raise ValueError(
+                        "attention_mask has padding after tokens, and the cache forgets tokens that windows still "
+                        "reach: pad on the left, or give past_key_values=DynamicCache()."
+                    )
+                cache.layers = [DynamicLayer() for _ in cache.layers]
         for kind in kinds:
             make_mask, sees = MAKE_MASK["full_attention", self.is_decoder], None
             if kind == "sliding_attention" and real is not None:

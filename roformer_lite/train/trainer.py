@@ -251,6 +251,15 @@ def fit(
         if args.should_save:
             step = Path(checkpoint).name.rpartition("-")[2]
             print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except Exception as error:
+        begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
+        if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):
+            raise
+        remedy = (
+            f"remove {checkpoint}, and it is made again" if checkpoint else "see --training_arguments and --config"
+        )
+        raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved

@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerate.utils import wait_for_everyone
 from datasets import Dataset, DatasetDict, IterableDataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, check_files, check_output_dir, exclusive, is_disk_full, note_files, write_whole_file
@@ -189,8 +189,7 @@ class CheckedCheckpoints(TrainerCallback):
             InputError: naming the file and what can be done.
         """
         check_files(checkpoint)
-        noted = read_object(checkpoint / "trainer_state.json").get("best_model_checkpoint")
-        if noted:
+        if noted := read_object(checkpoint / "trainer_state.json").get("best_model_checkpoint"):
             best = checkpoint.with_name(Path(noted).name)
             try:
                 read_object(best / "trainer_state.json")
@@ -199,12 +198,10 @@ class CheckedCheckpoints(TrainerCallback):
                 raise InputError(f"{error}; it was the best checkpoint: remove the later ones, too") from error
             self.best = str(best)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         state.best_model_checkpoint = self.best or state.best_model_checkpoint
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         wait_for_everyone()  # each process writes its random state
         if args.should_save:
             note_files(Path(args.output_dir) / f"checkpoint-{state.global_step}")

@@ -221,6 +221,25 @@ SILENT = [  # what the libraries below accept, or end the process at
 ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("gradient_accumulation_steps=0", "--training_arguments gradient_accumulation_steps=0 must be at least 1"),
+        ("eval_strategy=steps save_strategy=steps eval_steps=0 save_steps=x", "--training_arguments save_steps"),
+        (
+            "dataloader_persistent_workers=true",
+            "option needs num_workers > 0; see --training_arguments",
+        ),
+    ],
+)
+def test_arguments_that_transformers_accepts(arguments, message, place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(place / "rows.csv", "rows.csv")
+    assert main([*LEARN, *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["rows.csv"]
+
+
 @pytest.mark.parametrize("number", range(len(SILENT)))
 def test_what_was_silent_or_a_traceback(number, place, tmp_path, capsys, monkeypatch):
     directory, damage, command, message = SILENT[number]
