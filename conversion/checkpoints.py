@@ -109,6 +109,9 @@ def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     config = _read_json(path)
     if not isinstance(config, dict):
         raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
+    model_type, architectures = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(model_type, str | None) or not isinstance(architectures, list):
+        raise ConversionError(f"{path}: {model_type=} must be text, and {architectures=} a list")
     return config
 
 
@@ -213,8 +216,9 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
     """
     with whole_directory(out) as unfinished:
         model = load_model(path)
-        name = fitting_family(model) if name == "auto" else name
-        state_dict, config = export(name, model)
+        with naming(path):
+            name = fitting_family(model) if name == "auto" else name
+            state_dict, config = export(name, model)
         save_file(state_dict, unfinished / "model.safetensors", metadata={"format": "pt"})
         (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         for file in TOKENIZER_FILES:
@@ -223,7 +227,7 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
         if model.can_generate():
             model.generation_config.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
-        _name_stock_tokenizer(unfinished / "tokenizer_config.json")
+        _name_stock_tokenizer(path, unfinished)
     return name
 
 
@@ -260,12 +264,13 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
             model.generation_config.update(**fields)
 
 
-def _name_stock_tokenizer(config_file: Path) -> None:
+def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
     """Write the name of the stock class that reads the same files: the tokenizer then opens without this package."""
-    if config_file.is_file():
-        config = json.loads(config_file.read_text("utf-8"))
-        config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
-        config_file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if (found := find_file(path, "tokenizer_config.json")) is not None:
+        with naming(found):
+            config = {"tokenizer_class": None, **_read_json(found)}
+            config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
+        (out / found.name).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:

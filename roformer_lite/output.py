@@ -1,6 +1,8 @@
 """Files and directories that are either complete or as they were before."""
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import stat
@@ -17,6 +19,7 @@ from filelock import FileLock, Timeout
 from .errors import InputError
 
 RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
+CHECKSUMS_FILE = "checksums.json"
 _FULL_BELOW = 2**16  # free bytes
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
 
@@ -218,6 +221,37 @@ def write_whole_file(path: Path, text: str) -> None:
     """
     with complete_file(path) as stream:
         stream.write(text)
+
+
+def note_files(folder: Path) -> None:
+    """Note what all files in `folder` hold; a bit of a weight or a token that changes is a number as good as any."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS_FILE)
+    checksums = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+    write_whole_file(folder / CHECKSUMS_FILE, json.dumps(checksums, indent=1))
+
+
+def check_files(folder: Path, *names: str) -> None:
+    """Refuse, with an `InputError` that names it, a file in `folder` that is no longer as `note_files` has noted it;
+    of all that are noted, or of `names` alone. Where nothing is noted all are right."""
+    if not os.path.lexists(folder / CHECKSUMS_FILE):
+        return
+    try:
+        noted = json.loads((folder / CHECKSUMS_FILE).read_text("utf-8"))
+        changed = [name for name in names or noted if _checksum(folder / name) != noted[name]]
+    except OSError as error:
+        changed = [f"{os.path.relpath(error.filename, folder)} ({error.strerror})"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        changed = [CHECKSUMS_FILE]
+    if changed:
+        raise InputError(f"{folder / changed[0]} is not as it was written; remove {folder}, and it is made again")
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while part := stream.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:

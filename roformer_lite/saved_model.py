@@ -346,7 +346,7 @@ def sentence_modules(name: str | Path) -> list[str]:
 
 
 @contextmanager
-def naming(where: str | Path) -> Iterator[None]:
+def naming(where: str | Path, fault: str = "cannot be loaded") -> Iterator[None]:
     """Turn what transformers and tokenizers raise about a damaged file, which is of any type, into an `InputError`."""
     try:
         yield
@@ -356,7 +356,7 @@ def naming(where: str | Path) -> Iterator[None]:
         # A failed assertion of the tokenizers library, whose Rust raises no `Exception`, is one here.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise InputError(f"{where}: cannot be loaded: {reason(error)}") from error
+        raise InputError(f"{where}: {fault}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:

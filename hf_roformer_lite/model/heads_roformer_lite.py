@@ -24,15 +24,12 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, has_hooks, make_norm
 from .padding import is_padding_mask, packed_documents, pool, positions_of_real_tokens
-
-logger = logging.get_logger(__name__)
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
 CHUNK_ROWS = 256  # of logits at a time on a CPU: with fewer the products are slower, with more nothing is faster
@@ -228,14 +225,9 @@ def keep_positions(
     return hidden_states[:, -logits_to_keep:]
 
 
-def ask_for_last_real_token(inputs: dict[str, Any], mask: torch.Tensor, config: RoFormerLiteConfig) -> None:
+def ask_for_last_real_token(inputs: dict[str, Any]) -> None:
     """Change the arguments of `forward` for a prompt of `generate`, which reads the logits at the last place: these
     must be those of the last real token of each row, also where the user asks for all (0)."""
-    if "sliding_attention" in config.layer_types and inputs.get("past_key_values") and not bool(mask[:, -1].all()):
-        logger.warning_once(
-            "The windows of sliding layers count padding on the right as tokens, as a cache knows places alone; pad "
-            "prompts on the left, or give use_cache=False."
-        )
     kept = inputs.get("logits_to_keep", 1)
     inputs["logits_to_keep"] = kept if isinstance(kept, torch.Tensor) else max(kept, 1)
     inputs["count_real_tokens"] = True
@@ -325,7 +317,7 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
                         "prefill_chunk_size can't be combined with padding on the right; pad on the left."
                     )
                 inputs["attention_mask"] = attention_mask
-                ask_for_last_real_token(inputs, attention_mask, self.config)
+                ask_for_last_real_token(inputs)
         return inputs
 
     @can_return_tuple

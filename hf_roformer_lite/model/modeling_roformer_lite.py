@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
@@ -38,6 +38,7 @@ from .padding import (
     Documents,
     FlatTokens,
     find_documents,
+    has_padding_after_tokens,
     is_padding_mask,
     packed_documents,
     pool,
@@ -700,10 +701,22 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 f"attn_implementation={config._attn_implementation!r} can't be combined with packed input and the "
                 "outputs of all layers; take sdpa or eager attention for them."
             )
-        masks = {}
+        masks, real = {}, None
+        if documents is None and "sliding_attention" in kinds and has_padding_after_tokens(attention_mask):
+            real = (attention_mask != 0).to(hidden_states.device)
+            if any(cache.is_sliding):  # layers that forget by place, while windows count real tokens
+                if not isinstance(cache, DynamicCache) or cache.get_seq_length():
+                    raise ValueError(
+                        "attention_mask has padding after tokens, and the cache forgets tokens that windows still "
+                        "reach: pad on the left, or give past_key_values=DynamicCache()."
+                    )
+                cache.layers = [DynamicLayer() for _ in cache.layers]
         for kind in kinds:
             make_mask, sees = MAKE_MASK["full_attention", self.is_decoder], None
-            if kind == "sliding_attention" and documents is None:  # the cache's layers know their window
+            if kind == "sliding_attention" and real is not None:
+                if config._attn_implementation in TAKE_MASKS:  # flash attention counts real tokens itself
+                    sees = _same_document(real, None, real.cumsum(1), config.sliding_window - 1)
+            elif kind == "sliding_attention" and documents is None:  # the cache's layers know their window
                 make_mask = MAKE_MASK[kind, self.is_decoder]
             elif kind == "sliding_attention":  # counts real tokens, as in a flat row; if causal, the token itself too
                 counts = (documents.numbers != 0).cumsum(1)

@@ -174,7 +174,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             inputs["decoder_position_ids"] = positions_of_real_tokens(mask)[:, -length:]
             if length > 1:
                 inputs["decoder_attention_mask"] = mask  # in place of a static cache's mask of four dimensions
-                ask_for_last_real_token(inputs, mask, self.config.decoder)
+                ask_for_last_real_token(inputs)
         return inputs
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:

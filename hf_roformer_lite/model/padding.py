@@ -20,6 +20,14 @@ def is_padding_mask(attention_mask: Any) -> bool:
     return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
 
 
+def has_padding_after_tokens(attention_mask: Any) -> bool:
+    """Whether padding follows a real token in a row of an ordinary mask. Of what is traced no value is read."""
+    if not is_padding_mask(attention_mask) or is_tracing(attention_mask):
+        return False
+    is_real = attention_mask != 0
+    return bool((is_real[:, :-1] & ~is_real[:, 1:]).any())
+
+
 def positions_of_real_tokens(attention_mask: torch.Tensor) -> torch.Tensor:
     """The positions of a padded batch, `(B, L)`: how many real tokens come before each; 0 before the first."""
     return ((attention_mask != 0).long().cumsum(1) - 1).clamp(min=0)

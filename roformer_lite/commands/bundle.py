@@ -44,7 +44,7 @@ def bundle(directory: Path, out: Path) -> list[str]:
     """
     from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
 
-    from ..saved_model import load_config, load_tokenizer, model_class_of
+    from ..saved_model import load_config, load_tokenizer, model_class_of, naming
 
     if out.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{out} lies in {directory}, which is copied; choose another directory")
@@ -56,7 +56,8 @@ def bundle(directory: Path, out: Path) -> list[str]:
     if "config.json" in parts and parts["config.json"].architectures is not None:
         model_class_of(parts["config.json"], directory)
     with complete_directory(out, "the bundle") as folder, TemporaryDirectory() as made:
-        shutil.copytree(directory, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
+        with naming(directory, "cannot be copied"):
+            shutil.copytree(directory, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
         loading = []
         for name, part in parts.items():
             part.save_pretrained(made, remote_code=True)

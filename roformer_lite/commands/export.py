@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     check_libraries(options.format)
     out = new_directory(paths.out)
 
-    from ..saved_model import load_config, load_model, load_tokenizer, read_optional_object
+    from ..saved_model import load_config, load_model, load_tokenizer, naming, read_optional_object
     from ..sentence_encoder import check_sentence_modules
 
     training = read_optional_object(paths.dir, RESULTS_FILE)
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
         raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")
     model = load_model(paths.dir).float()  # the precision that every runtime has
     place = out / options.format if options.format in EXPORTED_ENGINES else out  # a folder of its own for `predict`
-    with complete_directory(out) as directory:
+    with complete_directory(out) as directory, naming(paths.dir, f"cannot be exported as {options.format}"):
         folder = directory / place.relative_to(out)
         folder.mkdir(exist_ok=True)
         written = _write(model, tokenizer, folder, options)

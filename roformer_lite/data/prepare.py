@@ -15,7 +15,7 @@ from datasets import disable_progress_bars
 
 from hf_roformer_lite.version import __version__
 
-from ..output import complete_directory
+from ..output import complete_directory, note_files
 from ..tasks.base import Task
 from ..tasks.task_arguments import PREPARED_FILE
 from ..train.options import TokenizerArguments
@@ -62,6 +62,7 @@ def prepare(task: Task, asked: TokenizerArguments, output_dir: Path) -> None:
         }
         (folder / PREPARED_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
         shutil.rmtree(folder / "cache")
+        note_files(folder)
     seconds = time.monotonic() - started
     print(f"{tokens:,} tokens in {len(encoded):,} blocks, in {seconds:.1f} seconds: {output_dir}")
     print(f"Train with it: roformer-lite train {task.name} --prepared {output_dir} --output_dir …")

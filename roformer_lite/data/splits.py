@@ -21,8 +21,9 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
+from ..output import check_files
 from ..tasks.base import Task
-from ..tasks.task_arguments import PREPARED_FILE, DataArguments, LanguageModelDataArguments, read_prepared
+from ..tasks.task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
 from .data_files import Row, row_of
 
 _SPLITS = ("train", "validation", "test")
@@ -130,14 +131,9 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
 
 def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int) -> DatasetDict:
     """The blocks of prepared data, and the rows that were held out there, unless files are given."""
+    for folder in args.prepared:
+        check_files(Path(folder))
     parts = [_from_disk(folder, "train") for folder in args.prepared]
-    for folder, part in zip(args.prepared, parts, strict=True):
-        said = read_prepared(folder).get("blocks")
-        if said != len(part):
-            raise InputError(
-                f"--prepared {folder}: {PREPARED_FILE} says blocks={said}, but there are {len(part)}; prepare the "
-                "data again"
-            )
     if args.mixture:
         shares = [weight / sum(args.mixture) for weight in args.mixture]
         train = interleave_datasets(parts, shares, seed=seed, stopping_strategy="all_exhausted")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number
+from ..output import check_files
 from ..train.options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
@@ -189,10 +190,11 @@ def read_prepared(folder: str) -> dict[str, Any]:
     """
     path = Path(folder) / PREPARED_FILE
     try:
+        check_files(path.parent, PREPARED_FILE)
         content = json.loads(path.read_text("utf-8"))
         if not {"task", "tokenizer", "options"} <= content.keys():
             raise ValueError("it was written by another version")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(
             f"--prepared {folder}: {path} cannot be read ({error}); give a directory that `roformer-lite prepare` has "
             "finished"

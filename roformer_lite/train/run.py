@@ -148,9 +148,9 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or content.get("task") not in TASK_ARGUMENTS:
+    if not isinstance(content, dict) or str(content.get("task")) not in TASK_ARGUMENTS:
         raise InputError(
             f"{path}: it must have a line such as `task: classify`, with one of {', '.join(TASK_ARGUMENTS)}"
         )

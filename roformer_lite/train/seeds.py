@@ -1,6 +1,5 @@
 """`--seeds`: trainings, one after another, that differ in the seed alone; the best one is kept."""
 
-import json
 import os
 import shutil
 import statistics
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, complete_directory
+from ..output import CHECKSUMS_FILE, RESULTS_FILE, check_files, complete_directory, note_files
+from ..saved_model import read_object
 from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
@@ -45,6 +45,7 @@ def train_seeds(run: Run) -> None:
             seed = next(seed for seed in seeds if seed not in found)
             print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
             train(_of_seed(run, seed, found), run)
+            note_files(_folder(run, seed))
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
         choose = max if found[seeds[0]]["training"]["greater_is_better"] else min
@@ -54,6 +55,7 @@ def train_seeds(run: Run) -> None:
         results["training"]["whole_command_minutes"] = minutes
         with complete_directory(run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
+            (folder / CHECKSUMS_FILE).unlink(missing_ok=True)  # results and card have changed
             add_seeds(results, folder)
             write_results(results, folder)
         for path in directory.path.iterdir():
@@ -71,7 +73,9 @@ def _folder(run: Run, seed: int) -> Path:
 def _finished(run: Run) -> dict[int, dict[str, Any]]:
     """The results of the seeds whose training is finished, in order."""
     files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds}
-    return {seed: json.loads(path.read_text("utf-8")) for seed, path in files.items() if path.is_file()}
+    for path in files.values():
+        check_files(path.parent)
+    return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
 def _of_seed(run: Run, seed: int, found: dict[int, dict[str, Any]]) -> Run:

@@ -26,7 +26,7 @@ from .options import TrainingOptions
 from .run import Run
 from .token_budget import TokenBudgetBatchSampler
 from .training_arguments import epochs_for, is_greater_better
-from .training_directory import TrainingDirectory, check_checkpoint
+from .training_directory import CheckedCheckpoints, TrainingDirectory
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
@@ -63,10 +63,10 @@ class RoFormerLiteTrainerMixin:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        guard = DivergenceGuard(self.averaging is not None)
+        self.checkpoints, guard = CheckedCheckpoints(), DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
-        for callback in (self.averaging, self.clock, stopping, guard):  # the clock may ask for a checkpoint
+        for callback in (self.averaging, self.clock, stopping, guard, self.checkpoints):  # the clock may ask for one
             if callback is not None:
                 self.add_callback(callback)
 
@@ -247,10 +247,19 @@ def fit(
     if checkpoint is None:
         task.model.prepare_head(trainer, train)
     else:
-        check_checkpoint(checkpoint)
+        trainer.checkpoints.check(Path(checkpoint))
         if args.should_save:
             step = Path(checkpoint).name.rpartition("-")[2]
             print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except Exception as error:
+        begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
+        if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):
+            raise
+        remedy = (
+            f"remove {checkpoint}, and it is made again" if checkpoint else "see --training_arguments and --config"
+        )
+        raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved

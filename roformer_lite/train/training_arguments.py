@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from ..errors import InputError
+from ..errors import InputError, check_number
 from ..evaluate.metrics import LOWER_IS_BETTER
 from ..saved_model import reason
 from .muon import MUON, muon_arguments
@@ -59,7 +59,8 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     together = values["save_strategy"] in (values["eval_strategy"], "best")
     if values["eval_strategy"] == "steps" == values["save_strategy"]:
         every = values.get("eval_steps", values["logging_steps"])
-        together = values.get("save_steps", 500) % every == 0
+        steps = values.get("save_steps", 500)
+        together = all(type(number) is int for number in (steps, every)) and every > 0 == steps % every
     values.setdefault("load_best_model_at_end", values["eval_strategy"] != "no" and together)
     metric = values.get("metric_for_best_model")
     if metric is not None:
@@ -90,7 +91,9 @@ def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> Traini
             text = json.dumps(value) if isinstance(value, dict) else value
             words += [f"--{name}", *map(str, text if isinstance(text, list) else [text])]
     try:
-        return _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
+        args = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
+        check_number("training_arguments gradient_accumulation_steps", args.gradient_accumulation_steps, at_least=1)
+        return args
     except InputError:
         raise
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices

@@ -8,15 +8,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate.utils import wait_for_everyone
 from datasets import Dataset, DatasetDict, IterableDataset
-from safetensors import safe_open
-from transformers import TrainingArguments
-from transformers.trainer_pt_utils import safe_globals
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import InputError
-from ..output import RESULTS_FILE, check_output_dir, exclusive, is_disk_full, write_whole_file
-from ..saved_model import naming
+from ..output import RESULTS_FILE, check_files, check_output_dir, exclusive, is_disk_full, note_files, write_whole_file
+from ..saved_model import read_object
 from ..tasks.task_arguments import TaskArguments
 from .run import RUN_FILE, Run, read_run_file
 
@@ -87,7 +85,7 @@ class TrainingDirectory:
                     before = self.state()["devices"]
                     if before != devices:
                         difference += f"the number of devices was {before} and is {devices}"
-                except (InputError, ValueError, LookupError) as error:  # what was written is damaged
+                except (TypeError, ValueError) as error:  # what was written is damaged
                     difference = str(error)
                 if difference and self.has_progress() and not overwrite:
                     raise InputError(
@@ -131,8 +129,12 @@ class TrainingDirectory:
         self.note(data={**before, **hashes})
 
     def state(self) -> dict[str, Any]:
-        """What was noted."""
-        return json.loads(self._state.read_text("utf-8"))
+        """What was noted; `InputError` where it is damaged."""
+        state = read_object(self._state)
+        kinds = {"bf16": bool} | {name: type(value) for name, value in state.items()}
+        if kinds != {"bf16": bool, "devices": int, "data": dict}:
+            raise InputError(f"{self._state} is damaged: {state}")
+        return state
 
     def note(self, **values: Any) -> None:
         """Keep what a training has found out and must not find out again."""
@@ -166,7 +168,8 @@ def _removed_if_empty(folder: Path) -> Iterator[None]:
 def last_checkpoint(folder: Path, averaged: bool = False) -> str | None:
     """The newest checkpoint in `folder` that was written completely, or None. The Trainer writes `trainer_state.json`
     last, and averaged weights are written after it."""
-    checkpoints = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*[0-9]")}
+    numbers = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*[0-9]"))
+    checkpoints = {int(number): path for number, path in numbers if number.isdecimal()}
     for step in sorted(checkpoints, reverse=True):
         path = checkpoints[step]
         if _is_complete(path) and (not averaged or (path / AVERAGED_WEIGHTS).is_file()):
@@ -174,31 +177,41 @@ def last_checkpoint(folder: Path, averaged: bool = False) -> str | None:
     return None
 
 
-def check_checkpoint(folder: str) -> None:
-    """Refuse to continue from a checkpoint with a file that can't be read.
+class CheckedCheckpoints(TrainerCallback):
+    """Writes the checksums of every checkpoint, and looks at those of the one that a training continues from."""
 
-    Raises:
-        InputError: naming the file, which the libraries below don't, and what can be done.
-    """
-    for path in sorted(Path(folder).iterdir()):
-        try:
-            with naming(path), safe_globals():
-                if path.suffix in (".pt", ".pth"):
-                    torch.load(path, map_location="cpu", weights_only=True)
-                elif path.suffix == ".safetensors":
-                    with safe_open(path, "pt"):
-                        pass
-        except InputError as error:
-            raise InputError(
-                f"{error}; the checkpoint is damaged: remove {folder}, and the training continues from the one before"
-            ) from error
+    best: str | None = None  # which the Trainer forgets where the directory has been moved
+
+    def check(self, checkpoint: Path) -> None:
+        """Refuse a checkpoint of which a file, or one of the best checkpoint before it, is not as it was written.
+
+        Raises:
+            InputError: naming the file and what can be done.
+        """
+        check_files(checkpoint)
+        if noted := read_object(checkpoint / "trainer_state.json").get("best_model_checkpoint"):
+            best = checkpoint.with_name(Path(noted).name)
+            try:
+                read_object(best / "trainer_state.json")
+                check_files(best)
+            except InputError as error:
+                raise InputError(f"{error}; it was the best checkpoint: remove the later ones, too") from error
+            self.best = str(best)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        state.best_model_checkpoint = self.best or state.best_model_checkpoint
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        wait_for_everyone()  # each process writes its random state
+        if args.should_save:
+            note_files(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 def _is_complete(checkpoint: Path) -> bool:
     """Whether all of a checkpoint was written."""
     try:
-        return isinstance(json.loads((checkpoint / "trainer_state.json").read_text("utf-8")), dict)
-    except (OSError, ValueError):
+        return bool(read_object(checkpoint / "trainer_state.json"))
+    except InputError:
         return False
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
+from transformers import DynamicCache
 
 import hf_roformer_lite as rl
 
@@ -99,8 +100,9 @@ def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
     """Changes that are mistakes, or another question."""
     yield from {"text": "x", "a number": 3, "a negative number": -1, "a fraction": 1.5, "a list": [[1, 2]]}.items()
+    yield "nothing", None
     if not isinstance(value, torch.Tensor):
-        yield from {"nothing": None, "a tensor": torch.tensor([[1]]), "no index": torch.tensor([99])}.items()
+        yield from {"a tensor": torch.tensor([[1]]), "no index": torch.tensor([99])}.items()
         return
     yield from {"numpy": value.numpy(), "a scalar": value.flatten()[0], "a dimension less": value[0]}.items()
     yield from {"one more": value[None], "one more at the end": value[..., None], "a row less": value[:-1]}.items()
@@ -112,7 +114,7 @@ def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
         yield "a number less in each vector", value[..., :-1]
     for dtype in (torch.bool, torch.uint8, torch.complex64):
         yield f"dtype {dtype}", value.to(dtype)
-    for number in (-1, 2, VOCAB, 10**9):
+    for number in (-1, 0, 2, VOCAB, 10**9):  # a mask of zeros: all is padding
         yield f"only {number}", torch.full_like(value, number)
 
 
@@ -158,3 +160,33 @@ def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
     model = build(model_class, stack_config(is_decoder=True))
     ones, sevens = (model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7))
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["default", "sliding", "modern"])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_any_mask_beside_a_cache(name, backend, generator):
+    """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache, or a refusal where
+    the cache has forgotten what a window of real tokens still reaches."""
+    model = build(rl.RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
+    forgets, refused = DynamicCache(config=model.config), 0
+    for kind in range(12):
+        ids = torch.randint(5, VOCAB, (3, 12), generator=generator)
+        mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.05 * kind).long()
+        if kind % 3 == 0:
+            mask = mask.sort(dim=1).values  # padded on the left
+        expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        for size in (1, 4, 5, 12):
+            for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
+                logits = []
+                try:
+                    for start in range(0, 12, size):
+                        given = {"input_ids": ids[:, start : start + size], "past_key_values": cache}
+                        output = model(**given, attention_mask=mask[:, : start + size], use_cache=True)
+                        cache = output.past_key_values
+                        logits.append(output.logits)
+                except ValueError as error:
+                    assert "pad on the left" in str(error) and any(cache.is_sliding) and start and kind % 3
+                    refused += 1
+                    continue
+                torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], expected[mask == 1], **CLOSE)
+    assert bool(refused) == any(forgets.is_sliding)

@@ -160,6 +160,20 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     assert "Resuming from step 4" in capsys.readouterr().err
 
 
+def test_checkpoints_from_elsewhere(left, capsys):
+    """Of a directory that was moved, whose best checkpoint is found again, and of another training."""
+    shutil.copytree(left / "mlm.training", left / "moved.training")
+    assert main(command(left, "mlm", "mlm")) == 0
+    assert main(command(left, "mlm", "moved")) == 0
+    assert_same_models(left / "mlm", left / "moved")
+    checkpoint = left / "classify.training" / "checkpoint-6"
+    shutil.rmtree(checkpoint)
+    shutil.copytree(left.with_name("kept") / "mlm.training" / "checkpoint-6", checkpoint)
+    capsys.readouterr()
+    assert main(command(left, "classify", "classify")) == 2
+    assert f"remove {checkpoint}, and it is made again" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_one_process_at_a_time_and_then_a_kill(folder, capsys):
     """The directory of a process that lives is its own; that of a killed one is taken up again."""

@@ -91,7 +91,7 @@ def test_refused(folder, tmp_path, capsys):
         (["train", "causal", "--prepared", one, *model], "was prepared for mlm; this is causal"),
         (["train", "mlm", "--prepared", one, "--vocab_size", "9", *model], "--vocab_size 9 has no effect beside"),
         (["train", "mlm", "--prepared", str(folder), *model], "cannot be read"),
-        (["train", "mlm", "--prepared", str(fewer), *model], "says blocks=9999"),
+        (["train", "mlm", "--prepared", str(fewer), *model], "prepared.json is not as it was written"),
         (again, "exists; remove it"),
         (["prepare", "mlm", "--train_file", str(blank), *model], "there is no row with text"),
     ):
