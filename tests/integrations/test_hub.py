@@ -10,8 +10,8 @@ from hub_server import ENVIRONMENT, running_hub
 
 
 def test_to_the_hub_and_back(tmp_path):
-    """Three processes: one uploads and checks what comes back; one has no package, and runs the code of the
-    repository; one is the uploaded card's own snippet."""
+    """Processes: one uploads and checks what comes back; two have no package, and run the code of the repository, by
+    Auto classes and by `pipeline`; one is the uploaded card's own snippet; node runs the graph beside the weights."""
 
     def run(*command: str | Path) -> str:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -26,5 +26,8 @@ def test_to_the_hub_and_back(tmp_path):
         site_packages = [path for path in sys.path if path.endswith("site-packages")]
         without = ROOT / "tests" / "model" / "session_without_package.py"
         run(sys.executable, "-I", "-S", without, "hub", tmp_path, *site_packages)
+        run(sys.executable, "-I", "-S", Path(__file__).with_name("session_pipelines.py"), tmp_path, *site_packages)
+        for repository in hub.repositories.values():
+            assert sum(name.endswith(".py") for name in repository.files) <= 7  # which a person can read
         assert 'from_pretrained("me/reviews")' in (tmp_path / "snippet.py").read_text()
         assert run(sys.executable, tmp_path / "snippet.py").strip() in ("good", "bad")
