@@ -140,4 +140,4 @@ def test_metrics_by_label(tmp_path, monkeypatch, labels):
         assert shown == [*range(30, 20, -1), *range(10, 7, -1), *range(6, -1, -1)]
         assert "The 10 best of 31 by F1:\n\n| label |" in card.text and "The 10 worst:\n\n| label |" in card.text
     assert "### By label, on the test data" in card.text and "| l\\|1 | 0.500 | 0.250 | 0.010 | 1,000 |\n" in card.text
-    assert '"a text to classify", "the second text of a pair"' in card.text and card.data.widget is None
+    assert '"a text to classify", "the second text of a pair"' in card.text and card.data.get("widget") is None
