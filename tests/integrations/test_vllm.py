@@ -136,6 +136,11 @@ def test_what_it_would_compute_differently_is_refused(case, settings, monkeypatc
     assert message in str(error.value)
 
 
+def test_the_page_installs_what_is_tested():
+    page = (ROOT / "docs" / "exporting.md").read_text("utf-8")
+    assert f"pip install {' '.join(PACKAGES)}\n" in page and f"pip uninstall -y {' '.join(NOT_NEEDED)} " in page
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
     """An environment with vLLM for CPUs and this package."""
