@@ -132,7 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
         card = repository.files.get("README.md", File(b"")).content.decode()
         metadata = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else {}
         info = {"id": repo_id, "sha": repository.sha, "private": repository.private, "cardData": metadata}
-        info |= {"tags": metadata.get("tags") or [], "library_name": metadata.get("library_name")}
+        info |= {name: metadata.get(name) for name in ("library_name", "pipeline_tag")}
+        info["tags"] = metadata.get("tags") or []
         return {**info, "siblings": [{"rfilename": name} for name in repository.files]}
 
     def _answer(self, answer: dict | list) -> None:

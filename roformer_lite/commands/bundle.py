@@ -82,7 +82,16 @@ def _auto_class(fields: dict[str, Any]) -> str:
 
 def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
     """Add to the card, or to a new one, how `trust_remote_code` is used, unless it says so already."""
-    card = path.read_text("utf-8") if path.is_file() else f"---\nlibrary_name: transformers\n---\n\n# {name}\n"
+    from huggingface_hub import ModelCardData
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    if path.is_file():
+        card = path.read_text("utf-8")
+    else:
+        auto = auto_classes[0]
+        tags = [tag for tag, task in SUPPORTED_TASKS.items() if auto in [each.__name__ for each in task["pt"]]]
+        metadata = ModelCardData(library_name="transformers", pipeline_tag=tags[0] if tags else None)
+        card = f"---\n{metadata.to_yaml()}\n---\n\n# {name}\n"
     if "trust_remote_code=True" in card:
         return
     lines = []

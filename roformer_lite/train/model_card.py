@@ -8,8 +8,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 from transformers import PreTrainedConfig
 
+from ..data.data_files import Row
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
+from ..tasks.base import Task
 from ..tasks.examples import example_line, neutral_example, snippet
 from .results import FinishedTraining, beside_table, seeds_sentence
 from .run import Run
@@ -39,7 +41,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     model_id = _model_id(options)
     example = finished.example if options.card.card_example else neutral_example(task)
     card = ModelCard.from_template(
-        _metadata(results, finished),
+        _metadata(results, finished, _widget(task, example)),
         template_path=str(TEMPLATE),
         title=_title(options),
         summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: "
@@ -79,7 +81,16 @@ def _shown_base(name: str) -> str:
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardData:
+def _widget(task: Task, example: Row) -> list[dict[str, Any]] | None:
+    """The card's example as the Hub's page offers it to be tried, in the fields of its task; no page takes pairs."""
+    if task.pipeline_tag == "sentence-similarity":
+        source, *others = task.data.texts([example])
+        return [{"source_sentence": source, "sentences": others}]
+    line = example_line(task, example)
+    return None if "\t" in line else [{"text": line.replace("[MASK]", task.data.tokenizer.mask_token or "[MASK]")}]
+
+
+def _metadata(results: dict[str, Any], finished: FinishedTraining, widget: list | None) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
     options, task = finished.run, finished.task
     hub_datasets = options.card.datasets or [
@@ -115,6 +126,7 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining) -> ModelCardD
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in values}) or None,
         model_name=_title(options),
         eval_results=evaluations or None,
+        widget=widget,
     )
 
 

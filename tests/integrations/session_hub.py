@@ -12,14 +12,17 @@ from pathlib import Path
 
 import torch
 from conftest import build, seq2seq_config
-from huggingface_hub import HfApi, ModelCard, hf_hub_download
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
+from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
+from saved_models import TEXTS as MODEL_TEXTS
+from saved_models import save_model
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteTokenizer
 from roformer_lite.cli import main
 
 FOLDER = Path(sys.argv[1])
 TEXTS = ["a house", "the dog"]
+FILM = "it's a fine film"
 
 
 def model_and_tokenizer(tokenizer: RoFormerLiteTokenizer) -> None:
@@ -42,7 +45,7 @@ def model_and_tokenizer(tokenizer: RoFormerLiteTokenizer) -> None:
 
 def card() -> None:
     """What `roformer-lite train` writes and uploads stays when parts are uploaded again."""
-    (FOLDER / "reviews.csv").write_text("text,label\n" + "it's a fine film,good\nfar too long,bad\n" * 8, "utf-8")
+    (FOLDER / "reviews.csv").write_text("text,label\n" + f"{FILM},good\nfar too long,bad\n" * 8, "utf-8")
     files = ["--train_file", str(FOLDER / "reviews.csv"), "--validation_file", str(FOLDER / "reviews.csv")]
     small = "--size tiny --config num_hidden_layers=1 hidden_size=32 --vocab_size 300 --max_steps 2 --use_cpu true"
     about = "--push_to_hub --remote_code --license apache-2.0 --language en --datasets me/reviews --disable_tqdm true"
@@ -52,23 +55,47 @@ def card() -> None:
         assert os.environ["HF_TOKEN"].encode() not in path.read_bytes()
         assert Path(hf_hub_download("me/reviews", path.name)).read_bytes() == path.read_bytes(), path
     written = ModelCard.load(FOLDER / "reviews" / "README.md")
-    assert len(written.data.eval_results) == 2 and written.data.datasets == ["me/reviews"]
+    data = written.data
+    assert len(data.eval_results) == 2 and data.datasets == ["me/reviews"] and data.widget == [{"text": FILM}]
+    assert (data.library_name, data.pipeline_tag) == ("transformers", "text-classification")
+    assert (data.license, data.language) == ("apache-2.0", ["en"])
+    assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml()  # of classes that check what the Hub reads
+    weights = HfApi().get_safetensors_metadata("me/reviews").files_metadata["model.safetensors"]
+    assert weights.metadata == {"format": "pt"}
     (snippet,) = re.findall(r"```python\n(.*?)```", written.text, re.DOTALL)
     (FOLDER / "snippet.py").write_text(snippet, "utf-8")
     (command,) = re.findall(r"```bash\n(echo .*)\n```", written.text)
     echo, line, *rest = shlex.split(command)  # as a shell takes it
     assert (echo, rest) == ("echo", ["|", "roformer-lite", "predict", "me/reviews"])
-    assert line in ("it's a fine film", "far too long")  # a row of the data, asked for by --card_example
+    assert line == FILM  # a row of the data, asked for by --card_example
     (FOLDER / "line.txt").write_text(line, "utf-8")
     predict = ["predict", "me/reviews", "--input_file", str(FOLDER / "line.txt")]
     assert main([*predict, "--output_file", str(FOLDER / "answer.txt")]) == 0
     assert (FOLDER / "answer.txt").read_text().split("\t")[0] in ("good", "bad")
+
+    assert main(["export", str(FOLDER / "reviews"), str(FOLDER / "exported")]) == 0
+    HfApi().upload_folder(repo_id="me/reviews", folder_path=FOLDER / "exported" / "onnx", path_in_repo="onnx")
 
     AutoModelForSequenceClassification.from_pretrained("me/reviews").push_to_hub("me/reviews", tags=["added"])
     kept = ModelCard.load("me/reviews")
     assert kept.text == written.text and kept.data.tags == [*written.data.tags, "added"]
 
 
+def pipelines() -> None:
+    """What pipelines say of saved models, whose bundles are uploaded: a card is all that says which pipeline."""
+    expected = {"me/reviews": [FILM, pipeline(model="me/reviews")(FILM)]}
+    for name in ("tag", "mlm", "causal", "embed"):
+        save_model(name, FOLDER / name)
+        assert main(["bundle", str(FOLDER / name), str(FOLDER / f"{name} bundle")]) == 0
+        HfApi().create_repo(f"me/{name}")
+        HfApi().upload_folder(repo_id=f"me/{name}", folder_path=FOLDER / f"{name} bundle")
+        text = MODEL_TEXTS[0].replace("fine", "[MASK]") if name == "mlm" else MODEL_TEXTS[0]
+        opened = pipeline(model=f"me/{name}")
+        expected[f"me/{name}"] = [text, opened(text, **({"do_sample": False} if name == "causal" else {}))]
+    (FOLDER / "pipelines.json").write_text(json.dumps(expected, default=float))
+
+
 if __name__ == "__main__":
     model_and_tokenizer(RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False))
     card()
+    pipelines()

@@ -1,11 +1,12 @@
-"""Logits while training: skipped by default, there where a loop asks for them; TRL and a distillation loop."""
+"""Logits while training: skipped by default, there where a loop asks for them; TRL's trainers."""
 
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
 from datasets import Dataset
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
+from trl import DistillationConfig, DistillationTrainer, SFTConfig, SFTTrainer
 
 from hf_roformer_lite import (
     RoFormerLiteConfig,
@@ -89,31 +90,24 @@ def test_autocast():
         assert (half - exact).norm() <= 0.05 * exact.norm() + 1e-4
 
 
-def test_trl(tmp_path):
+TEXTS = [f"the number {n} and the number {n + 1}" for n in range(40)]
+TRL = {"per_device_train_batch_size": 4, "logging_steps": 1, "learning_rate": 5e-3, "use_cpu": True, "bf16": False}
+TRL |= {"gradient_checkpointing": False, "report_to": "none", "save_strategy": "no"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
+
+
+def test_trl(tokenizer, tmp_path):
     """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens again."""
-    texts = [f"the number {n} and the number {n + 1}" for n in range(40)]
-    tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
-    assert isinstance(tokenizer, PreTrainedTokenizerFast)
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
-    arguments = SFTConfig(
-        str(tmp_path / "run"),
-        max_steps=6,
-        logging_steps=1,
-        per_device_train_batch_size=4,
-        learning_rate=5e-3,
-        max_length=64,
-        packing=True,
-        eos_token="[SEP]",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        report_to="none",
-        save_strategy="no",
-    )
+    arguments = SFTConfig(str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL)
     trainer = SFTTrainer(
         RoFormerLiteForCausalLM(config),
         args=arguments,
-        train_dataset=Dataset.from_dict({"text": texts}),
+        train_dataset=Dataset.from_dict({"text": TEXTS}),
         processing_class=tokenizer,
     )
     trainer.train()
@@ -123,3 +117,46 @@ def test_trl(tmp_path):
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     ids = torch.tensor([tokenizer("the number 3")["input_ids"]])
     torch.testing.assert_close(again(ids).logits, trainer.model.eval()(ids).logits)
+
+
+def test_distillation_by_trl(tokenizer, tmp_path):
+    """Student and teacher opened by their directories, of different sizes: the student's own continuations, scored by
+    both in rows without padding, bring its distribution nearer to the teacher's."""
+    sizes = {"vocab_size": len(tokenizer), "is_decoder": True, "hidden_dropout": 0.0, "num_attention_heads": 2}
+    for name, width in (("teacher", 48), ("student", 32)):
+        config = RoFormerLiteConfig(**sizes, hidden_size=width, intermediate_size=64, num_hidden_layers=2)
+        build(RoFormerLiteForCausalLM, config).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    prompts = [text[: 10 + 3 * (n % 5)] for n, text in enumerate(TEXTS)]
+    trainer = DistillationTrainer(
+        str(tmp_path / "student"),
+        str(tmp_path / "teacher"),
+        DistillationConfig(str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL),
+        Dataset.from_dict({"prompt": prompts}),
+    )
+    student, teacher = trainer.model, trainer.teacher_model
+    assert type(student) is type(teacher) is RoFormerLiteForCausalLM
+    ids, real, scored = IDS[:, :40] % len(tokenizer), [], []
+
+    def before_stack(stack, args, fields):
+        if torch.is_grad_enabled() or stack is teacher.model:  # else the student is generating
+            real.append((1, int(fields["attention_mask"].sum())))
+            hook = stack.layers[0].register_forward_pre_hook(lambda _, args: scored.append((*args[0].shape[:-1],)))
+            stack.register_forward_hook(lambda *_: hook.remove())
+
+    @torch.no_grad()
+    def divergence() -> torch.Tensor:
+        found, wanted = [model.eval()(ids).logits.log_softmax(-1) for model in (student, teacher)]
+        return F.kl_div(found, wanted, log_target=True, reduction="sum") / ids.numel()
+
+    before = divergence()
+    hooks = [model.model.register_forward_pre_hook(before_stack, with_kwargs=True) for model in (student, teacher)]
+    trainer.train()
+    for hook in hooks:
+        hook.remove()
+    assert scored == real and len(scored) == 24
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert sum(losses[-3:]) < 0.85 * sum(losses[:3]) and divergence() < 0.95 * before
+    trainer.save_model(str(tmp_path / "saved"))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(again(ids).logits, student(ids).logits)

