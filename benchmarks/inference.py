@@ -14,10 +14,12 @@ it too. A file for each processor is written into `--out`, and the tables of all
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,27 +169,24 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
                     else:
                         worker.reports[rows].append(report)
     results: dict[str, dict[str, Any]] = {engine: {"missing": reason} for engine, reason in missing.items()}
-    reference = next((worker for worker in workers if worker.engine == "torch"), None)
+    answers = {}
     for worker in workers:
         worker.close()
         if worker.engine in missing:
             continue
-        found = results[worker.engine] = {"peak_mib": max(runs[-1]["peak_mib"] for runs in worker.reports.values())}
+        found = results[worker.engine] = {"peak_mib": worker.reports[work.rows[-1]][-1]["peak_mib"]}
         for rows, (_, *runs) in worker.reports.items():
             for name in ("seconds", "processor_seconds"):
                 found[f"{name}_{rows}"] = statistics.median(run[name] for run in runs)
             found[f"least_processor_seconds_{rows}"] = min(run["processor_seconds"] for run in runs)
-        if worker.engine != STOCK and reference is not None:  # which is another model
-            pairs = [
-                pair
-                for rows in work.rows
-                for pair in zip(worker.reports[rows][0]["answer"], reference.reports[rows][0]["answer"], strict=True)
-            ]
-            differences = [abs(theirs - ours) for theirs, ours in pairs]
-            if kind in ("causal", "seq2seq"):
-                found["tokens_that_differ"] = sum(map(bool, differences)) / len(pairs)
-            else:
-                found["largest_difference"] = max(differences)
+        answers[worker.engine] = [number for runs in worker.reports.values() for number in runs[0]["answer"]]
+    for engine, numbers in answers.items():
+        if engine != STOCK and "torch" in answers:  # the former is another model
+            differences = [abs(theirs - ours) for theirs, ours in zip(numbers, answers["torch"], strict=True)]
+            are_tokens = kind in ("causal", "seq2seq")
+            results[engine]["tokens_that_differ" if are_tokens else "largest_difference"] = (
+                sum(map(bool, differences)) / len(numbers) if are_tokens else max(differences)
+            )
     return {engine: results[engine] for engine in work.engines}
 
 
@@ -209,15 +208,13 @@ def main(arguments: list[str] | None = None) -> None:
     if not work.table:
         results = {}
         for kind in work.kinds:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):  # which exporters write to
                 results[kind] = compare(kind, work, Path(folder))
         facts = machine("cpu")
         work.out.mkdir(parents=True, exist_ok=True)
         content = {"work": settings_of(work), "machine": facts, "engines": results}
-        file = work.out / f"{facts['processor']} {facts['instructions']}.json".lower().replace(" ", "-").replace(
-            "/", "-"
-        )
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        name = re.sub("[^a-z0-9]+", "-", f"{facts['processor']} {facts['instructions']}".lower())
+        (work.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print(engine_tables(work.out))
 
 

@@ -104,6 +104,7 @@ def test_every_engine_in_a_process_of_its_own(tmp_path):
         f"| classify | 4 | {result['engines']['classify']['torch']['processor_seconds_4'] * 1000:,.3g} |"
         in done.stdout
     )
+    assert done.stdout == engine_tables(out) + "\n"
     (out / "another.json").write_text(json.dumps({**result, "machine": {**result["machine"], "processor": "another"}}))
     tables = engine_tables(out)
     assert done.stdout.strip() in tables and "**another" in tables and "vllm, encode: missing; no --vllm" in tables

@@ -28,6 +28,7 @@ from .engines import FASTEST, Engine, check_engine, exported_engines, load_engin
 
 _COMPARED = 32  # texts that are answered by every engine, before one of them is taken
 _FEWEST = 8  # batches of at most so many texts that are worth it
+_WORTH = 0.9  # of the time of the fastest so far, which an engine must stay below
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class Predictor:
             differ = sum(not ours.agrees_with(theirs) for ours, theirs in zip(expected, found, strict=True))
             if differ:
                 others.append(f"{engine}: {differ} of {len(expected)} answers differ from torch's")
-            elif seconds >= shortest:
+            elif seconds > _WORTH * shortest:
                 others.append(f"{engine}: {seconds:.3f} s")
             else:
                 others.append(f"{name}: {shortest:.3f} s")
