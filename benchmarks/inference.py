@@ -1,34 +1,35 @@
-"""Every engine of `predict` on the same model, each in a process of its own; the processes take turns.
+"""Every engine on the same models, each in a process of its own; the processes take turns.
 
-    python -m benchmarks inference --kind encoder --size small --rows 1 8 32
+    python -m benchmarks inference --vllm_python /tmp/vllm-env/bin/python
 
-Beside them stand our model in bfloat16 (`torch-bfloat16`), and BERT, BART or Llama of the same widths and depths in
-their own classes (`transformers`). A process loads what `roformer-lite export` wrote and keeps it. In each round every
-process answers the same batch once, in another order, while the others wait. Its memory is that of the whole process
-at its peak, and the time to the first answer is that from the start of the process. Answers are compared with those of
-torch. The processor's time is measured beside that of the clock, as it depends less on what else the machine does;
-OMP_NUM_THREADS=1 makes it exact, since threads that wait for others use it too.
+Four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation by a `causal` model and by an
+encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and what `roformer-lite export` wrote for onnxruntime,
+OpenVINO and CTranslate2; vLLM opens the saved model in an environment of its own. `transformers` is BERT, Llama or
+Marian of the same widths and depths. In each round every process answers the same batch once, in another order, while
+the others wait. The answers are compared with those of torch. The processor's time stands beside that of the clock, as
+it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads that wait for others use
+it too. A file for each processor is written into `--out`, and the tables of all that lie there are printed.
 """
 
 import json
+import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict, dataclass, field
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rich.console import Console
-
-from roformer_lite.predict.engines import ENGINES
-
-from .report import show
 from .workload import Workload
 
-OURS_IN_BFLOAT16, STOCK = "torch-bfloat16", "transformers"
+OURS_IN_BFLOAT16, STOCK, VLLM = "torch-bfloat16", "transformers", "vllm"
+ENGINES = ("torch", OURS_IN_BFLOAT16, STOCK, "onnx", "openvino", "ctranslate2", VLLM)
+KINDS = ("encode", "classify", "causal", "seq2seq")
+ROOT = Path(__file__).resolve().parent.parent
 _NEVER = -1e4  # the bias of the token that ends a text, so that every engine generates equally many
 
 
@@ -36,16 +37,22 @@ _NEVER = -1e4  # the bias of the token that ends a text, so that every engine ge
 class InferenceArguments(Workload):
     """Options of the comparison, besides those of a workload."""
 
-    kind: Literal["encoder", "seq2seq", "causal"] = "encoder"
-    engines: list[str] = field(
-        default_factory=lambda: ["torch", OURS_IN_BFLOAT16, STOCK, *(name for name in ENGINES if name != "torch")],
-        metadata={"help": "which to compare"},
-    )
+    rounds: int = field(default=5, metadata={"help": "measurements of each engine, all of them alternating"})
+    kinds: list[str] = field(default_factory=lambda: [*KINDS], metadata={"help": "of work"})
+    engines: list[str] = field(default_factory=lambda: [*ENGINES], metadata={"help": "which to compare"})
     rows: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "sizes of batches"})
     new_tokens: int = field(default=32, metadata={"help": "tokens that are generated"})
     beams: int = 1
     quantization: str | None = field(default=None, metadata={"help": "int8, where an engine has it"})
-    out: Path | None = field(default=None, metadata={"help": "JSON file of the results"})
+    vllm_python: Path | None = field(default=None, metadata={"help": "Python of an environment that has vLLM"})
+    out: Path = field(default=ROOT / "benchmarks" / "results" / "engines", metadata={"help": "directory of results"})
+    table: bool = field(default=False, metadata={"help": "measure nothing, print the tables of --out"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, known in (("kinds", KINDS), ("engines", ENGINES)):
+            if unknown := set(getattr(self, option)) - set(known):
+                raise SystemExit(f"{option}={unknown.pop()!r} is not known; it must be one of {', '.join(known)}.")
 
 
 class Worker:
@@ -54,143 +61,161 @@ class Worker:
     Args:
         engine: One of `ENGINES`.
         directory: The model, or what was exported.
+        kind: One of `KINDS`.
         work: Sizes of batches, by number of rows.
     """
 
-    def __init__(self, engine: str, directory: Path, work: InferenceArguments):
-        self.engine, start = engine, time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.inference_worker", engine, str(directory), _options_of(work)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.answer: list[float] = self.ask(work.rows[0])["answer"]
-        self.first_answer = time.perf_counter() - start
-        self.seconds: dict[int, list[float]] = {rows: [] for rows in work.rows}
-        self.processor_seconds: dict[int, list[float]] = {rows: [] for rows in work.rows}
+    def __init__(self, engine: str, directory: Path, kind: str, work: InferenceArguments):
+        self.engine, self.log = engine, directory.with_name(f"{engine}.log")
+        python = work.vllm_python if engine == VLLM else sys.executable
+        command = [python, "-m", "benchmarks.inference_worker", engine, kind, directory, json.dumps(settings_of(work))]
+        pipes, variables = (
+            {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
+            {**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(command, **pipes, stderr=log, env=variables, text=True)
+        self.reports: dict[int, list[dict[str, Any]]] = {rows: [] for rows in work.rows}
 
-    def ask(self, rows: int) -> dict[str, Any]:
-        """Seconds, peak memory in MiB and the answer to the batch of `rows` rows."""
-        self.process.stdin.write(f"{rows}\n")
-        self.process.stdin.flush()
+    def ask(self, rows: int) -> dict[str, Any] | None:
+        """Seconds, peak memory in MiB and the answer to the batch of `rows` rows; None when the process has ended."""
+        try:
+            self.process.stdin.write(f"{rows}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return None
         line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the process of {self.engine} ended")
-        return json.loads(line)
+        return json.loads(line) if line else None
 
     def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+        self.process.communicate(timeout=60)
 
 
-def write_model(work: InferenceArguments, directory: Path) -> None:
+def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
     """A model of random weights with a tokenizer, which no answer depends on."""
     import torch
 
     import hf_roformer_lite as rl
 
     torch.manual_seed(work.seed)
-    stack = {"vocab_size": work.vocab_size}
-    if work.kind == "encoder":
-        model = rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig.from_preset(work.size, **stack))
-    elif work.kind == "causal":
-        config = rl.RoFormerLiteConfig.from_preset(work.size, is_decoder=True, lm_head_bias=True, **stack)
-        model = rl.RoFormerLiteForCausalLM(config)
-    else:
-        config = rl.RoFormerLiteSeq2SeqConfig.from_preset(work.size, **stack)
+    if kind == "seq2seq":
+        config = rl.RoFormerLiteSeq2SeqConfig.from_preset(work.size, vocab_size=work.vocab_size)
         config.decoder.lm_head_bias = True
         model = rl.RoFormerLiteForConditionalGeneration(config)
-    if work.kind != "encoder":
+    else:
+        fields = {"is_decoder": True, "lm_head_bias": True} if kind == "causal" else {}
+        config = rl.RoFormerLiteConfig.from_preset(work.size, vocab_size=work.vocab_size, **fields)
+        classes = {"encode": rl.RoFormerLiteModel, "classify": rl.RoFormerLiteForSequenceClassification}
+        model = classes.get(kind, rl.RoFormerLiteForCausalLM)(config)
+    if model.can_generate():
         torch.nn.init.constant_(model.lm_head.bias[model.generation_config.eos_token_id], _NEVER)
     model.save_pretrained(directory)
     rl.RoFormerLiteTokenizer.train(["a line of text"], vocab_size=300).save_pretrained(directory)
 
 
-def prepare(work: InferenceArguments, folder: Path) -> dict[str, Path]:
-    """The directory of each engine; those that have no such model are left out, with a line that says so."""
-    from roformer_lite.cli import main
-
-    directories = {"torch": folder / "torch"}
-    write_model(work, directories["torch"])
-    directories[OURS_IN_BFLOAT16] = directories["torch"]
-    for engine in work.engines:
-        if engine in directories:
-            continue
-        if engine == STOCK:
-            directories[STOCK] = folder / STOCK
-            stock_model(work).save_pretrained(directories[STOCK])
-            continue
-        options = ["--format", engine]
-        if work.quantization is not None and engine != "openvino":
-            options += ["--quantization", work.quantization]
-        if main(["export", str(directories["torch"]), str(folder / engine), *options]) == 0:
-            directories[engine] = folder / engine
-    return {engine: directories[engine] for engine in work.engines if engine in directories}
-
-
-def stock_model(work: InferenceArguments) -> Any:
-    """BERT with a classifier, BART, or Llama, of the widths and depths of our model."""
+def stock_model(kind: str, work: InferenceArguments) -> Any:
+    """BERT, Llama or Marian of the widths and depths of our model."""
     from transformers import AutoModelForSequenceClassification
 
     from . import encoder_decoders, stacks
 
-    if work.kind == "encoder":
+    work = replace(work, seq=work.seq + work.new_tokens)
+    if kind == "classify":
         return AutoModelForSequenceClassification.from_config(stacks.bert_config(work))
-    return encoder_decoders.bart(work) if work.kind == "seq2seq" else stacks.llama(work, "causal")
+    if kind == "seq2seq":
+        return encoder_decoders.marian(work)
+    return stacks.llama(work, "causal") if kind == "causal" else stacks.bert(work, "encoder")
 
 
-def compare(work: InferenceArguments, directories: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Median seconds by number of rows, time to the first answer, peak memory, and how far that answer is from the one
-    of torch."""
-    workers = [Worker(engine, directory, work) for engine, directory in directories.items()]
-    order, memory = random.Random(work.seed), {}
-    for rows in work.rows:
-        for turn in range(work.rounds + 1):
-            for worker in order.sample(workers, len(workers)):
-                found = worker.ask(rows)
-                memory[worker.engine] = found["peak_mib"]
-                if turn:  # the first warms up
-                    worker.seconds[rows].append(found["seconds"])
-                    worker.processor_seconds[rows].append(found["processor_seconds"])
-    results = {}
-    reference = next((worker for worker in workers if worker.engine == "torch"), workers[0])
-    for worker in workers:
-        pairs = list(zip(worker.answer, reference.answer, strict=True))
-        if worker.engine == STOCK:  # another model
-            distance = {}
-        elif work.kind == "encoder":
-            distance = {"largest_difference": max(abs(ours - theirs) for ours, theirs in pairs)}
+def prepare(kind: str, work: InferenceArguments, folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """The directory of each engine; and of those that have none, the reason."""
+    from roformer_lite.commands.export import main as export
+    from roformer_lite.errors import InputError
+
+    model, directories, missing = folder / "model", {}, {}
+    write_model(kind, work, model)
+    for engine in work.engines:
+        directories[engine] = folder / engine
+        if engine in ("torch", OURS_IN_BFLOAT16):
+            directories[engine] = model
+        elif engine == STOCK:
+            stock_model(kind, work).save_pretrained(directories[engine])
+        elif engine == VLLM:
+            directories[engine] = model
+            if kind == "seq2seq" or work.vllm_python is None:
+                missing[engine] = "has no encoder-decoders" if kind == "seq2seq" else "no --vllm_python was given"
         else:
-            distance = {"tokens_that_differ": sum(ours != theirs for ours, theirs in pairs)}
-        results[worker.engine] = {
-            **_medians("seconds", worker.seconds),
-            **_medians("processor_seconds", worker.processor_seconds),
-            "first_answer_seconds": worker.first_answer,
-            "peak_mib": memory[worker.engine],
-            **distance,
-        }
+            quantization = ["--quantization", work.quantization] if work.quantization and engine != "openvino" else []
+            try:
+                export([str(model), str(directories[engine]), "--format", engine, *quantization])
+            except InputError as error:
+                missing[engine] = str(error)
+    return {name: path for name, path in directories.items() if name not in missing}, missing
+
+
+def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict[str, Any]]:
+    """The medians of each engine by number of rows, its peak memory, and how far its answers are from those of torch;
+    or `missing`, the reason why it has none."""
+    directories, missing = prepare(kind, work, folder)
+    workers = [Worker(engine, directory, kind, work) for engine, directory in directories.items()]
+    order = random.Random(work.seed)
+    for rows in work.rows:
+        for _ in range(work.rounds + 1):  # the first warms up
+            for worker in order.sample(workers, len(workers)):
+                if worker.engine not in missing:
+                    report = worker.ask(rows)
+                    if report is None:
+                        missing[worker.engine] = f"its process ended: {last_line(worker.log)}"
+                    else:
+                        worker.reports[rows].append(report)
+    results: dict[str, dict[str, Any]] = {engine: {"missing": reason} for engine, reason in missing.items()}
+    answers = {}
+    for worker in workers:
         worker.close()
-    return results
+        if worker.engine in missing:
+            continue
+        found = results[worker.engine] = {"peak_mib": worker.reports[work.rows[-1]][-1]["peak_mib"]}
+        for rows, (_, *runs) in worker.reports.items():
+            for name in ("seconds", "processor_seconds"):
+                found[f"{name}_{rows}"] = statistics.median(run[name] for run in runs)
+            found[f"least_processor_seconds_{rows}"] = min(run["processor_seconds"] for run in runs)
+        answers[worker.engine] = [number for runs in worker.reports.values() for number in runs[0]["answer"]]
+    for engine, numbers in answers.items():
+        if engine != STOCK and "torch" in answers:  # the former is another model
+            differences = [abs(theirs - ours) for theirs, ours in zip(numbers, answers["torch"], strict=True)]
+            are_tokens = kind in ("causal", "seq2seq")
+            results[engine]["tokens_that_differ" if are_tokens else "largest_difference"] = (
+                sum(map(bool, differences)) / len(numbers) if are_tokens else max(differences)
+            )
+    return {engine: results[engine] for engine in work.engines}
 
 
-def _medians(name: str, seconds: dict[int, list[float]]) -> dict[str, float]:
-    return {f"{name}_{rows}": statistics.median(times) for rows, times in seconds.items()}
+def last_line(log: Path) -> str:
+    return [line for line in ("nothing was written", *log.read_text().splitlines()) if line.strip()][-1]
 
 
-def _options_of(work: InferenceArguments) -> str:
-    return json.dumps({name: value for name, value in asdict(work).items() if name != "out"})
+def settings_of(work: InferenceArguments) -> dict[str, Any]:
+    return {name: value for name, value in asdict(work).items() if not isinstance(value, Path)}
 
 
 def main(arguments: list[str] | None = None) -> None:
     from transformers import HfArgumentParser
 
+    from .report import engine_tables, machine
+
     parser = HfArgumentParser(InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False)
     (work,) = parser.parse_args_into_dataclasses(arguments)
-    known = [OURS_IN_BFLOAT16, STOCK, *ENGINES]
-    if unknown := [engine for engine in work.engines if engine not in known]:
-        raise SystemExit(f"engines={unknown[0]!r} is not known; it must be one of {', '.join(known)}.")
-    with tempfile.TemporaryDirectory() as folder:
-        results = compare(work, prepare(work, Path(folder)))
-    show({"task": f"inference {work.kind}", **asdict(work), "contenders": results}, Console(width=240))
-    if work.out is not None:
-        work.out.write_text(json.dumps({"work": json.loads(_options_of(work)), "engines": results}, indent=1) + "\n")
+    if not work.table:
+        results = {}
+        for kind in work.kinds:
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):  # which exporters write to
+                results[kind] = compare(kind, work, Path(folder))
+        facts = machine("cpu")
+        work.out.mkdir(parents=True, exist_ok=True)
+        content = {"work": settings_of(work), "machine": facts, "engines": results}
+        name = re.sub("[^a-z0-9]+", "-", f"{facts['processor']} {facts['instructions']}".lower())
+        (work.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    print(engine_tables(work.out))
 
 
 if __name__ == "__main__":

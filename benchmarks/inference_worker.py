@@ -1,68 +1,132 @@
-"""The process of one engine: reads a number of rows from standard input, and writes how long the answer took."""
+"""The process of one engine: reads a number of rows from standard input, and writes how long the answer took.
+
+It runs in the environment of its engine, so that nothing is imported that another engine needs.
+"""
 
 import json
+import os
 import sys
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from torch.nn import functional as F
 
-from roformer_lite.predict.engines import load_engine
-from roformer_lite.saved_model import load_config, load_model, load_tokenizer
+import hf_roformer_lite  # noqa: F401, registers our models, also where vLLM looks for them
 
-from .inference import OURS_IN_BFLOAT16, STOCK, InferenceArguments
+from .inference import OURS_IN_BFLOAT16, STOCK, VLLM, InferenceArguments
 from .processes import peak_of_process
 from .workload import Batch, Workload, make_batches
 
-AUTO = {
-    "encoder": AutoModelForSequenceClassification,
-    "seq2seq": AutoModelForSeq2SeqLM,
-    "causal": AutoModelForCausalLM,
-}
+Run = Callable[[Batch], torch.Tensor]  # vectors of length 1 or probabilities, `(rows, width)`, or new tokens
+_FOR_VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+_FOR_VLLM |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}  # as many threads as OMP_NUM_THREADS says
 
 
-def _batch(work: InferenceArguments, rows: int) -> Batch:
-    (batch,) = make_batches(Workload(batch=rows, seq=work.seq, lengths=work.lengths, batches=1, seed=work.seed))
-    if work.kind == "causal":  # which reads its padding before the text
+def _batch(kind: str, work: InferenceArguments, rows: int) -> Batch:
+    sizes = {"seq": work.seq, "lengths": work.lengths, "vocab_size": work.vocab_size, "seed": work.seed}
+    (batch,) = make_batches(Workload(batch=rows, batches=1, **sizes))
+    if kind == "causal":  # which reads its padding before the text
         batch.input_ids, batch.attention_mask = batch.input_ids.flip(1), batch.attention_mask.flip(1)
     return batch
 
 
-def _load(engine: str, directory: str, kind: str) -> Any:
+def _mean(states: torch.Tensor, batch: Batch) -> torch.Tensor:
+    real = batch.attention_mask[..., None]
+    return (states * real).sum(1) / real.sum(1)
+
+
+def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) -> Run:
+    """What computes the answers, loaded."""
+    if engine == VLLM:
+        return _run_of_vllm(kind, directory, work)
+    import transformers
+
+    from roformer_lite.predict.engines import load_engine
+    from roformer_lite.saved_model import load_config, load_model, load_tokenizer
+    from roformer_lite.sentence_encoder import SentenceEncoder
+
     if engine == STOCK:
-        model = AUTO[kind].from_pretrained(directory).eval()
-        if kind != "encoder":
+        names = {"encode": "AutoModel", "classify": "AutoModelForSequenceClassification"}
+        names |= {"causal": "AutoModelForCausalLM", "seq2seq": "AutoModelForSeq2SeqLM"}
+        model = getattr(transformers, names[kind]).from_pretrained(directory).eval()
+        if model.can_generate():
             model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
-        return model
-    if engine == "torch":
-        return load_model(directory).eval()
-    if engine == OURS_IN_BFLOAT16:
-        return load_model(directory).bfloat16().eval()
-    return load_engine(engine, directory, load_config(directory), load_tokenizer(directory))
+    elif engine in ("torch", OURS_IN_BFLOAT16):
+        model = load_model(directory).eval()
+        model = SentenceEncoder(model).eval() if kind == "encode" else model
+        model = model.bfloat16() if engine == OURS_IN_BFLOAT16 else model
+    elif engine == "ctranslate2" and kind == "encode":
+        import ctranslate2
+
+        encoder = ctranslate2.Encoder(f"{directory}/ctranslate2", intra_threads=torch.get_num_threads())
+
+        def model(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
+            lengths = attention_mask.sum(1).to(torch.int32).numpy()
+            ids = ctranslate2.StorageView.from_array(input_ids.to(torch.int32).numpy())
+            states = encoder.forward_batch(ids, ctranslate2.StorageView.from_array(lengths)).last_hidden_state
+            return SimpleNamespace(last_hidden_state=torch.from_numpy(np.array(states)))
+    else:
+        model = load_engine(engine, directory, load_config(directory), load_tokenizer(directory))
+    limits = {"max_new_tokens": work.new_tokens, "max_length": None, "num_beams": work.beams, "do_sample": False}
+
+    def run(batch: Batch) -> torch.Tensor:
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if kind in ("causal", "seq2seq"):
+            return model.generate(**inputs, **limits)[:, -work.new_tokens :]
+        output = model(**inputs)
+        if kind == "classify":
+            return output.logits.float().softmax(-1)
+        vectors = getattr(output, "sentence_embedding", None)
+        return F.normalize((_mean(output.last_hidden_state, batch) if vectors is None else vectors).float(), dim=-1)
+
+    return run
+
+
+def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
+    os.environ |= _FOR_VLLM
+    from vllm import LLM, SamplingParams
+
+    settings: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": max(work.rows)}
+    if kind != "causal":
+        settings["pooler_config"] = {"seq_pooling_type": "MEAN"}
+    llm = LLM(directory, max_model_len=work.seq + work.new_tokens, **settings)
+    greedy = SamplingParams(temperature=0, max_tokens=work.new_tokens, ignore_eos=True, detokenize=False)
+
+    def run(batch: Batch) -> torch.Tensor:
+        rows = zip(batch.input_ids, batch.attention_mask.bool(), strict=True)
+        texts = [{"prompt_token_ids": ids[mask].tolist()} for ids, mask in rows]
+        if kind == "causal":
+            found = llm.generate(texts, greedy, use_tqdm=False)
+            return torch.tensor([list(answer.outputs[0].token_ids) for answer in found])
+        if kind == "encode":
+            return torch.tensor([answer.outputs.embedding for answer in llm.embed(texts, use_tqdm=False)])
+        return torch.tensor([answer.outputs.probs for answer in llm.classify(texts, use_tqdm=False)])
+
+    return run
 
 
 @torch.inference_mode()
 def main() -> None:
-    engine_name, directory, options = sys.argv[1:]
+    engine, kind, directory, options = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes into the log
     work = InferenceArguments(**json.loads(options))
-    engine = _load(engine_name, directory, work.kind)
+    run = _run_of(engine, kind, directory, work)
     for line in sys.stdin:
-        batch = _batch(work, int(line))
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        batch = _batch(kind, work, int(line))
         start, processor_start = time.perf_counter(), time.process_time()
-        if work.kind == "encoder":
-            answer = engine(**inputs).logits
-        else:
-            limits = {"max_new_tokens": work.new_tokens, "max_length": None, "num_beams": work.beams}
-            answer = engine.generate(**inputs, do_sample=False, **limits)
+        answer = run(batch)
         report = {
             "seconds": time.perf_counter() - start,
             "processor_seconds": time.process_time() - processor_start,
             "peak_mib": peak_of_process("cpu") / 2**20,
             "answer": answer.flatten().tolist(),
         }
-        print(json.dumps(report), flush=True)
+        print(json.dumps(report), file=answers, flush=True)
 
 
 if __name__ == "__main__":

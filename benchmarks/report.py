@@ -5,6 +5,7 @@ import os
 import platform
 from dataclasses import asdict
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,14 @@ TORCH = "torch"  # torch.nn's own modules
 def machine(device: str) -> dict[str, Any]:
     """What the numbers were measured on."""
     names = ("hf_roformer_lite", "torch", "transformers", "x-transformers", "tokenizers")
+    names += ("onnxruntime", "openvino", "ctranslate2")
     facts = {
         "python": platform.python_version(),
         **{name: _version(name) for name in names},
         "processor": _processor(),
+        "instructions": "AMX"
+        if torch.cpu.get_capabilities().get("amx_tile")
+        else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }
@@ -119,6 +124,27 @@ def markdown(directory: Path) -> str:
         speed = f"{rows[OURS]['tokens_per_second']:,.0f} tokens/s"
         lines.append(f"| {title(result)} | {speed} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def engine_tables(directory: Path) -> str:
+    """A table for each processor whose results of `inference` lie in the directory, with what is missing below it."""
+    tables = []
+    for path in sorted(directory.glob("*.json")):
+        result = json.loads(path.read_text())
+        work, machine, kinds = (result[part] for part in ("work", "machine", "engines"))
+        of = f"version {machine['hf_roformer_lite']}, size {work['size']}, texts of up to {work['seq']} tokens"
+        lines = [f"**{machine['processor']}, {machine['instructions']}**, threads: {machine['threads']}; {of}; "]
+        lines[0] += f"CPU milliseconds, medians of {work['rounds']}"
+        lines += ["", f"| work | rows | {' | '.join(work['engines'])} |", "|---|--:|" + "--:|" * len(work["engines"])]
+        for kind, rows in product(kinds, work["rows"]):
+            seconds = [found.get(f"processor_seconds_{rows}") for found in kinds[kind].values()]
+            cells = ["" if each is None else f"{each * 1000:,.3g}" for each in seconds]
+            lines.append(f"| {kind} | {rows} | {' | '.join(cells)} |")
+        for kind, engine in product(kinds, work["engines"]):
+            if reason := kinds[kind][engine].get("missing"):
+                lines.append(f"\n{engine}, {kind}: missing; {reason}")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def _times(peers: dict[str, float]) -> str:

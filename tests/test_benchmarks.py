@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import long_texts, padding_free, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
-from benchmarks.report import markdown  # noqa: E402
+from benchmarks.inference import KINDS  # noqa: E402
+from benchmarks.report import engine_tables, markdown  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
 
@@ -78,6 +79,35 @@ def test_command_writes_results(tmp_path):
     (path,) = tmp_path.glob("*.json")
     rows = json.loads(path.read_text())["contenders"]
     assert rows.keys() == {"ours", "bert", "floor"} and rows["ours"]["times_ours"] == 1
+
+
+@pytest.mark.slow
+def test_every_engine_in_a_process_of_its_own(tmp_path):
+    """All answer as torch does; what is missing is named, and the table of another processor stands beside."""
+    out = tmp_path / "results"
+    options = ["--size", "tiny", "--seq", "16", "--rounds", "1", "--new_tokens", "3", "--rows", "1", "4"]
+    command = [sys.executable, "-m", "benchmarks", "inference", *options, "--out", out]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.glob("*.json")
+    result = json.loads(path.read_text())
+    for kind in KINDS:
+        engines = result["engines"][kind]
+        missing = {engine for engine, found in engines.items() if "missing" in found}
+        assert missing == {"vllm", {"encode": "", "classify": "ctranslate2"}.get(kind, "openvino")} - {""}, engines
+        for engine in {*engines} - missing:
+            found = engines[engine]
+            assert min(found["seconds_1"], found["seconds_4"], found["processor_seconds_4"], found["peak_mib"]) > 0
+            assert found.get("tokens_that_differ", 0) == 0 or "bfloat16" in engine
+            assert found.get("largest_difference", 0) < (0.05 if "bfloat16" in engine else 1e-5)
+    assert (
+        f"| classify | 4 | {result['engines']['classify']['torch']['processor_seconds_4'] * 1000:,.3g} |"
+        in done.stdout
+    )
+    assert done.stdout == engine_tables(out) + "\n"
+    (out / "another.json").write_text(json.dumps({**result, "machine": {**result["machine"], "processor": "another"}}))
+    tables = engine_tables(out)
+    assert done.stdout.strip() in tables and "**another" in tables and "vllm, encode: missing; no --vllm" in tables
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])

@@ -4,8 +4,8 @@ Follow `hidden_states` through `RoFormerLiteModel.forward`. A batch goes through
 
 * flat, `(1, N, hidden)`: the real tokens of the batch alone (`padding.py`), so that padding costs nothing outside
   attention; `cu_seq_lens_*` say to attention which of them belong together (`attention_functions.py`);
-* as it is, `(B, L, hidden)`, with masks: beside a key-value cache, for the outputs of all layers, with eager and flex
-  attention, with masks of four dimensions, and while a graph is traced or exported.
+* as it is, `(B, L, hidden)`, with masks: after the tokens of a key-value cache, for the outputs of all layers, with
+  eager and flex attention, with masks of four dimensions, and while a graph is traced or exported.
 """
 
 import copy
@@ -36,6 +36,7 @@ from .attention_functions import ALL_ATTENTION_FUNCTIONS, SERVERS, check_vllm, e
 from .configuration_roformer_lite import RemoteCode, RoFormerLiteConfig
 from .padding import (
     Documents,
+    FlatCache,
     FlatTokens,
     find_documents,
     has_padding_after_tokens,
@@ -595,12 +596,13 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             borders = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # the decoder's
             cross_attention = {key: kwargs[key] for key in kwargs if key not in borders} | cross_attention
         tables = self._rotary_tables(hidden_states, position_ids)
+        cache = past_key_values if flat is None or past_key_values is None else FlatCache(past_key_values, flat)
         layers = self.layers if has_tokens else ()  # of which a user may have cut off the last
         for kind, layer in zip(self.layer_types, layers, strict=False):
             hidden_states = layer(
                 hidden_states,
                 encoder_hidden_states,
-                past_key_values=past_key_values,
+                past_key_values=cache,
                 cross_attention=cross_attention,
                 attention_mask=masks[kind],
                 **tables[kind],
@@ -644,17 +646,21 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         use_cache: bool | None,
         kwargs: dict[str, Any],
     ) -> tuple[Documents | None, Cache | None]:
-        """The documents of the batch, None where a cache or a prepared mask says who sees whom; and the cache, a new
-        one where the caller wants one and the input is not packed."""
+        """The documents of the batch, None where a cache with tokens or a prepared mask says who sees whom; and the
+        cache, a new one where the caller wants one and the input is not packed."""
         is_paged, documents = self._attends_elsewhere(kwargs), None
-        if cache is None and not is_paged and (attention_mask is None or is_padding_mask(attention_mask)):
+        if isinstance(cache, Cache) and cu_seq_lens is not None and not is_paged:
+            raise ValueError("cu_seq_lens_q can't be combined with past_key_values: a cache knows no documents.")
+        begins = cache is None or isinstance(cache, DynamicCache) and not cache.get_seq_length()
+        if begins and not is_paged and (attention_mask is None or is_padding_mask(attention_mask)):
             shape = tuple(given.shape[:2])
             documents = find_documents(shape, given.device, attention_mask, position_ids, cu_seq_lens)
-        elif isinstance(cache, Cache) and cu_seq_lens is not None and not is_paged:
-            raise ValueError("cu_seq_lens_q can't be combined with past_key_values: a cache knows no documents.")
         is_packed = documents is not None and documents.is_packed
         if use_cache and self.is_decoder and cache is None and not (self.training or is_paged or is_packed):
-            documents, cache = None, DynamicCache(config=self.config)
+            cache = DynamicCache(config=self.config)
+        if cache is not None and documents is not None:  # a prompt, of which the padding can be left out
+            stays = self.has_cross_attention or is_packed or documents.is_full or is_tracing(given)
+            documents = documents if self._may_be_flat(kwargs) and not stays else None
         if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache())
         return documents, cache

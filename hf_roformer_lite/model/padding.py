@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from transformers.cache_utils import Cache
 from transformers.utils.import_utils import is_tracing
 
 
@@ -101,6 +102,21 @@ class FlatTokens:
         longest = (max(side.lengths, default=0) for side in (self, keys))
         names = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
         return dict(zip(names, (*(side.to(device) for side in borders), *longest), strict=True))
+
+
+@dataclass
+class FlatCache:
+    """Stands for an empty cache while its first tokens are a flat row: the cache gets their keys and values as
+    `(B, heads, L, head_dim)`, and attention those of the row."""
+
+    cache: Cache
+    tokens: FlatTokens
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take `(1, heads, N, head_dim)`, and return it."""
+        padded = (self.tokens.restore(states.transpose(1, 2)).transpose(1, 2) for states in (key, value))
+        self.cache.update(*padded, layer_idx)
+        return key, value
 
 
 def find_documents(
@@ -212,6 +228,7 @@ def packed_documents(
 
 __all__ = [
     "Documents",
+    "FlatCache",
     "FlatTokens",
     "positions_of_real_tokens",
     "find_documents",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 from ..data.data_files import file_format, lines_of, numbered_lines, read_table
 from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
 from ..output import complete_file
-from ..predict.engines import ENGINES, check_engine, check_engine_name
+from ..predict.engines import FASTEST, check_engine
 from ..predict.tables import AnswerTable, check_table_name, table_stream
 from .command_parser import CommandParser, option
 
@@ -54,15 +54,16 @@ class ReadingArguments:
     dtype: Literal["float32", "bfloat16"] = option(
         "float32", "bfloat16 is faster on some processors; probabilities change in the third decimal."
     )
-    engine: str = option(
-        "torch", f"What computes: {', '.join(ENGINES)}. All but torch read what `roformer-lite export` wrote."
+    engine: Literal["torch", "onnx", "openvino", "ctranslate2", "auto"] = option(
+        "torch",
+        "What computes. All but torch read what `roformer-lite export` wrote. auto: of torch and the folders onnx, "
+        "openvino and ctranslate2 in DIR, the fastest that answers 32 of the first texts as torch does.",
     )
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
-        check_engine_name(self.engine)
         if self.dtype != "float32" and self.engine != "torch":
-            raise InputError(f"--dtype {self.dtype} is for --engine torch; {self.engine} computes as it was exported")
+            raise InputError(f"--dtype {self.dtype} is for --engine torch; others compute as they were exported")
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.text_column is None:
@@ -154,7 +155,7 @@ def main(argv: list[str]) -> None:
         if files.output_file:  # opened before the model is loaded, which takes seconds
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
-        check_engine(files.engine, paths.dir, files.device)
+        check_engine("torch" if files.engine == FASTEST else files.engine, paths.dir, files.device)
 
         from transformers import set_seed
         from transformers.utils.logging import disable_progress_bar
@@ -162,9 +163,10 @@ def main(argv: list[str]) -> None:
         from ..predict.predictor import Predictor
 
         disable_progress_bar()  # of loading the weights
+        logging.getLogger("roformer_lite.predict").setLevel(logging.INFO)  # which engine is taken
         predictor = Predictor.load(paths.dir, files.device, options, files.engine)
         if files.dtype == "bfloat16":
-            predictor.take_bfloat16()
+            predictor.saved.model.bfloat16()
         set_seed(options.pop("seed", SEED))
         answer = _answer_lines if files.text_column is None else _answer_table
         answer(predictor, files, options, output)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from .engines import ENGINES, Engine
 
 _PARTS_AT_ONCE = 8  # of sentences that are too long
 _RANKING = ("top_k", "threshold", "none_label")  # options about labels
+_ROUNDING = 2e-4  # between numbers of two engines, which are written with four decimals
 _NONE = "-"  # stands for a label below the threshold
 _SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}  # no limit on the number of tokens to draw from
 _SPACES = ("Ġ", "▁", " ")  # which tokens after a space begin with, by the kind of the tokenizer
@@ -59,6 +62,18 @@ class Answer:
 
     line: str
     columns: dict[str, Any]
+
+    def agrees_with(self, other: Answer) -> bool:
+        """Whether labels, tags and text are equal, and numbers differ by rounding alone."""
+        (words, numbers), (their_words, their_numbers) = self._parts(), other._parts()
+        close = [math.isclose(*pair, abs_tol=_ROUNDING) for pair in zip(numbers, their_numbers, strict=False)]
+        return words == their_words and len(numbers) == len(their_numbers) and all(close)
+
+    def _parts(self) -> tuple[list[Any], list[float]]:
+        """Words and numbers; the scores of several labels are one column of text."""
+        scores = {name: value for name, value in self.columns.items() if name.startswith(("score", "value"))}
+        numbers = re.findall(r"-?\d[\d.e+-]*", " ".join(map(str, scores.values())))
+        return [value for name, value in self.columns.items() if name not in scores], [*map(float, numbers)]
 
 
 class Answers(ABC):

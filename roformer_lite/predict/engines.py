@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 ENGINES = ("torch", *EXPORTED_ENGINES)
+FASTEST = "auto"  # in the place of an engine's name: the fastest whose answers are torch's
 _WEIGHTS = ("*.safetensors", "*.bin")
 _GENERATING = ("ForConditionalGeneration", "ForCausalLM")
 
@@ -34,14 +35,9 @@ class Engine(Protocol):
     def generate(self, **inputs: Any) -> "torch.Tensor": ...
 
 
-def check_engine_name(engine: str) -> None:
-    """Refuse an engine that there is not.
-
-    Raises:
-        InputError: naming the option and those there are.
-    """
-    if engine not in ENGINES:
-        raise InputError(f"--engine {engine} is unknown; choose one of {', '.join(ENGINES)}")
+def exported_engines(directory: str) -> list[str]:
+    """The engines that have a folder in `directory`."""
+    return [name for name in EXPORTED_ENGINES if os.path.isdir(Path(directory) / name)]
 
 
 def check_engine(engine: str, directory: str, device: str | None = None) -> None:
@@ -50,7 +46,7 @@ def check_engine(engine: str, directory: str, device: str | None = None) -> None
     Raises:
         InputError: naming the option and what would be right.
     """
-    exported = [name for name in EXPORTED_ENGINES if os.path.isdir(Path(directory) / name)]
+    exported = exported_engines(directory)
     if engine == "torch":
         if exported and not any(next(Path(directory).glob(pattern), None) for pattern in _WEIGHTS):
             raise InputError(f"{directory} was exported for {exported[0]}: give --engine {exported[0]}")

@@ -1,5 +1,7 @@
 """A saved model that answers texts, whatever its task."""
 
+import logging
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,16 +24,30 @@ from ..saved_model import (
 from ..tasks.base import Task
 from ..tasks.registry import TASKS
 from .answers import ANSWERS, Answer, Answers, Input, SavedModel
-from .engines import Engine, load_engine
+from .engines import FASTEST, Engine, check_engine, exported_engines, load_engine
+
+_COMPARED = 32  # texts that are answered by every engine, before one of them is taken
+_FEWEST = 8  # batches of at most so many texts that are worth it
+_WORTH = 0.9  # of the time of the fastest so far, which an engine must stay below
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Predictor:
-    """A saved model, ready to answer."""
+    """A saved model, ready to answer.
+
+    Args:
+        task: What the model was trained for.
+        saved: The model, its tokenizer and settings.
+        answers: How it answers.
+        compared: The directory whose exported engines are tried on the first inputs; None once one was taken.
+    """
 
     task: type[Task]
     saved: SavedModel
     answers: Answers
+    compared: str | None = None
 
     @classmethod
     def load(
@@ -47,13 +63,18 @@ class Predictor:
             directory: Of the model, or its name on the Hub.
             device: Where it shall compute. Default: the first GPU, if there is one.
             options: Those that `answer` will get; checked before the weights are read.
-            engine: What computes: `torch`, or `onnx`, `openvino` or `ctranslate2` with a directory that was exported
-                for it.
+            engine: What computes: `torch`; `onnx`, `openvino` or `ctranslate2` with a directory that was exported
+                for it; or `auto`, the fastest of torch and those that lie in the directory, chosen on the first inputs
+                of `answer`.
 
         Raises:
             InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits its
                 architecture, or it does not use one of the options.
         """
+        if engine == FASTEST:
+            predictor = cls.load(directory, device, options)
+            predictor.compared = directory
+            return predictor
         config, results = load_config(directory), read_optional_object(directory, RESULTS_FILE)
         task, settings = _task_of(config, results, directory), results.get("settings", {})
         if not isinstance(settings, dict):
@@ -91,10 +112,6 @@ class Predictor:
                     f"{directory}: its configuration, settings and tokenizer do not fit together: {reason(error)}"
                 ) from error
 
-    def take_bfloat16(self) -> None:
-        """Compute in bfloat16 from now on."""
-        self.saved.model.to(torch.bfloat16)
-
     @torch.inference_mode()
     def answer(
         self,
@@ -114,6 +131,8 @@ class Predictor:
             report: Called with the number of inputs that were answered since the last call.
         """
         options, report = options or {}, report or (lambda count: None)
+        if self.compared is not None:
+            self._take_fastest(inputs, batch_size, options)
         nothing = dict.fromkeys(self.answers.columns(options))
         answers = [Answer("", dict(nothing)) for _ in inputs]
         order = sorted((i for i, given in enumerate(inputs) if not _is_empty(given)), key=lambda i: _size(inputs[i]))
@@ -125,6 +144,49 @@ class Predictor:
                 answers[i] = answer
             report(len(indices))
         return answers
+
+    def _take_fastest(self, inputs: Sequence[Input], batch_size: int, options: dict[str, Any]) -> None:
+        """Go on with the engine that answers a part of `inputs` in the shortest time, of torch and those whose answers
+        agree with torch's, and log why the others were not taken.
+
+        The texts are those of middle length, which share a batch as they will later. Where tokens are drawn at random
+        the most probable ones are compared.
+        """
+        directory, self.compared = self.compared, None
+        texts = sorted((given for given in inputs if not _is_empty(given)), key=_size)
+        exported, device = exported_engines(directory), str(self.saved.model.device)
+        if not exported or len(texts) < _FEWEST * min(batch_size, _COMPARED):
+            few = f"{len(texts)} texts are too few to compare engines"
+            logger.info("--engine auto took torch: %s", few if exported else f"{directory} has no exported engine")
+            return
+        first = max(0, len(texts) - _COMPARED) // 2
+        arguments = texts[first : first + _COMPARED], batch_size, {"greedy": "beams" not in options, **options}
+        expected, shortest = self._timed(*arguments)
+        name, others = "torch", []
+        for engine in exported:
+            try:
+                check_engine(engine, directory, device)
+                other = Predictor.load(directory, engine=engine)
+                found, seconds = other._timed(*arguments)
+            except Exception as error:  # whatever the engine raises, torch can answer
+                others.append(f"{engine}: {reason(error)}")
+                continue
+            differ = sum(not ours.agrees_with(theirs) for ours, theirs in zip(expected, found, strict=True))
+            if differ:
+                others.append(f"{engine}: {differ} of {len(expected)} answers differ from torch's")
+            elif seconds > _WORTH * shortest:
+                others.append(f"{engine}: {seconds:.3f} s")
+            else:
+                others.append(f"{name}: {shortest:.3f} s")
+                name, shortest, self.saved, self.answers = engine, seconds, other.saved, other.answers
+        took = f"{name}, {shortest:.3f} s for {len(expected)} texts"
+        logger.info("--engine auto took %s; not %s", took, "; ".join(others))
+
+    def _timed(self, *arguments: Any) -> tuple[list[Answer], float]:
+        """The answers, and the seconds that they take once the engine is warm."""
+        answers, start = self.answer(*arguments), time.perf_counter()
+        self.answer(*arguments)
+        return answers, time.perf_counter() - start
 
 
 def _is_empty(given: Input) -> bool:

@@ -1,7 +1,9 @@
 """An exported directory answers as the model does, for every task and engine, from the files alone."""
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.predict.answers import Answer
 from roformer_lite.predict.ctranslate2 import search_options
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
@@ -44,13 +47,62 @@ def assert_same_answers(case: str, engine: str, folder: Path) -> None:
             }
 
 
+def assert_fastest_is_taken(engine: str, folder: Path, monkeypatch, caplog) -> None:
+    """Beside its model an export is taken if it is faster and agrees on the first texts; else torch is, and the reason
+    is given."""
+    caplog.set_level(logging.INFO, "roformer_lite.predict")
+    model, texts = folder / "model", [line and f"{number} {line}" for number in range(70) for line in LINES]
+
+    def answers(name: str, seconds: tuple[float, ...] = (), count: int | None = None) -> list[Answer]:
+        """Those of `name`; torch and the export take these `seconds`."""
+        clock = iter([time for each in seconds for time in (0, each)])
+        monkeypatch.setattr("roformer_lite.predict.predictor.time", SimpleNamespace(perf_counter=clock.__next__))
+        caplog.clear()
+        return Predictor.load(str(model), engine=name).answer(texts[:count], 32, {"max_new_tokens": 9, "greedy": True})
+
+    expected = answers("torch")
+    assert answers("auto") == expected and "model has no exported engine" in caplog.text
+    (folder / "out" / engine).rename(model / engine)
+    assert answers("auto", (1, 2)) == expected and f"took torch, 1.000 s for 32 texts; not {engine}: 2" in caplog.text
+    assert all(map(Answer.agrees_with, answers("auto", (2, 1)), expected))
+    assert f"took {engine}, 1.000 s for 32 texts; not torch: 2" in caplog.text
+    assert len(answers("auto", (2, 1), 9)) == 9 and "took torch: 7 texts are too few" in caplog.text
+    trained = load_model(model)
+    for weight in trained.parameters():
+        torch.nn.init.normal_(weight)
+    trained.save_pretrained(model)
+    expected = answers("torch")
+    assert answers("auto", (2, 1)) == expected and "of 32 answers differ from torch's" in caplog.text
+    for file in (model / engine).iterdir():
+        file.write_bytes(b"{")
+    assert answers("auto", (2, 1)) == expected and f"not {engine}: {model / engine}" in caplog.text
+
+
 @pytest.mark.parametrize("case", ["seq2seq", "causal"])
-def test_ctranslate2(case, tmp_path):
+def test_ctranslate2(case, tmp_path, monkeypatch, caplog):
     assert_same_answers(case, "ctranslate2", tmp_path)
+    assert_fastest_is_taken("ctranslate2", tmp_path, monkeypatch, caplog)
 
 
-def test_onnx(tmp_path):
+def test_onnx(tmp_path, monkeypatch, caplog):
     assert_same_answers("classify", "onnx", tmp_path)
+    assert_fastest_is_taken("onnx", tmp_path, monkeypatch, caplog)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "agree"),
+    [
+        ({"label": "a", "score": 0.12344}, {"label": "a", "score": 0.1235}, True),
+        ({"label": "a", "score": 0.1234}, {"label": "b", "score": 0.1234}, False),
+        ({"label": "a;b", "score": "0.9001;0.7000"}, {"label": "a;b", "score": "0.9000;0.7001"}, True),
+        ({"label": "a;b", "score": "0.9001;0.7000"}, {"label": "a;b", "score": "0.9001"}, False),
+        ({"value": -3.0}, {"value": 3.0}, False),
+        ({"tags": ["O", "B-X"]}, {"tags": ["O", "O"]}, False),
+        ({"prediction": "0.9001"}, {"prediction": "0.9000"}, False),
+    ],
+)
+def test_answers_that_agree(ours, theirs, agree):
+    assert Answer("", ours).agrees_with(Answer("", theirs)) is agree
 
 
 @pytest.mark.slow
@@ -90,7 +142,6 @@ def test_options_that_an_engine_lacks(tmp_path, capsys):
     for options, message in (
         (["--engine", "ctranslate2"], "bad_words_ids=[[7]]: --engine ctranslate2 has no such option"),
         (["--engine", "onnx"], "has no folder onnx"),
-        (["--engine", "tensorrt"], "choose one of torch, onnx, openvino, ctranslate2"),
         (["--engine", "ctranslate2", "--device", "cuda"], "--device cuda is for --engine torch"),
         ([], "was exported for ctranslate2: give --engine ctranslate2"),
     ):
