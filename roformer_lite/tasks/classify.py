@@ -169,6 +169,13 @@ class ClassifyModel(LabelModel):
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.data.problem_type, **super().config_fields()}
 
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        super().prepare_head(trainer, train)
+        if self.data.args.teacher is not None:
+            from ..train.teacher import open_teacher, take_over_tokens
+
+            take_over_tokens(trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher))
+
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
