@@ -119,6 +119,8 @@ class Run:
         values = {**_DEFAULTS, **self.data.training_defaults}
         if self.model.pretrained:
             values |= _FINE_TUNING
+            if self.task == "classify":
+                values["num_train_epochs"] = None  # a few rows need many
             if self.own_weights():
                 values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
         return {name: value for name, value in values.items() if getattr(self.training, name) is None}

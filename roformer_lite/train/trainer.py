@@ -211,7 +211,7 @@ def make_trainer(
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
     if options.num_train_epochs is None and isinstance(train, Dataset):
-        args.num_train_epochs = epochs_for(len(train))
+        args.num_train_epochs = epochs_for(len(train), bool(run.model.pretrained))
     if "metric_for_best_model" not in options.stock:
         args.metric_for_best_model = task.metrics.for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)

@@ -234,6 +234,8 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
+    assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert "data is 0.625, 0.625 and 0.625. If its errors" in card  # half of the texts, and a quarter of the others
     (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
     for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
         command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]
