@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -173,6 +174,21 @@ class ClassifyModel(LabelModel):
         return {"problem_type": self.data.problem_type, **super().config_fields()}
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        from ..train.linear_probe import CONTRASTED_ROWS, contrast
+        from ..train.run import FINE_TUNING
+
+        is_few = self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+        is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head
+        if is_few and is_new and not trainer.is_fsdp_enabled:
+            contrast(trainer, train)
+            args, default = trainer.args, FINE_TUNING["num_train_epochs"]
+            if trainer.eval_dataset is None and args.max_steps < 1 and args.num_train_epochs == default:
+                print(
+                    "The encoder has learnt the labels from pairs of the few rows; the head stays as it is fitted, "
+                    "since there are no validation data to tell whether training on helps",
+                    file=sys.stderr,
+                )
+                args.max_steps = 1  # of warm-up, with a learning rate of 0
         super().prepare_head(trainer, train)
         if self.data.args.teacher is not None:
             from ..train.teacher import open_teacher, take_over_tokens

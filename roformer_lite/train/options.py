@@ -186,7 +186,7 @@ class TrainingOptions:
     )
     num_train_epochs: float | None = option(
         "Passes over the training data. Default: 300,000 examples divided by the rows of the data, but at least 3 and "
-        "at most 20; fine-tuning: 4; a classifier 2,000 by its rows, at most 16."
+        "at most 20; fine-tuning: 4."
     )
     max_steps: int | None = option("Number of training steps, instead of epochs.")
     time_limit_minutes: float | None = option(

@@ -109,9 +109,7 @@ def is_greater_better(metric: str) -> bool:
     return not (name.endswith("loss") or name in LOWER_IS_BETTER)
 
 
-def epochs_for(examples: int, fine_tuning: bool = False) -> float:
+def epochs_for(examples: int) -> float:
     """The passes over the data where no number is given: 300,000 examples in all, but at least 3 passes and at most
-    20; 2,000, 4 and 16 for a classifier on weights that were trained before. Early stopping ends a training that
-    learns no more; these bounds prevent a schedule of days."""
-    total, fewest, most = (2_000, 4, 16) if fine_tuning else (_EXAMPLES, _FEWEST_EPOCHS, _MOST_EPOCHS)
-    return float(min(most, max(fewest, total // max(1, examples))))
+    20. Early stopping ends a training that learns no more; these bounds prevent a schedule of days."""
+    return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EXAMPLES // max(1, examples))))

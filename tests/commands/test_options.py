@@ -137,7 +137,6 @@ def test_which_value_of_a_metric_is_the_best(metric, is_greater_better):
 @pytest.mark.parametrize(("examples", "epochs"), [(0, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])
 def test_epochs_follow_the_data(examples, epochs):
     assert epochs_for(examples) == epochs
-    assert [epochs_for(rows, fine_tuning=True) for rows in (48, 250, 1200)] == [16, 8, 4]
 
 
 def test_a_launcher_on_a_cpu_is_followed(monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,9 +56,11 @@ def _train(data: Path, out: Path, *options: str) -> dict:
     return json.loads((out / "results.json").read_text())
 
 
-def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
+def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     results = _train(data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints")
 
+    (expected,) = re.findall(r"at most 60 steps, about \S+ minutes .*, (\S+) GiB", capsys.readouterr().err)
+    assert 0.1 < float(expected) < 10
     training = results["training"]
     losses = {}
     for folder in (tmp_path / "model.training").glob("checkpoint-*"):
