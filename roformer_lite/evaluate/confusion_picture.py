@@ -1,4 +1,4 @@
-"""A picture of the labels that a model confuses."""
+"""Pictures of the labels that a model confuses, and of what its scores are worth."""
 
 import re
 from collections import Counter
@@ -72,6 +72,26 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     axes.set_title(f"{right:,} of {len(true):,} right{part}", fontsize=10)
     figure.savefig(path, dpi=120)
     return {name: label for name, label in zip(names, labels, strict=True) if name.startswith("#") and name != label}
+
+
+def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
+    """Draw which fraction of the answers is right at which score, in ten groups of equally many answers. On the
+    diagonal both are equal.
+
+    Args:
+        scores, right: Of each answer, `(rows,)`: its score from 0 to 1, and whether it is right.
+        path: The PNG file to write.
+    """
+    from matplotlib.figure import Figure
+    from sklearn.calibration import CalibrationDisplay
+
+    figure = Figure(figsize=(4, 4), layout="constrained")
+    shown = CalibrationDisplay.from_predictions(
+        right.astype(int), scores, n_bins=10, strategy="quantile", ax=figure.subplots()
+    )
+    shown.ax_.set(xlabel="score of the answer", ylabel="fraction that is right", xlim=(0, 1.02), ylim=(0, 1.02))
+    shown.ax_.get_legend().remove()
+    figure.savefig(path, dpi=120)
 
 
 def _fonts() -> list[str]:

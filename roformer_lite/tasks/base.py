@@ -262,6 +262,10 @@ class TaskMetrics(ABC):
         """What a reader of the metrics must know about how they were measured."""
         return []
 
+    def draw(self, folder: Path) -> None:
+        """Draw the pictures that the `notes` show. Default: none."""
+        return None
+
 
 class Task:
     """One kind of training: data, model and metrics, for the options of one training or evaluation."""

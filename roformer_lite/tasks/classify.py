@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -30,6 +31,8 @@ from .labels import LabelData, LabelMetrics, LabelModel
 from .task_arguments import ClassifyDataArguments
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from datasets import Dataset, DatasetDict
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.modeling_outputs import SequenceClassifierOutput
@@ -47,6 +50,7 @@ _NAMES = {
     REGRESSION: ("pearson", "spearman", "mse"),
 }
 _MAIN = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
+_RELIABILITY_FILE = "reliability.png"
 _ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
 _ABOUT_LABELS = (
     "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
@@ -169,6 +173,28 @@ class ClassifyModel(LabelModel):
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.data.problem_type, **super().config_fields()}
 
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        from ..train.linear_probe import CONTRASTED_ROWS, contrast
+        from ..train.run import FINE_TUNING
+
+        is_few = self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+        is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head
+        if is_few and is_new and not trainer.is_fsdp_enabled:
+            contrast(trainer, train)
+            args, default = trainer.args, FINE_TUNING["num_train_epochs"]
+            if trainer.eval_dataset is None and args.max_steps < 1 and args.num_train_epochs == default:
+                print(
+                    "The encoder has learnt the labels from pairs of the few rows; the head stays as it is fitted, "
+                    "since there are no validation data to tell whether training on helps",
+                    file=sys.stderr,
+                )
+                args.max_steps = 1  # of warm-up, with a learning rate of 0
+        super().prepare_head(trainer, train)
+        if self.data.args.teacher is not None:
+            from ..train.teacher import open_teacher, take_over_tokens
+
+            take_over_tokens(trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher))
+
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
@@ -205,6 +231,9 @@ class ClassifyMetrics(LabelMetrics):
         # whether those of each baseline are.
         self.scored: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.baselines_right: dict[str, dict[str, np.ndarray]] = {}
+        # Of the linear model with a quarter, half and all of the training rows, and the split it was measured on.
+        self.curve: list[float] = []
+        self.curve_of = ""
 
     @property
     def names(self) -> Sequence[str]:
@@ -268,16 +297,20 @@ class ClassifyMetrics(LabelMetrics):
         return _split_of(trainer, scores, encoded, self.data.problem_type)
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..evaluate.baselines import classification_baselines
+        from ..evaluate.baselines import classification_baselines, learning_curve
 
         examples = {
             split: (["\t".join(self.data.texts([row])) for row in rows[split]], self.data.answers(rows[split]))
             for split in rows
         }
-        metrics, answers = classification_baselines(self.data.problem_type, examples.pop("train"), examples)
+        train = examples.pop("train")
+        metrics, answers = classification_baselines(self.data.problem_type, train, examples)
         if self.data.problem_type == SINGLE:
             for name, by_split in answers.items():
                 self.baselines_right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
+            self.curve_of = list(examples)[-1]
+            fewer = learning_curve(train, examples[self.curve_of], self.main)
+            self.curve = [*fewer, metrics[name][self.curve_of][self.main]] if fewer else []
         return metrics
 
     def notes(self, model: PreTrainedModel) -> list[str]:
@@ -289,7 +322,25 @@ class ClassifyMetrics(LabelMetrics):
                 "After the validation metrics were measured, the linear model was fitted again, to the training and "
                 "the validation rows together."
             )
-        return [*found, *self._about_scores()]
+        return [*found, *self._about_more_rows(), *self._about_scores()]
+
+    def draw(self, folder: Path) -> None:
+        from ..evaluate.confusion_picture import draw_reliability
+
+        if self.scored:
+            draw_reliability(*list(self.scored.values())[-1], folder / _RELIABILITY_FILE)
+
+    def _about_more_rows(self) -> list[str]:
+        """What the linear model has learnt from more rows, and what twice as many might bring."""
+        if not self.curve:
+            return []
+        quarter, half, whole = self.curve
+        doubled = 1 - (1 - whole) * min(1.0, (1 - whole) / (1 - half)) if half < 1 else 1.0
+        return [
+            f"Learning curve: with a quarter, half and all of the training rows, the {self.main} of the linear SVM on "
+            f"the {self.curve_of} data is {quarter:.3f}, {half:.3f} and {whole:.3f}. If its errors go on falling as "
+            f"they did last, twice as many rows will bring {doubled:.3f}."
+        ]
 
     def _about_scores(self) -> list[str]:
         """What the scores of the answers to the last split are worth."""
@@ -299,7 +350,7 @@ class ClassifyMetrics(LabelMetrics):
         error, wanted = calibration_error(scores, right), self.data.args.min_precision
         found = [
             f"A score of `predict` is {error:.3f} from the fraction of answers that are right, on average "
-            f"(expected calibration error on the {split} data)."
+            f"(expected calibration error on the {split} data). ![Fraction of right answers]({_RELIABILITY_FILE})"
         ]
         if wanted and self.data.threshold is None:
             found.append(f"No score is so high that {wanted:g} of the answers to the validation data were right.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from transformers import AutoModel, PreTrainedModel
 from ..data.sentence_data import queries_and_documents
 from ..errors import InputError
 from ..output import RESULTS_FILE
-from ..saved_model import naming
 from .sentence import CORRELATIONS, RETRIEVAL, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
 from .task_arguments import EmbedDataArguments
 
@@ -66,11 +64,9 @@ class EmbedData(SentenceData):
     def teacher(self) -> SentenceTransformer:
         """The model whose vectors are learned."""
         self._require_teacher()
-        from sentence_transformers import SentenceTransformer
+        from ..train.teacher import open_teacher
 
-        name = self.args.teacher
-        with naming(f"--teacher {name}"):
-            return SentenceTransformer(name, local_files_only=os.path.isdir(name))
+        return open_teacher(self.args.teacher)
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         """With a teacher, its vectors `(rows, width)` of length 1 are the column `label`."""

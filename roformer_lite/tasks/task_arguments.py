@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ..errors import InputError, check_number
+from ..errors import InputError, check_number, require_packages
 from ..output import check_files
 from ..train.options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
 
@@ -63,7 +63,8 @@ class LabelArguments(TaskArguments):
     )
     fit_head: bool = option(
         "Fit a new head on the weights of --model_name_or_path as a linear model on the frozen encoder, "
-        "before all of the model is trained.",
+        "before all of the model is trained. A classifier that starts from a sentence encoder is made a model of this "
+        "package for that, whose head reads the vectors of the encoder; with false it keeps its own class.",
         True,
     )
 
@@ -239,6 +240,10 @@ class ClassifyDataArguments(LabelArguments):
         "with lists of labels or --label_separator, otherwise single_label."
     )
     label_separator: str | None = option("Text between several labels of one row. Default: a row has one label.")
+    teacher: str | None = option(
+        "A model of sentence-transformers, a directory or a name on the Hub: a new model takes over its tokenizer and "
+        "begins with its vectors of single tokens."
+    )
     class_weights: Literal["balanced"] | None = option(
         "balanced: rows of rare labels count more, so that all labels count alike, and the best model is the one with "
         "the highest macro F1. Default: all rows count alike."
@@ -263,6 +268,17 @@ class ClassifyDataArguments(LabelArguments):
             if getattr(self, name) == self.label_column:
                 raise InputError(
                     f"--{name} {self.label_column} is also the column of the label; give --label_column another"
+                )
+
+    def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
+        super().check_beside(model, training)
+        if self.teacher is not None:
+            require_packages("--teacher", EmbedDataArguments.packages)
+            model.refuse_new_tokenizer("--teacher", "which brings its tokenizer")
+            if model.pretrained or model.tokenizer:
+                raise InputError(
+                    "--teacher is for a new model with the teacher's tokenizer; it can't be combined with "
+                    "--model_name_or_path and --tokenizer"
                 )
 
 

@@ -40,6 +40,7 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
             part.save_pretrained(folder)
         finished.task.model.save_beside(folder)
         draw_loss_curve(finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step)
+        finished.task.metrics.draw(folder)
         results = summarise(finished)
         run.save(folder)
         write_model_card(results, finished, folder)

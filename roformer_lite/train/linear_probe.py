@@ -6,27 +6,120 @@ only what the encoder lacks is left to learn (Kumar et al. 2022, ICLR, arXiv:220
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    get_linear_schedule_with_warmup,
+)
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.padding_free import padding_free
+
+from ..saved_model import is_ours, load_config, read_optional_object
+from .run import Run
 
 _MOST_ITEMS = 20_000  # texts or words that the head is fitted on
 _PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # on squared weights, for states with a mean square of 1
 _MOST_STEPS = 100  # of L-BFGS
 _TRIED = 256  # texts by which the fitted head is compared with the random one
+CONTRASTED_ROWS = 500  # with more, the training itself teaches the encoder enough
+_CONTRASTS, _MOST_TEXTS, _MOST_TOKENS = 32, 48, 4096  # steps, and texts and tokens of each
+_POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}  # names of sentence-transformers
+
+
+class MeasuredFirst(TrainerCallback):
+    """Measures and saves the model after the first step, whose learning rate is 0 where there is a warm-up. The fitted
+    head is then kept as it is if nothing later is better on the validation data."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 1 and args.load_best_model_at_end:
+            control.should_evaluate = control.should_save = True
+
+
+def read_as_trained(run: Run, folder: Path) -> Run:
+    """The run of a classifier that starts from a sentence encoder of another architecture, which is converted into
+    `folder`: the new head then reads the vectors that the encoder was trained to give, where a head of transformers
+    reads the first token. Any other run, and one without `--fit_head`, stays as it is."""
+    name = run.model.model_name_or_path
+    if name is None or run.task != "classify" or not run.data.fit_head:
+        return run
+    options = read_optional_object(name, "1_Pooling/config.json")
+    old = [key.removeprefix("pooling_mode_") for key, is_on in options.items() if is_on is True]
+    modes = [options["pooling_mode"]] if "pooling_mode" in options else old
+    pooling = _POOLINGS.get(str(modes[0])) if len(modes) == 1 else None
+    if pooling is None or is_ours(load_config(name)):
+        return run
+    # With it come all sources of weights, at some cost.
+    from hf_roformer_lite.conversion import ConversionError, convert_checkpoint
+
+    try:
+        convert_checkpoint("auto", name, folder)
+    except ConversionError as error:
+        print(f"{name}: it is trained in its own class, as it can't be converted: {error}", file=sys.stderr)
+        return run
+    print(f"{name}: a model of this package with its weights, whose head reads its sentence vectors", file=sys.stderr)
+    config = [f"classifier_pooling={pooling}", *run.model.config]
+    return replace(run, model=replace(run.model, model_name_or_path=str(folder), config=config))
+
+
+def contrast(trainer: Trainer, train: Dataset) -> None:
+    """Teach the encoder the labels before its head is fitted, as in SetFit (Tunstall et al. 2022, arXiv:2209.11055):
+    the cosine of two texts shall be 1 where they have the same label, and 0 where not. All pairs of a batch count, so
+    that a few steps suffice.
+
+    Args:
+        trainer: Before its training. Each of several processes does the same.
+        train: The encoded training data, few rows with one label each.
+    """
+    model, labels = trainer.model, np.array(train["labels"])
+    draw, was_training = np.random.default_rng(trainer.args.seed), model.training
+    texts = min(_MOST_TEXTS, max(8, _MOST_TOKENS // max(map(len, train["input_ids"]))))
+    optimizer = torch.optim.AdamW(model.base_model.parameters(), lr=trainer.args.learning_rate)
+    scheduler = get_linear_schedule_with_warmup(optimizer, _CONTRASTS // 10, _CONTRASTS)
+    seen: list[torch.Tensor] = []
+    hook = _output_layer(model).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model.train()
+    for _ in range(_CONTRASTS):
+        chosen = draw.permutation(np.unique(labels))[: texts // 2]
+        of_each = (draw.permutation(np.flatnonzero(labels == label))[: texts // len(chosen)] for label in chosen)
+        batch = trainer.data_collator([train[row] for row in np.concatenate(list(of_each)).tolist()])
+        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        model(**batch)
+        vectors = nn.functional.normalize(seen.pop(), dim=-1)
+        same = batch["labels"][:, None] == batch["labels"]
+        errors = (vectors @ vectors.T - same.float()).square()
+        pairs = same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+        loss = errors[~same].mean() + (errors[pairs].mean() if pairs.any() else 0)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.base_model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        model.zero_grad()
+    hook.remove()
+    model.train(was_training)
 
 
 def fit_head(trainer: Trainer, train: Dataset) -> None:
     """Set the last layer of the model's head to the best linear model on the states of its frozen encoder.
 
     The penalty on its weights is the one for which a fifth of the items, held out, has the least loss.
+
+    Where there are validation data, that model is the first checkpoint.
 
     Args:
         trainer: Before its training. Each of several processes does the same.
@@ -50,6 +143,8 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     if _training_loss(trainer, train) > random:
         layer.load_state_dict(old)
         print("the new head begins with random numbers: with dropout a fitted one has a higher loss", file=sys.stderr)
+    else:
+        trainer.add_callback(MeasuredFirst())
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:

@@ -1,4 +1,6 @@
-"""What a small model takes over from the teacher whose vectors it learns, before its training begins."""
+"""What a small model takes over from a teacher, a model of sentence-transformers, before its training begins."""
+
+import os
 
 import numpy as np
 import torch
@@ -7,8 +9,15 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from ..errors import InputError
+from ..saved_model import naming
 
 _BATCH = 1024  # tokens
+
+
+def open_teacher(name: str) -> SentenceTransformer:
+    """The model of `--teacher`, a directory or a name on the Hub."""
+    with naming(f"--teacher {name}"):
+        return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 
 
 def principal_axes(vectors: Dataset, width: int) -> np.ndarray:

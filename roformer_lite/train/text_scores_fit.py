@@ -155,7 +155,7 @@ def _occurrences(
         keys, owners = find(words)
         pairs, counts = torch.unique(owners * (2 * _KEYS) + keys, return_counts=True)
         own, keys = pairs // (2 * _KEYS) + first, pairs % (2 * _KEYS)
-        parts.append((own.numpy(), keys.numpy(), counts.numpy(), words.is_first.numpy()))
+        parts.append((own.int().numpy(), keys.numpy(), counts.int().numpy(), words.is_first.numpy()))
         first += amount
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
@@ -172,9 +172,9 @@ def _matrix(
     """The values, 1 by default, where an owner has a feature. `hashes` are the keys of the columns, in any order."""
     order = np.argsort(hashes)
     places = np.searchsorted(hashes, keys, sorter=order).clip(max=len(hashes) - 1)
-    columns = order[places]
+    columns = order[places].astype(np.int32)
     known = hashes[columns] == keys
-    values = np.ones(len(keys)) if values is None else values
+    values = np.ones(len(keys), dtype=bool) if values is None else values
     return csr_matrix((values[known], (owners[known], columns[known])), (rows, len(hashes)))
 
 

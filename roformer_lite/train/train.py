@@ -16,6 +16,7 @@ from ..tasks.base import Task
 from ..tasks.examples import neutral_example
 from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, save_finished_model
+from .linear_probe import read_as_trained
 from .models import make_model, pretrained_config
 from .results import Evaluation, FinishedTraining
 from .run import Run
@@ -41,8 +42,9 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
     started, options = time.monotonic(), run.with_defaults()
     task, directory = TASKS[run.task](options.data), TrainingDirectory(run)
     args = make_training_arguments(options, task.model.training_classes()[0])
-    given = {name: pretrained_config(name) for name in run.model.pretrained}
     with directory.opened(args) as cache:
+        start = read_as_trained(run, cache / "encoder")
+        given = {name: pretrained_config(name) for name in start.model.pretrained}
         if not args.should_save:
             disable_progress_bars()  # every process prepares the data, but only one shows it
         elif run.card.push_to_hub:
@@ -62,8 +64,8 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         checkpoint = last_checkpoint(directory.path, averaged=bool(options.training.ema_decay))
         task.data.inspect(rows)
         task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
-        tokenizer = make_tokenizer(run, task, args, rows["train"], (of_seeds or run).checkpoints)
-        model = make_model(run, task, args, tokenizer, given)
+        tokenizer = make_tokenizer(start, task, args, rows["train"], (of_seeds or run).checkpoints)
+        model = make_model(start, task, args, tokenizer, given)
         encoded = encode(task, rows)
         baselines: Baselines = {}
         if run.training.baselines and args.should_save and len(rows) > 1:

@@ -4,12 +4,15 @@ Everything else, the training loop above all, is transformers' own.
 """
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset, DatasetDict
@@ -19,7 +22,7 @@ from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArgum
 
 from ..errors import InputError
 from ..saved_model import reason
-from .bfloat16 import choose_bfloat16, use_bfloat16
+from .bfloat16 import choose_bfloat16, steps_of, use_bfloat16
 from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
 from .muon import MUON, make_muon
 from .options import TrainingOptions
@@ -30,6 +33,9 @@ from .training_directory import CheckedCheckpoints, TrainingDirectory
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
+
+
+_MEASURED_BATCHES = 2  # by which memory and time are foretold
 
 
 class RoFormerLiteTrainerMixin:
@@ -251,6 +257,11 @@ def fit(
         if args.should_save:
             step = Path(checkpoint).name.rpartition("-")[2]
             print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+    if task.model.tries_bfloat16 and not trainer.is_fsdp_enabled:
+        memory, minutes = expected_cost(trainer)  # in all processes: their batches are made together
+        expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
+        if args.should_save:
+            print(f"Training: at most {steps_of(trainer):,.0f} steps, about {expected}", file=sys.stderr)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except Exception as error:
@@ -263,3 +274,43 @@ def fit(
         raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
+
+
+def expected_cost(trainer: RoFormerLiteTrainerMixin) -> tuple[int, float]:
+    """Bytes of this process (of the GPU, where there is one) at the peak of the training, and its minutes.
+
+    The bytes are those in use when a batch has gone forward, of which the backward pass needs all, or when one is
+    evaluated, whose metrics need its logits twice; and gradients, the states of AdamW and averaged weights. A step
+    takes about three times as long as its forward pass.
+    """
+    model, device, was_training = trainer.model, trainer.args.device, trainer.model.training
+    on_gpu = device.type == "cuda"
+    sizes = [tensor.nbytes for tensor in model.parameters()]
+    states = 3 * sum(tensor.nbytes for tensor in model.parameters() if tensor.requires_grad)
+    states += sum(sizes) if trainer.averaging is not None else 0
+    used, seconds = [], []
+
+    def note(more: int = 0) -> None:
+        now = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
+        used.append(now + more)
+
+    with (
+        torch.random.fork_rng([device] if on_gpu else []),
+        torch.autocast(device.type, torch.bfloat16, enabled=trainer.args.bf16),
+    ):
+        model.train()
+        for batch in islice(iter(trainer.get_train_dataloader()), _MEASURED_BATCHES):
+            started = time.perf_counter()
+            loss = trainer.compute_loss(model, dict(batch))
+            note()
+            seconds.append(time.perf_counter() - started)
+            del loss
+        model.eval()
+        generates = getattr(trainer.args, "predict_with_generate", False)  # which takes long, and no logits
+        measured = trainer.eval_dataset is not None and not generates
+        for batch in islice(iter(trainer.get_eval_dataloader()), 1) if measured else ():
+            _, logits, _ = trainer.prediction_step(model, batch, prediction_loss_only=False)  # the longest rows
+            note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
+            del logits
+        model.train(was_training)
+    return max(used) + states, 3 * min(seconds) * steps_of(trainer) / 60

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,9 +56,11 @@ def _train(data: Path, out: Path, *options: str) -> dict:
     return json.loads((out / "results.json").read_text())
 
 
-def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
+def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     results = _train(data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints")
 
+    (expected,) = re.findall(r"at most 60 steps, about \S+ minutes .*, (\S+) GiB", capsys.readouterr().err)
+    assert 0.1 < float(expected) < 10
     training = results["training"]
     losses = {}
     for folder in (tmp_path / "model.training").glob("checkpoint-*"):
@@ -234,6 +237,8 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
+    assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert "data is 0.625, 0.625 and 0.625. If its errors" in card  # half of the texts, and a quarter of the others
     (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
     for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
         command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]

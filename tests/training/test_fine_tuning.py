@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, BertTokenizer
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
+from hf_roformer_lite import RoFormerLiteForSequenceClassification
 from roformer_lite.cli import main
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
@@ -201,3 +203,54 @@ def test_refused_pairs(options, message, folder, tmp_path, capsys):
     typed = [folder / word if word in ("encoder", "decoder", "other") else word for word in options.split()]
     train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *typed, status=2)
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def encoder(tmp_path) -> Path:
+    """A BERT with a token for each letter, and its tokenizer."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"acdeghilmnorstw"]))
+    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "encoder")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=20, initializer_range=0.3, **sizes)).save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path):
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    tuned = train("classify", data, tmp_path / "m", "--teacher", encoder, *TINY, *UNCHANGED)
+    teacher = SentenceTransformer(str(encoder), device="cpu")
+    theirs = torch.pdist(torch.tensor(teacher.encode(list("acdeghil"), normalize_embeddings=True)))
+    ours = torch.pdist(tensors(tuned)[f"model.{TABLE}"][5:13])
+    torch.testing.assert_close(ours / ours.mean(), theirs / theirs.mean(), atol=1e-4, rtol=1e-4)
+    assert "its vectors of tokens began as those of encoder" in (tuned / "README.md").read_text()
+    for options in (["--model_name_or_path", encoder], ["--vocab_size", "300"]):
+        train("classify", data, tmp_path / "n", "--teacher", encoder, *options, status=2)
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode": "cls", "include_prompt": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+    ],
+    ids=["cls", "mean"],
+)
+def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, pooling):
+    theirs = BertModel.from_pretrained(encoder).eval()
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
+    tuned = train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, *UNCHANGED)
+    ours, seen = RoFormerLiteForSequenceClassification.from_pretrained(tuned), []
+    ours.eval().classifier.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    tokenizer = AutoTokenizer.from_pretrained(tuned)
+    for text in TEXTS:
+        batch = tokenizer(text, return_tensors="pt")
+        states = theirs(**batch).last_hidden_state[0]
+        ours(**batch)
+        torch.testing.assert_close(seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0))
+    assert (tuned / "run.yaml").read_text().count(str(encoder)) == 1 and "encoder" in (tuned / "README.md").read_text()
+
+    stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
+    assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]

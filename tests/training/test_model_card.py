@@ -45,8 +45,9 @@ def test_measured_card(path):
 
     assert results["command"] in card.text and f"| parameters | {results['parameters']:,} |" in card.text
     assert all(f"| {setting} | {value} |" in card.text for setting, value in results["training"]["arguments"].items())
-    (image,) = re.findall(r"!\[.*\]\((.*)\)", card.text)
-    assert path.with_name(image).read_bytes().startswith(b"\x89PNG")
+    images = re.findall(r"!\[.*\]\((.*)\)", card.text)
+    assert "loss_curve.png" in images
+    assert all(path.with_name(image).read_bytes().startswith(b"\x89PNG") for image in images)
     assert len(card.text.partition("## Limitations")[2].strip()) > 40
 
     # The Python is valid, and the shell gives `predict` the very line that the Python has.
