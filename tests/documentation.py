@@ -78,21 +78,19 @@ def write_examples(folder: Path) -> None:
     BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder / "my-bert")
 
 
-def run(command: list[str], folder: Path, program: Path, environment: dict[str, str] | None = None) -> str:
-    """What a command prints, which finds `program` by its name."""
-    # torchrun is beside the tested Python
-    path = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What a command prints, which finds roformer-lite and torchrun beside the tested Python."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def run_python(block: Block, folder: Path, hub_url: str, program: Path) -> str:
-    code, environment, start = block.code, {}, [str(program)]
+def run_python(block: Block, folder: Path, hub_url: str) -> str:
+    code, environment, start = block.code, {}, [sys.executable]
     if '"me/' in code:  # huggingface_hub reads these when it is imported
         environment = {**ENVIRONMENT, "HF_ENDPOINT": hub_url, "HF_HOME": str(folder / "home")}
-        start = [sys.executable]
     if "trust_remote_code" in code:  # shown to those who have not installed the package
         start = [sys.executable, "-I", "-S"]
         paths = [path for path in sys.path if path.endswith("-packages")]
@@ -100,11 +98,11 @@ def run_python(block: Block, folder: Path, hub_url: str, program: Path) -> str:
     if "distributed_config" in code:
         (folder / "shards.py").write_text(code, "utf-8")
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        return run([sys.executable, *launcher, "shards.py"], folder, program, environment)
-    return run([*start, "-c", code], folder, program, environment)
+        return run([sys.executable, *launcher, "shards.py"], folder, environment)
+    return run([*start, "-c", code], folder, environment)
 
 
-def run_bash(block: Block, folder: Path, program: Path) -> str:
+def run_bash(block: Block, folder: Path) -> str:
     """The commands of a block. A server, always the last one, answers one request and is ended."""
     code = block.code.replace("\\\n", " ")
     if code.startswith("roformer-lite demo\n"):  # a minute and a half; tests of the command line run it
@@ -115,7 +113,7 @@ def run_bash(block: Block, folder: Path, program: Path) -> str:
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
     server = re.search(r"^roformer-lite (serve|app) (?!.*--space )(.*)$", code, re.MULTILINE)
     script = code[: server.start()] if server else code
-    printed = run(["bash", "-euo", "pipefail", "-c", script], folder, program)
+    printed = run(["bash", "-euo", "pipefail", "-c", script], folder)
     if server is None:
         return printed
     answer = answer_of_server if server[1] == "serve" else answer_of_page

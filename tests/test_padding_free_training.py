@@ -12,23 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import transformers
 from datasets import Dataset
 from test_padding_free import BERT, DECODER, batch_for, make
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch.distributed.fsdp import fully_shard
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaModel,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainingArguments,
-)
 
 from hf_roformer_lite import padding_free
 
@@ -77,7 +67,7 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in weights])
 
 
-def run(trainer: Trainer, resume: Path | None = None) -> Run:
+def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
     model, tokens = trainer.model, []
     first = next(m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D")
     first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
@@ -86,10 +76,10 @@ def run(trainer: Trainer, resume: Path | None = None) -> Run:
     return Run(torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens))
 
 
-def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> Trainer:
-    arguments = TrainingArguments(str(folder), **{**OPTIONS, **options})
+def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> transformers.Trainer:
+    arguments = transformers.TrainingArguments(str(folder), **{**OPTIONS, **options})
     rows = rows_for(name)
-    return Trainer(
+    return transformers.Trainer(
         model,
         arguments,
         collate,
@@ -197,27 +187,27 @@ TEXTS = [" ".join((WORDS * 2)[n % 15 : n % 15 + 1 + 5 * n % 11]) for n in range(
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
     vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", "[SEP]", *WORDS])}
     words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
 
 
-def saved(folder: Path, tokenizer: PreTrainedTokenizerFast, model_class: type) -> str:
+def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
     torch.manual_seed(0)
     is_bert = model_class.__name__.startswith("Bert")
-    config = BertConfig(**BERT, num_labels=1) if is_bert else LlamaConfig(**DECODER)
+    config = transformers.BertConfig(**BERT, num_labels=1) if is_bert else transformers.LlamaConfig(**DECODER)
     model_class(config).double().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
 
 SENTENCES = {  # the loss, the pooling and the model
-    "ranking": ("MultipleNegativesRankingLoss", "mean", BertModel),
-    "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", LlamaModel),
-    "cross": ("BinaryCrossEntropyLoss", "", BertForSequenceClassification),
+    "ranking": ("MultipleNegativesRankingLoss", "mean", transformers.BertModel),
+    "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", transformers.LlamaModel),
+    "cross": ("BinaryCrossEntropyLoss", "", transformers.BertForSequenceClassification),
 }
 
 
@@ -271,16 +261,16 @@ def test_trl(way, tokenizer, tmp_path):
     kind = way.partition(" ")[0].upper()
     columns = {"SFT": {"text": TEXTS}, "GRPO": {"prompt": TEXTS}}.get(kind)
     columns = columns or {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]}
-    folder, runs = saved(tmp_path / "base", tokenizer, LlamaForCausalLM), []
+    folder, runs = saved(tmp_path / "base", tokenizer, transformers.LlamaForCausalLM), []
     more: dict[str, Any] = {}
     if way == "sft adapters":
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
     if kind == "GRPO":
         more["reward_funcs"] = reward
     for is_free in (False, True):
-        model = padding_free(LlamaForCausalLM.from_pretrained(folder), is_free)
+        model = padding_free(transformers.LlamaForCausalLM.from_pretrained(folder), is_free)
         if kind == "DPO":
-            more["ref_model"] = LlamaForCausalLM.from_pretrained(folder)
+            more["ref_model"] = transformers.LlamaForCausalLM.from_pretrained(folder)
         options = {**OPTIONS, "bf16": False, "gradient_checkpointing": False, **TRL[way]}
         arguments = getattr(trl, f"{kind}Config")(str(tmp_path), **options)
         data = Dataset.from_dict(columns)

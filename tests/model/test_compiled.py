@@ -5,17 +5,12 @@ import torch
 from accelerate.utils import compile_regions
 from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteModel,
-)
+import hf_roformer_lite as rl
 
 MODELS = {
-    "mlm": lambda **fields: build(RoFormerLiteForMaskedLM, stack_config(**fields)),
-    "sliding causal": lambda **fields: build(RoFormerLiteForCausalLM, stack_config("sliding", **fields)),
-    "pair": lambda **fields: build(RoFormerLiteForConditionalGeneration, seq2seq_config()),
+    "mlm": lambda **fields: build(rl.RoFormerLiteForMaskedLM, stack_config(**fields)),
+    "sliding causal": lambda **fields: build(rl.RoFormerLiteForCausalLM, stack_config("sliding", **fields)),
+    "pair": lambda **fields: build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config()),
 }
 
 
@@ -87,7 +82,7 @@ def test_by_regions(kind):
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 @torch.no_grad()
 def test_packed_documents_stay_apart(is_decoder):
-    model = build(RoFormerLiteModel, stack_config(is_decoder=is_decoder))
+    model = build(rl.RoFormerLiteModel, stack_config(is_decoder=is_decoder))
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
     mask, padded = torch.tensor([[1] * 7 + [0] * 2]), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]])

@@ -77,6 +77,7 @@ def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     tokenizer = trained[algorithm]
     source, target = ENGLISH[0], CHINESE[0]
     ids = tokenizer(target, add_special_tokens=False)["input_ids"]
+    assert list(tokenizer(source)) == ["input_ids", "attention_mask"]  # what `generate` of a pair takes
     both = tokenizer(source, text_target=target)
     assert both["labels"] == [*ids, 3]
     assert both["input_ids"] == tokenizer(source)["input_ids"]

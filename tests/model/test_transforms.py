@@ -5,15 +5,7 @@ import torch
 from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
 from torch.func import functional_call, grad
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForQuestionAnswering,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteModel,
-)
+import hf_roformer_lite as rl
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteMLP
 
 IDS = torch.randint(5, VOCAB, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -21,20 +13,20 @@ MASK = torch.ones_like(IDS).index_put((torch.tensor([0, 0, 1]), torch.tensor([6,
 LABELS = IDS.masked_fill(MASK == 0, -100)
 CLASSES = torch.tensor([0, 1, 2])
 HEADS = {
-    RoFormerLiteForMaskedLM: {"labels": LABELS},
-    RoFormerLiteForCausalLM: {"labels": LABELS},
-    RoFormerLiteForTokenClassification: {"labels": LABELS},
-    RoFormerLiteForSequenceClassification: {"labels": CLASSES},
-    RoFormerLiteForQuestionAnswering: {"start_positions": CLASSES, "end_positions": CLASSES},
-    RoFormerLiteForConditionalGeneration: {"labels": LABELS},
+    rl.RoFormerLiteForMaskedLM: {"labels": LABELS},
+    rl.RoFormerLiteForCausalLM: {"labels": LABELS},
+    rl.RoFormerLiteForTokenClassification: {"labels": LABELS},
+    rl.RoFormerLiteForSequenceClassification: {"labels": CLASSES},
+    rl.RoFormerLiteForQuestionAnswering: {"start_positions": CLASSES, "end_positions": CLASSES},
+    rl.RoFormerLiteForConditionalGeneration: {"labels": LABELS},
 }
 every_head = pytest.mark.parametrize("model_class", HEADS)
 
 
 def head(model_class, **fields):
-    if model_class is RoFormerLiteForConditionalGeneration:
+    if model_class is rl.RoFormerLiteForConditionalGeneration:
         return build(model_class, seq2seq_config())
-    is_tagger = model_class is RoFormerLiteForTokenClassification
+    is_tagger = model_class is rl.RoFormerLiteForTokenClassification
     return build(model_class, stack_config(num_labels=VOCAB if is_tagger else 3, **fields))
 
 
@@ -49,7 +41,7 @@ def gradients(model) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_no_rows(name, backend):
     for is_decoder in (False, True):
-        model, none = build(RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder)), IDS[:0]
+        model, none = build(rl.RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder)), IDS[:0]
         for more in ({}, {"attention_mask": none}, {"position_ids": none}, {"use_cache": False}):
             assert model(none, **more).last_hidden_state.shape == (0, 8, 32)
         assert model(IDS[:, :0], use_cache=False).last_hidden_state.shape == (3, 0, 32)
@@ -67,7 +59,7 @@ def test_no_rows_with_a_head(model_class):
 
 def test_no_rows_to_pool():
     for pooling in ("mean", "cls", "last"):
-        model = head(RoFormerLiteForSequenceClassification, classifier_pooling=pooling)
+        model = head(rl.RoFormerLiteForSequenceClassification, classifier_pooling=pooling)
         assert model(IDS[:0]).logits.shape == (0, 3) and model(IDS[:, :0]).logits.isfinite().all()
 
 
@@ -78,7 +70,7 @@ def test_no_rows_to_pool():
 def test_functional_gradients(model_class):
     """Of padded input; of a language model of packed documents, too."""
     described = [{"attention_mask": MASK}]
-    if model_class is RoFormerLiteForMaskedLM:
+    if model_class is rl.RoFormerLiteForMaskedLM:
         described.append({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]] * 3)})
     for more in described:
         model, inputs = head(model_class).train(), {"input_ids": IDS, **more, **HEADS[model_class]}
