@@ -1,9 +1,7 @@
-"""`padding_free` where people train: in two processes, with noise, by the trainers of other libraries, and taken up
-again. Everything is in double precision, so that two runs agree to the last digits, or differ for a reason."""
+"""`padding_free` where people train: with noise, by the trainers of other libraries, and taken up again. (In two
+processes: training/test_distributed.py.) Everything is in double precision, so that two runs agree to the last digits,
+or differ for a reason."""
 
-import datetime
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import transformers
 from datasets import Dataset
 from test_padding_free import BERT, DECODER, batch_for, make
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from torch.distributed.fsdp import fully_shard
 
 from hf_roformer_lite import padding_free
 
@@ -63,8 +59,7 @@ class Run:
 
 
 def weights_of(model: torch.nn.Module) -> torch.Tensor:
-    weights = [getattr(weight, "full_tensor", lambda weight=weight: weight)() for weight in model.parameters()]
-    return torch.cat([weight.detach().flatten() for weight in weights])
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
 def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
@@ -106,7 +101,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "accumulation": {"gradient_accumulation_steps": 2},
     "reentrant": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": True}},
     "checkpointing": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": False}},
-    "grouped": {"train_sampling_strategy": "group_by_length"},
     "smoothing": {"label_smoothing_factor": 0.1},
     "noise": {"neftune_noise_alpha": 30.0},  # drawn for `(B, L, width)` and scaled by L: a flat row would have another
 }
@@ -283,67 +277,3 @@ def test_trl(way, tokenizer, tmp_path):
         if kind == "GRPO":  # the loss of a step of its kind is zero
             runs[-1].losses = torch.tensor([log["reward"] for log in trainer.state.log_history if "reward" in log])
     assert_same(*runs, is_flat=way != "sft flat")
-
-
-TWO = ("bert classes", "llama", "bert mlm")
-
-
-@pytest.mark.slow
-def test_two_processes(tmp_path):
-    """The stock Trainer, data-parallel; then in shards (FSDP2), by a loop."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", __file__]
-    finished = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=300)
-    assert finished.returncode == 0, finished.stderr[-5000:]
-    results = torch.load(tmp_path / "results.pt")
-    for way in ("ddp", "shards"):
-        for name in TWO:
-            runs = [[Run(*fields) for fields in results[f"{way} {name} {kind}"]] for kind in ("stock", "free")]
-            (stock, _), (free, other) = runs
-            assert_same(stock, free)
-            assert torch.equal(free.weights, other.weights)
-            assert free.tokens != other.tokens  # each has rows of its own
-
-
-def in_shards(model: torch.nn.Module, name: str) -> Run:
-    mesh = dist.init_device_mesh("cpu", (2,))
-    for module in list(model.modules()):
-        if type(module).__name__ in ("BertLayer", "LlamaDecoderLayer"):
-            fully_shard(module, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer, rows, tokens = torch.optim.AdamW(model.parameters(), lr=1e-3), rows_for(name), []
-    first = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
-    losses = []
-    for step in range(8):
-        batch = collate(rows[dist.get_rank() :: 2][step % 4 * 3 :][:3])
-        loss = model.train()(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return Run(torch.stack(losses), weights_of(model), sum(tokens))
-
-
-def main(folder: Path) -> None:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    results: dict[str, list] = {}
-    for name in TWO:
-        accumulation = 1 if name == "bert classes" else 2  # of batches with different numbers of labels
-        options = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": accumulation}
-        for way in ("ddp", "shards"):
-            for kind, model in zip(("stock", "free"), two_of(name), strict=True):
-                if way == "ddp":
-                    trainer = trainer_of(model, name, folder, **options)
-                found = run(trainer) if way == "ddp" else in_shards(model, name)
-                both = results[f"{way} {name} {kind}"] = [None, None]
-                dist.all_gather_object(both, (found.losses, found.weights, found.tokens))
-    if dist.get_rank() == 0:
-        torch.save(results, folder / "results.pt")
-    dist.barrier()
-    trainer.model_wrapped = trainer.model
-    trainer.accelerator.free_memory()
-    trainer.accelerator.end_training()  # ends the group of processes, too
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -123,16 +123,6 @@ def test_flex_attention(name, is_decoder, ragged_input):
                 torch.testing.assert_close(output, expected, **CLOSE)
 
 
-def test_each_side_of_a_pair_has_an_attention_function_of_its_own(ragged_input):
-    model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
-    inputs = {**ragged_input, "decoder_input_ids": ragged_input["input_ids"].flip(1), "use_cache": False}
-    inputs["decoder_attention_mask"] = ragged_input["attention_mask"].flip(1)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        expected = model(**inputs).logits
-        model.set_attn_implementation({"encoder": "flex_attention", "decoder": "sdpa"})
-        torch.testing.assert_close(model(**inputs).logits, expected, **CLOSE)
-
-
 def varlen_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs):
     """What a flash kernel does with cu_seq_lens, document by document."""
     assert attention_mask is None and query.shape[0] == 1
