@@ -11,7 +11,8 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from test_padding_free import BERT, DECODER, batch_for, make
+from test_padding_free import batch_for, make
+from test_padding_free_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -190,10 +191,8 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 
 def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
-    torch.manual_seed(0)
-    is_bert = model_class.__name__.startswith("Bert")
-    config = transformers.BertConfig(**BERT, num_labels=1) if is_bert else transformers.LlamaConfig(**DECODER)
-    model_class(config).double().save_pretrained(folder)
+    fields = {"num_labels": 1} if model_class is transformers.BertForSequenceClassification else {}
+    tiny_model(model_class.config_class.model_type, model_class, **fields).double().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -219,7 +218,7 @@ def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> Run:
         model, loss_class = st.CrossEncoder(base, device="cpu"), getattr(cross_losses, name)
         trainer_class, arguments_class = st.CrossEncoderTrainer, st.CrossEncoderTrainingArguments
     else:
-        model = st.SentenceTransformer(modules=[Transformer(base), Pooling(32, pooling_mode=mode)], device="cpu")
+        model = st.SentenceTransformer(modules=[Transformer(base), Pooling(64, pooling_mode=mode)], device="cpu")
         loss_class = getattr(losses, name)
         trainer_class, arguments_class = st.SentenceTransformerTrainer, st.SentenceTransformerTrainingArguments
     loss = loss_class(padding_free(model, is_free), **({"mini_batch_size": 3} if way == "cached" else {}))

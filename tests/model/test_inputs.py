@@ -39,7 +39,6 @@ def test_masks(kind):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"attention_mask": torch.ones(4, 5)}, r"attention_mask has shape \(4, 5\).*\(4, 8\)"),
         ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
         ({"inputs_embeds": torch.zeros(4, 8, 32)}, "exactly one of input_ids and inputs_embeds"),
         ({"encoder_hidden_states": torch.zeros(4, 2, 32)}, "does not attend to encoder_hidden_states"),

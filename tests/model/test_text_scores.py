@@ -271,29 +271,9 @@ def test_weights_make_the_loss_least():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(exporters, "ExportedModel"), reason="transformers before 5.23 saves no graphs")
-@pytest.mark.parametrize(
-    ("head", "decodes"),
-    [
-        (rl.RoFormerLiteForSequenceClassification, False),
-        (rl.RoFormerLiteForTokenClassification, False),
-        (rl.RoFormerLiteForTokenClassification, True),
-    ],
-)
-def test_exported_graphs_add_the_scores_too(head, decodes, tmp_path):
-    """At sizes that they were not traced with, also where no text has a letter; of a tagger that decodes, too."""
-    tokenizer = _tokenizer("bpe")
-    examples = tokenizer(TEXTS)["input_ids"]
-    by_token = head is rl.RoFormerLiteForTokenClassification
-    labels = dict(enumerate(["O", "B-X", "I-X"] if by_token else "ab"))
-    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), id2label=labels)
-    config.decode_tags = decodes
-    model = head(config).eval()
-    if by_token:
-        answers = [np.arange(len(ids)) % 2 for ids in examples]
-        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), examples, answers, config))
-    else:
-        answers = np.arange(len(examples)) % 2
-        model.add_text_scores(fit_document_scores(token_bytes(tokenizer), examples, answers, config))
+def test_exported_graphs_add_the_scores_too(tmp_path):
+    """At sizes that they were not traced with, also where no text has a letter. (A tagger: tests/engines.)"""
+    model, tokenizer = _fitted()
     export_model(model, "onnx").save_pretrained(tmp_path)
     session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
     names = [given.name for given in session.get_inputs()]

@@ -181,13 +181,6 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3  # a backend that splits nothing itself
 
 
-def test_what_is_learned_from_other_text_stays_the_same():
-    texts = [" ".join(random.Random(n).choices(WORDS, k=200)) for n in range(5)]
-    long = rl.RoFormerLiteTokenizer.train([*texts, letters(300)], vocab_size=400, show_progress=False)
-    assert {" " + word for word in WORDS[1:]} <= {long.decode([i]) for i in range(len(long))}
-    assert long.decode(long(letters(300))["input_ids"], skip_special_tokens=True) == letters(300)
-
-
 def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
     sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
     (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
