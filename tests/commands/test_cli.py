@@ -141,7 +141,8 @@ def test_language_models(task, tmp_path):
         text = lines if task == "mlm" else [json.dumps({"story": line}) for line in lines]
         file.write_text("".join(line + "\n" for line in text), "utf-8")
     own = "--line_by_line true --mlm_probability 0.4" if task == "mlm" else "--text_column story"
-    options = "--block_size 12 --per_device_train_batch_size 4 --num_train_epochs 5"
+    options = "--block_size 12 --per_device_train_batch_size 4 --num_train_epochs 5 --per_device_eval_batch_size 3 "
+    options += "--seed 7"
     files = ["--train_file", files[0], "--validation_file", files[1], "--test_file", files[1]]
     more = [*own.split(), *options.split(), "--training_arguments", "eval_strategy=no"]
     run("train", task, *files, *TINY, *more, "--output_dir", tmp_path / "m")

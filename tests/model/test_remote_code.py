@@ -28,10 +28,7 @@ STACK = {
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"configuration_roformer_lite", "tokenization_roformer_lite"}
 # Loaded, and in a bundle, only with models that use them.
-OPTIONAL = {
-    "reference_layers": {"layer_style": "parallel_heads"},
-    "text_features": {"classifier_text_features": 8},
-}
+OPTIONAL = {"reference_layers": {"layer_style": "parallel_heads"}, "text_features": {"classifier_text_features": 8}}
 
 
 def site_packages() -> list[str]:

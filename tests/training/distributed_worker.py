@@ -15,8 +15,8 @@ from conftest import build, stack_config
 from datasets import IterableDataset
 from test_padding_free_models import tiny_model
 from torch.distributed.fsdp import fully_shard
-from toy_training import make_batch, make_model, make_rows
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from toy_training import arguments, make_batch, make_model, make_rows
+from transformers import PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
 
 import hf_roformer_lite as rl
@@ -27,30 +27,13 @@ STEPS = 20
 
 
 def with_trainer(
-    kind: str,
-    model: PreTrainedModel,
-    out: Path,
-    rows=None,
-    resume: bool | str = False,
-    **options,
+    kind: str, model: PreTrainedModel, out: Path, rows=None, resume: bool | str = False, **options
 ) -> list[float]:
     """Train with the stock Trainer; returns the loss of every step."""
-    arguments = TrainingArguments(
-        out,
-        **{
-            "per_device_train_batch_size": 4 // (dist.get_world_size() if dist.is_initialized() else 1),
-            "max_steps": STEPS,
-            "learning_rate": 1e-3,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": True,
-            **options,
-        },
-    )
+    rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
+    made = arguments(out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options})
     rows = make_rows(kind) if rows is None else rows
-    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=make_rows(kind))
+    trainer = Trainer(model, made, train_dataset=rows, eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

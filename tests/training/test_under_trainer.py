@@ -3,13 +3,8 @@
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config
-from toy_training import HEADS, make_batch, make_model, make_rows
-from transformers import (
-    DataCollatorForSeq2Seq,
-    DataCollatorWithFlattening,
-    Trainer,
-    TrainingArguments,
-)
+from toy_training import HEADS, arguments, make_batch, make_model, make_rows
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening, Trainer
 
 import hf_roformer_lite as rl
 
@@ -19,12 +14,6 @@ LM_KINDS = ["mlm", "causal", "seq2seq"]
 @pytest.fixture(scope="module")
 def tokenizer() -> rl.RoFormerLiteTokenizer:
     return rl.RoFormerLiteTokenizer.train(["one line of text", "and another one"], vocab_size=300)
-
-
-def arguments(out, **options) -> TrainingArguments:
-    defaults = {"max_steps": 3, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no"}
-    defaults |= {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
-    return TrainingArguments(out, **{**defaults, **options})
 
 
 def logged(trainer: Trainer, name: str = "loss") -> list[float]:
