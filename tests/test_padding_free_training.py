@@ -16,19 +16,11 @@ from test_padding_free_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from toy_training import TRAINER
 
 from hf_roformer_lite import padding_free
 
-OPTIONS = {
-    "max_steps": 20,
-    "per_device_train_batch_size": 4,
-    "learning_rate": 1e-3,
-    "logging_steps": 1,
-    "report_to": "none",
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-}
+OPTIONS = {**TRAINER, "max_steps": 20, "per_device_train_batch_size": 4}
 
 
 def rows_for(name: str) -> list[dict[str, torch.Tensor]]:

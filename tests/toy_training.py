@@ -59,8 +59,10 @@ def make_model(kind: str):
     return build(model_class, seq2seq_config() if kind == "seq2seq" else stack_config(**fields))
 
 
+TRAINER = {"max_steps": 3, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+TRAINER |= {"use_cpu": True, "disable_tqdm": True}
+
+
 def arguments(out, **options) -> TrainingArguments:
     """Of the stock Trainer: three steps on a CPU, each logged, nothing saved."""
-    defaults = {"max_steps": 3, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no"}
-    defaults |= {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
-    return TrainingArguments(out, **{**defaults, **options})
+    return TrainingArguments(out, **{**TRAINER, **options})

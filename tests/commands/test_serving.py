@@ -65,18 +65,8 @@ def test_the_command(saved):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "roformer_lite.cli",
-        "serve",
-        str(saved),
-        "--device",
-        "cpu",
-        "--host",
-        "127.0.0.1",
-    ]
-    command += ["--port", str(port), "--continuous-batching", "--cb-num-blocks", "16"]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved), "--device", "cpu"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--continuous-batching", "--cb-num-blocks", "16"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)

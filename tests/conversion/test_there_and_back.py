@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from conversion_cases import CASES, FAMILIES, noisy, source_weights
+from conversion_cases import CASES, FAMILIES, HF, noisy, source_weights
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import (
@@ -86,14 +86,7 @@ def test_files(name, tmp_path):
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
 
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 30,
-}
-SIZES |= {"initializer_range": 0.1, "hidden_dropout": 0.0}
+SIZES = {**HF, "hidden_dropout": 0.0}
 RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 RMS |= {"scale_embeddings": False}
 POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}

@@ -105,18 +105,8 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys, caplog):
     model = tagger(tmp_path, rows, options)
     assert re.search(r"tokens have tags that are not in the training data .* 2 tags: [BI]-NEW, [BI]-NEW", caplog.text)
     assert "lack 2 of the tags" in (model / "README.md").read_text("utf-8")
-    run(
-        "predict",
-        model,
-        "--input_file",
-        test,
-        "--text_column",
-        "tokens",
-        "--output_file",
-        tmp_path / "out.jsonl",
-        "--prefix",
-        "our_",
-    )
+    files = ["--input_file", test, "--output_file", tmp_path / "out.jsonl"]
+    run("predict", model, *files, "--text_column", "tokens", "--prefix", "our_")
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
     wanted = f1_score([row["tags"] for row in found], [row["our_tags"] for row in found])
     results = json.loads((model / "results.json").read_text("utf-8"))
