@@ -1,4 +1,4 @@
-"""The command line as a user has it: train, predict and demo, on small data, for every task."""
+"""The command line as a user has it: train, predict, evaluate and demo, on small data, for every task."""
 
 import contextlib
 import csv

@@ -1,4 +1,4 @@
-"""`evaluate`: the metrics of the training again, from the saved model alone, and what it got wrong."""
+"""`evaluate`: its table, mistakes in the data, places to write, and pictures. (Its metrics: test_cli.py.)"""
 
 import csv
 import json
