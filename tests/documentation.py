@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,21 +78,19 @@ def write_examples(folder: Path) -> None:
     BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder / "my-bert")
 
 
-def run(command: list[str], folder: Path, program: Path, environment: dict[str, str] | None = None) -> str:
-    """What a command prints, which finds `program` by its name."""
-    # torchrun is beside the tested Python
-    path = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What a command prints, which finds roformer-lite and torchrun beside the tested Python."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def run_python(block: Block, folder: Path, hub_url: str, program: Path) -> str:
-    code, environment, start = block.code, {}, [str(program)]
+def run_python(block: Block, folder: Path, hub_url: str) -> str:
+    code, environment, start = block.code, {}, [sys.executable]
     if '"me/' in code:  # huggingface_hub reads these when it is imported
         environment = {**ENVIRONMENT, "HF_ENDPOINT": hub_url, "HF_HOME": str(folder / "home")}
-        start = [sys.executable]
     if "trust_remote_code" in code:  # shown to those who have not installed the package
         start = [sys.executable, "-I", "-S"]
         paths = [path for path in sys.path if path.endswith("-packages")]
@@ -100,11 +98,11 @@ def run_python(block: Block, folder: Path, hub_url: str, program: Path) -> str:
     if "distributed_config" in code:
         (folder / "shards.py").write_text(code, "utf-8")
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        return run([sys.executable, *launcher, "shards.py"], folder, program, environment)
-    return run([*start, "-c", code], folder, program, environment)
+        return run([sys.executable, *launcher, "shards.py"], folder, environment)
+    return run([*start, "-c", code], folder, environment)
 
 
-def run_bash(block: Block, folder: Path, program: Path) -> str:
+def run_bash(block: Block, folder: Path) -> str:
     """The commands of a block. A server, always the last one, answers one request and is ended."""
     code = block.code.replace("\\\n", " ")
     if code.startswith("roformer-lite demo\n"):  # a minute and a half; tests of the command line run it
@@ -115,11 +113,10 @@ def run_bash(block: Block, folder: Path, program: Path) -> str:
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
     server = re.search(r"^roformer-lite (serve|app) (?!.*--space )(.*)$", code, re.MULTILINE)
     script = code[: server.start()] if server else code
-    printed = run(["bash", "-euo", "pipefail", "-c", script], folder, program)
+    printed = run(["bash", "-euo", "pipefail", "-c", script], folder)
     if server is None:
         return printed
-    answer = answer_of_server if server[1] == "serve" else answer_of_page
-    return printed + answer(shlex.split(server[2]), block, folder)
+    return printed + answer_of_server(server[1], shlex.split(server[2]), block, folder)
 
 
 def free_port() -> str:
@@ -128,48 +125,39 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def answer_of_server(options: list[str], block: Block, folder: Path) -> str:
-    """Start `roformer-lite serve` on a free port and send it the request that the page shows, or one like it."""
+def answer_of_server(command: str, options: list[str], block: Block, folder: Path) -> str:
+    """Start `serve` or `app` on a free port; what it answers to the request that the page shows, or to one like it."""
     options[options.index("--port") + 1] = port = free_port()
-    request = json.dumps({"model": options[0], "prompt": "line 3 says", "max_tokens": 8})
-    shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
-    command = ["curl", "http://localhost:8000/v1/completions", "-H", "Content-Type: application/json", "-d", request]
-    command = shlex.split(shown[0].replace("\\\n", " ")) if shown else command
-    url, request = command[1].replace("8000", port), command[command.index("-d") + 1]
-    headers = dict([command[command.index("-H") + 1].split(": ")])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen(
-        [*CLI.split(), "serve", *options], cwd=folder, env=environment, stdout=subprocess.DEVNULL
-    )
+    program = [*CLI.split(), command, *options]
+    server = subprocess.Popen(program, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     try:
         for _ in range(600):
-            try:
-                post = urllib.request.Request(url, request.encode(), headers)
-                with urllib.request.urlopen(post, timeout=120) as reply:
-                    answer = json.load(reply)
-                    return answer["choices"][0]["text"] if "choices" in answer else f"{len(answer['data'])} vectors"
-            except urllib.error.HTTPError as error:
-                raise AssertionError(error.read().decode()) from error
-            except urllib.error.URLError:
-                assert server.poll() is None, "the server ended by itself"
-                time.sleep(0.2)
+            assert server.poll() is None, "the server ended by itself"
+            with suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(port))).close()
+                return answer_of_page(port) if command == "app" else completion(port, options[0], block)
+            time.sleep(0.2)
     finally:
         server.terminate()
         server.communicate(timeout=60)
     raise AssertionError("the server never listened")
 
 
-def answer_of_page(options: list[str], block: Block, folder: Path) -> str:
-    """Start `roformer-lite app` on a free port and ask what the page has a box for."""
+def completion(port: str, model: str, block: Block) -> str:
+    request = json.dumps({"model": model, "prompt": "line 3 says", "max_tokens": 8})
+    command = ["curl", "http://localhost:8000/v1/completions", "-H", "Content-Type: application/json", "-d", request]
+    shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
+    command = shlex.split(shown[0].replace("\\\n", " ")) if shown else command
+    data, headers = command[command.index("-d") + 1], dict([command[command.index("-H") + 1].split(": ")])
+    post = urllib.request.Request(command[1].replace("8000", port), data.encode(), headers)
+    with urllib.request.urlopen(post, timeout=120) as reply:
+        return json.load(reply)["choices"][0]["text"]
+
+
+def answer_of_page(port: str) -> str:
+    """What the page says where it has a box."""
     from gradio_client import Client
 
-    options[options.index("--port") + 1] = port = free_port()
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen([*CLI.split(), "app", *options], cwd=folder, env=environment, stdout=subprocess.PIPE)
-    try:
-        assert port.encode() in server.stdout.readline(), "the page was never opened"
-        client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)
-        return str(client.predict("a fine film", api_name="/answer"))
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
+    client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)
+    return str(client.predict("a fine film", api_name="/answer"))

@@ -160,7 +160,7 @@ def small_fields(defaults: PreTrainedConfig, others: dict[str, Any]) -> dict[str
     return fields
 
 
-def tiny_model(kind: str, model_class: type[PreTrainedModel] | None = None) -> PreTrainedModel:
+def tiny_model(kind: str, model_class: type[PreTrainedModel] | None = None, **given: Any) -> PreTrainedModel:
     """A model without dropout, whose random weights are large enough that a leak would show."""
     reason, model_class = "", model_class or class_of(kind)
     for others in VARIANTS:
@@ -169,7 +169,7 @@ def tiny_model(kind: str, model_class: type[PreTrainedModel] | None = None) -> P
             for part in map(partial(getattr, defaults), defaults.sub_configs):  # the text model's, where it is alone
                 defaults = part if type(part) is model_class.config_class else defaults
             fields = small_fields(defaults, others)
-            config = type(defaults)(**merged(fields, OVERRIDES.get(kind, {})))
+            config = type(defaults)(**merged(merged(fields, OVERRIDES.get(kind, {})), given))
             with torch.device("meta"):
                 size = sum(parameter.numel() for parameter in model_class(config).parameters())
             if size > LIMIT:

@@ -1,9 +1,7 @@
-"""`padding_free` where people train: in two processes, with noise, by the trainers of other libraries, and taken up
-again. Everything is in double precision, so that two runs agree to the last digits, or differ for a reason."""
+"""`padding_free` where people train: with noise, by the trainers of other libraries, and taken up again. (In two
+processes: training/test_distributed.py.) Everything is in double precision, so that two runs agree to the last digits,
+or differ for a reason."""
 
-import datetime
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,37 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
+import transformers
 from datasets import Dataset
-from test_padding_free import BERT, DECODER, batch_for, make
+from test_padding_free import batch_for, make
+from test_padding_free_models import tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from torch.distributed.fsdp import fully_shard
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaModel,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainingArguments,
-)
+from toy_training import TRAINER
 
 from hf_roformer_lite import padding_free
 
-OPTIONS = {
-    "max_steps": 20,
-    "per_device_train_batch_size": 4,
-    "learning_rate": 1e-3,
-    "logging_steps": 1,
-    "report_to": "none",
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-}
+OPTIONS = {**TRAINER, "max_steps": 20, "per_device_train_batch_size": 4}
 
 
 def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
@@ -73,11 +52,10 @@ class Run:
 
 
 def weights_of(model: torch.nn.Module) -> torch.Tensor:
-    weights = [getattr(weight, "full_tensor", lambda weight=weight: weight)() for weight in model.parameters()]
-    return torch.cat([weight.detach().flatten() for weight in weights])
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def run(trainer: Trainer, resume: Path | None = None) -> Run:
+def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
     model, tokens = trainer.model, []
     first = next(m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D")
     first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
@@ -86,10 +64,10 @@ def run(trainer: Trainer, resume: Path | None = None) -> Run:
     return Run(torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens))
 
 
-def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> Trainer:
-    arguments = TrainingArguments(str(folder), **{**OPTIONS, **options})
+def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> transformers.Trainer:
+    arguments = transformers.TrainingArguments(str(folder), **{**OPTIONS, **options})
     rows = rows_for(name)
-    return Trainer(
+    return transformers.Trainer(
         model,
         arguments,
         collate,
@@ -116,7 +94,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "accumulation": {"gradient_accumulation_steps": 2},
     "reentrant": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": True}},
     "checkpointing": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": False}},
-    "grouped": {"train_sampling_strategy": "group_by_length"},
     "smoothing": {"label_smoothing_factor": 0.1},
     "noise": {"neftune_noise_alpha": 30.0},  # drawn for `(B, L, width)` and scaled by L: a flat row would have another
 }
@@ -197,27 +174,25 @@ TEXTS = [" ".join((WORDS * 2)[n % 15 : n % 15 + 1 + 5 * n % 11]) for n in range(
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
     vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", "[SEP]", *WORDS])}
     words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
 
 
-def saved(folder: Path, tokenizer: PreTrainedTokenizerFast, model_class: type) -> str:
-    torch.manual_seed(0)
-    is_bert = model_class.__name__.startswith("Bert")
-    config = BertConfig(**BERT, num_labels=1) if is_bert else LlamaConfig(**DECODER)
-    model_class(config).double().save_pretrained(folder)
+def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
+    fields = {"num_labels": 1} if model_class is transformers.BertForSequenceClassification else {}
+    tiny_model(model_class.config_class.model_type, model_class, **fields).double().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
 
 SENTENCES = {  # the loss, the pooling and the model
-    "ranking": ("MultipleNegativesRankingLoss", "mean", BertModel),
-    "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", LlamaModel),
-    "cross": ("BinaryCrossEntropyLoss", "", BertForSequenceClassification),
+    "ranking": ("MultipleNegativesRankingLoss", "mean", transformers.BertModel),
+    "cached": ("CachedMultipleNegativesRankingLoss", "lasttoken", transformers.LlamaModel),
+    "cross": ("BinaryCrossEntropyLoss", "", transformers.BertForSequenceClassification),
 }
 
 
@@ -235,7 +210,7 @@ def sentence_run(way: str, is_free: bool, base: str, folder: Path) -> Run:
         model, loss_class = st.CrossEncoder(base, device="cpu"), getattr(cross_losses, name)
         trainer_class, arguments_class = st.CrossEncoderTrainer, st.CrossEncoderTrainingArguments
     else:
-        model = st.SentenceTransformer(modules=[Transformer(base), Pooling(32, pooling_mode=mode)], device="cpu")
+        model = st.SentenceTransformer(modules=[Transformer(base), Pooling(64, pooling_mode=mode)], device="cpu")
         loss_class = getattr(losses, name)
         trainer_class, arguments_class = st.SentenceTransformerTrainer, st.SentenceTransformerTrainingArguments
     loss = loss_class(padding_free(model, is_free), **({"mini_batch_size": 3} if way == "cached" else {}))
@@ -271,16 +246,16 @@ def test_trl(way, tokenizer, tmp_path):
     kind = way.partition(" ")[0].upper()
     columns = {"SFT": {"text": TEXTS}, "GRPO": {"prompt": TEXTS}}.get(kind)
     columns = columns or {"prompt": TEXTS[:20], "chosen": TEXTS[20:], "rejected": TEXTS[13:33]}
-    folder, runs = saved(tmp_path / "base", tokenizer, LlamaForCausalLM), []
+    folder, runs = saved(tmp_path / "base", tokenizer, transformers.LlamaForCausalLM), []
     more: dict[str, Any] = {}
     if way == "sft adapters":
         more["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
     if kind == "GRPO":
         more["reward_funcs"] = reward
     for is_free in (False, True):
-        model = padding_free(LlamaForCausalLM.from_pretrained(folder), is_free)
+        model = padding_free(transformers.LlamaForCausalLM.from_pretrained(folder), is_free)
         if kind == "DPO":
-            more["ref_model"] = LlamaForCausalLM.from_pretrained(folder)
+            more["ref_model"] = transformers.LlamaForCausalLM.from_pretrained(folder)
         options = {**OPTIONS, "bf16": False, "gradient_checkpointing": False, **TRL[way]}
         arguments = getattr(trl, f"{kind}Config")(str(tmp_path), **options)
         data = Dataset.from_dict(columns)
@@ -293,67 +268,3 @@ def test_trl(way, tokenizer, tmp_path):
         if kind == "GRPO":  # the loss of a step of its kind is zero
             runs[-1].losses = torch.tensor([log["reward"] for log in trainer.state.log_history if "reward" in log])
     assert_same(*runs, is_flat=way != "sft flat")
-
-
-TWO = ("bert classes", "llama", "bert mlm")
-
-
-@pytest.mark.slow
-def test_two_processes(tmp_path):
-    """The stock Trainer, data-parallel; then in shards (FSDP2), by a loop."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", __file__]
-    finished = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=300)
-    assert finished.returncode == 0, finished.stderr[-5000:]
-    results = torch.load(tmp_path / "results.pt")
-    for way in ("ddp", "shards"):
-        for name in TWO:
-            runs = [[Run(*fields) for fields in results[f"{way} {name} {kind}"]] for kind in ("stock", "free")]
-            (stock, _), (free, other) = runs
-            assert_same(stock, free)
-            assert torch.equal(free.weights, other.weights)
-            assert free.tokens != other.tokens  # each has rows of its own
-
-
-def in_shards(model: torch.nn.Module, name: str) -> Run:
-    mesh = dist.init_device_mesh("cpu", (2,))
-    for module in list(model.modules()):
-        if type(module).__name__ in ("BertLayer", "LlamaDecoderLayer"):
-            fully_shard(module, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer, rows, tokens = torch.optim.AdamW(model.parameters(), lr=1e-3), rows_for(name), []
-    first = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
-    losses = []
-    for step in range(8):
-        batch = collate(rows[dist.get_rank() :: 2][step % 4 * 3 :][:3])
-        loss = model.train()(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return Run(torch.stack(losses), weights_of(model), sum(tokens))
-
-
-def main(folder: Path) -> None:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    results: dict[str, list] = {}
-    for name in TWO:
-        accumulation = 1 if name == "bert classes" else 2  # of batches with different numbers of labels
-        options = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": accumulation}
-        for way in ("ddp", "shards"):
-            for kind, model in zip(("stock", "free"), two_of(name), strict=True):
-                if way == "ddp":
-                    trainer = trainer_of(model, name, folder, **options)
-                found = run(trainer) if way == "ddp" else in_shards(model, name)
-                both = results[f"{way} {name} {kind}"] = [None, None]
-                dist.all_gather_object(both, (found.losses, found.weights, found.tokens))
-    if dist.get_rank() == 0:
-        torch.save(results, folder / "results.pt")
-    dist.barrier()
-    trainer.model_wrapped = trainer.model
-    trainer.accelerator.free_memory()
-    trainer.accelerator.end_training()  # ends the group of processes, too
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -12,7 +12,6 @@ import pytest
 import torch
 from conftest import ROOT
 from documentation import PAGES, README, Block, blocks_of, run_bash, run_python, write_examples
-from forked_commands import forked_commands
 from hub_server import running_hub
 from safetensors.torch import load_file
 
@@ -43,13 +42,7 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    with forked_commands(tmp_path_factory.mktemp("bin")) as program:
-        yield program
-
-
-@pytest.fixture(scope="module")
-def directory_of(tmp_path_factory, program) -> Callable[[Path], Path]:
+def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
     """The directory of a page; in those of docs lies the model `dates`, which the README's example trains."""
     directories: dict[Path, Path] = {}
 
@@ -61,7 +54,7 @@ def directory_of(tmp_path_factory, program) -> Callable[[Path], Path]:
                 dates = directory_of(README) / "dates"
                 if not (dates / "config.json").exists():
                     example = next(block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code)
-                    run_python(example, directory_of(README), "", program)
+                    run_python(example, directory_of(README), "")
                 shutil.copytree(dates, directories[page] / "dates")
         return directories[page]
 
@@ -69,14 +62,14 @@ def directory_of(tmp_path_factory, program) -> Callable[[Path], Path]:
 
 
 @pytest.mark.parametrize("block", RUNNING)
-def test_block(block: Block, directory_of, hub, program):
+def test_block(block: Block, directory_of, hub):
     folder = directory_of(block.page)
     if (
         block.page == README and "export reviews " in block.code and not (folder / "reviews").exists()
     ):  # made by a block that is no slow test
-        run_bash(next(block for block in blocks_of(README) if "--output_dir reviews\n" in block.code), folder, program)
+        run_bash(next(block for block in blocks_of(README) if "--output_dir reviews\n" in block.code), folder)
     is_python = block.language == "python"
-    out = run_python(block, folder, hub.url, program) if is_python else run_bash(block, folder, program)
+    out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
     if block.printed is not None:
         assert (out[-len(block.printed) :] if "Trainer(" in block.code else out) == block.printed  # after its log
     for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):

@@ -12,13 +12,7 @@ import torch
 from conftest import ROOT
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteSeq2SeqConfig,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from hf_roformer_lite.model.modeling_roformer_lite import sinusoidal_positions
 from roformer_lite.cli import main
 from roformer_lite.commands.demo_data import unique_examples
@@ -57,7 +51,9 @@ def test_train_from_scratch(run, tmp_path):
 
 
 def test_finetune_converted(run, tmp_path):
-    tokenizer = RoFormerLiteTokenizer.train(["a fine film", "a dull film"] * 9, vocab_size=60, algorithm="wordpiece")
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        ["a fine film", "a dull film"] * 9, vocab_size=60, algorithm="wordpiece"
+    )
     tokenizer.save_pretrained(tmp_path / "bert")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "bert")
@@ -106,9 +102,9 @@ def test_translate_and_its_exports(run, tmp_path):
 
 def test_look_inside(run, tmp_path):
     """A picture for each kind of attention that a model has, and one of the positions: the tables of the package."""
-    tokenizer = RoFormerLiteTokenizer.train(["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280)
-    config = RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer))
-    model = RoFormerLiteForConditionalGeneration(config)
+    tokenizer = rl.RoFormerLiteTokenizer.train(["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280)
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    model = rl.RoFormerLiteForConditionalGeneration(config)
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
@@ -122,7 +118,7 @@ def test_look_inside(run, tmp_path):
     expected = sinusoidal_positions(torch.arange(12), 64, torch.float64)
     np.testing.assert_allclose(sinusoids, expected, rtol=0, atol=1e-12)
 
-    encoder = RoFormerLiteForMaskedLM(RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
+    encoder = rl.RoFormerLiteForMaskedLM(rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
     for part in (encoder, tokenizer):
         part.save_pretrained(tmp_path / "encoder")
     printed = run("look_inside.py", "encoder", "two cats", "--out", "more").splitlines()

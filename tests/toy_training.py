@@ -1,7 +1,8 @@
-"""A tiny model and eight rows for every head, for the tests of training."""
+"""A tiny model and eight rows for every head, and arguments of a Trainer, for the tests of training."""
 
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
+from transformers import TrainingArguments
 
 import hf_roformer_lite as rl
 
@@ -56,3 +57,12 @@ HEADS = {
 def make_model(kind: str):
     model_class, fields = HEADS[kind]
     return build(model_class, seq2seq_config() if kind == "seq2seq" else stack_config(**fields))
+
+
+TRAINER = {"max_steps": 3, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+TRAINER |= {"use_cpu": True, "disable_tqdm": True}
+
+
+def arguments(out, **options) -> TrainingArguments:
+    """Of the stock Trainer: three steps on a CPU, each logged, nothing saved."""
+    return TrainingArguments(out, **{**TRAINER, **options})

@@ -1,8 +1,11 @@
-"""The command line as a user has it: train, predict and demo, on small data, for every task."""
+"""The command line as a user has it: train, predict, evaluate and demo, on small data, for every task."""
 
+import contextlib
 import csv
+import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +25,27 @@ TINY = (
 ENGLISH = ["the cat sees a red house", "a dog likes the old tree", "one bird has two small wings", "my house is green"]
 
 
-def run(*arguments: str | Path) -> None:
-    assert main([str(argument) for argument in arguments]) == 0
+def run(*arguments: str | Path, status: int = 0) -> None:
+    assert main([str(argument) for argument in arguments]) == status
+
+
+def evaluated(model: Path, data: Sequence[Path], *options: str) -> tuple[list[dict], dict]:
+    """The table of `evaluate`, and its results: what the model notes makes the metrics those of the training."""
+    folder = model.with_name("evaluated")
+    files = ["--test_file", *data, "--output_dir", folder, "--table_format", "jsonl"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run("evaluate", model, *files, *options)
+    noted, found = (json.loads((place / "results.json").read_text("utf-8")) for place in (model, folder))
+    for name in ("metrics", "rows"):
+        assert found[name]["test"] == noted[name]["test"]
+    is_perfect = 1.0 in noted["metrics"]["test"].values()
+    assert found["settings"] == noted["settings"] and ("The worst answers:" in printed.getvalue()) != is_perfect
+    assert all(f"{value:.4f}" in printed.getvalue() for value in noted["metrics"]["test"].values())
+    foreign = "--label_column" if noted["task"] == "tag" else "--tag_column"
+    run("evaluate", model, "--test_file", *data, foreign, "x", status=2)
+    names = {path.name for path in folder.iterdir()} - {"confusion.png"}
+    assert names == {"results.json", "report.txt", "predictions.jsonl"}
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text("utf-8").splitlines()], found
 
 
 def predict(model: Path, lines: list[str], *options: str) -> list[str]:
@@ -75,7 +97,7 @@ def seq2seq_model(tmp_path_factory):
         *("--validation_file", folder / "test.en.txt", folder / "test.iso.txt"),
         *("--test_file", folder / "test.en.txt", folder / "test.iso.txt"),
     ]
-    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16"
+    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 --bleu_tokenizer char"
     more = "--training_arguments label_smoothing_factor=0.1 generation_num_beams=2 --num_train_epochs 3 "
     more += "--language en --license mit --time_limit_minutes 5"
     run("train", "seq2seq", *files, *TINY, *options.split(), *more.split(), "--output_dir", folder / "model")
@@ -88,6 +110,11 @@ def test_seq2seq(seq2seq_model):
     assert set(results["metrics"]["test"]) == {"loss", "bleu", "chrf", "exact_match"}
     assert results["metrics"]["test"] == results["metrics"]["validation"]  # the same rows
     assert results["training"]["arguments"]["ema_decay"] == 0.9
+    test = [seq2seq_model.with_name(f"test.{language}.txt") for language in ("en", "iso")]
+    rows, _ = evaluated(seq2seq_model, test)
+    assert [row["source"] for row in rows] == test[0].read_text("utf-8").splitlines()
+    exact = [row["prediction"] == row["target"] for row in rows]
+    assert sum(exact) / len(exact) == results["metrics"]["test"]["exact_match"]
     model = AutoModelForSeq2SeqLM.from_pretrained(seq2seq_model)
     assert (model.generation_config.num_beams, model.generation_config.max_length) == (2, 17)
     assert model.config.use_cache and model.config.encoder.hidden_size == 32
@@ -107,23 +134,24 @@ def test_predict_keeps_order_and_empty_lines(seq2seq_model):
     assert all(len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy)
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("documents")
-    (folder / "book.txt").write_text("\n".join(ENGLISH * 40) + "\n", "utf-8")
-    (folder / "other.txt").write_text("\n\n".join(ENGLISH[::-1] * 5) + "\n", "utf-8")
-    return folder
-
-
 @pytest.mark.parametrize("task", ["mlm", "causal"])
-def test_language_models(task, documents, tmp_path):
-    files = ["--train_file", documents / "book.txt", "--validation_file", documents / "other.txt"]
-    options = (
-        "--block_size 16 --per_device_train_batch_size 4 --num_train_epochs 5 --training_arguments eval_strategy=no"
-    )
-    run("train", task, *files, *TINY, *options.split(), "--output_dir", tmp_path / "m")
-    results = check_directory(tmp_path / "m", task)
-    assert 1 < results["metrics"]["validation"]["perplexity"] < 25  # of 60 different words
+def test_language_models(task, tmp_path):
+    files = [tmp_path / name for name in (("a.txt", "b.txt") if task == "mlm" else ("a.jsonl", "b.jsonl"))]
+    for file, lines in zip(files, (ENGLISH * 40, ENGLISH[::-1] * 5), strict=True):
+        text = lines if task == "mlm" else [json.dumps({"story": line}) for line in lines]
+        file.write_text("".join(line + "\n" for line in text), "utf-8")
+    own = "--line_by_line true --mlm_probability 0.4" if task == "mlm" else "--text_column story"
+    options = "--block_size 12 --per_device_train_batch_size 4 --num_train_epochs 5 --per_device_eval_batch_size 3 "
+    options += "--seed 7"
+    files = ["--train_file", files[0], "--validation_file", files[1], "--test_file", files[1]]
+    more = [*own.split(), *options.split(), "--training_arguments", "eval_strategy=no"]
+    run("train", task, *files, *TINY, *more, "--output_dir", tmp_path / "m")
+    metrics = check_directory(tmp_path / "m", task)["metrics"]["test"]
+    assert 1 < metrics["perplexity"] < 25  # of 60 different words
+    rows, _ = evaluated(tmp_path / "m", files[-1:])
+    tokens = sum(row["tokens"] for row in rows)
+    assert sum(row["tokens"] * row["loss"] for row in rows) / tokens == pytest.approx(metrics["loss"], abs=1e-4)
+    assert sum(row["right"] for row in rows) / tokens == pytest.approx(metrics["accuracy"])
     if task == "mlm":
         assert predict(tmp_path / "m", ["the cat [MASK] a red house", "no mask"])[1] == "no mask"
         filled = predict(tmp_path / "m", ["the cat [MASK] a red house"])[0]
@@ -141,9 +169,12 @@ def write_jsonl(path: Path, rows: list[dict]) -> Path:
 def test_classify(tmp_path):
     rows = [{"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"} for i, text in enumerate(ENGLISH)]
     train, test = write_jsonl(tmp_path / "a.jsonl", rows * 25), write_jsonl(tmp_path / "b.jsonl", rows)
-    options = ["--label_column", "animal", "--num_train_epochs", "8", "--output_dir", tmp_path / "m"]
-    run("train", "classify", "--train_file", train, "--test_file", test, *TINY, *options)
+    options = "--label_column animal --max_length 24 --num_train_epochs 8 --output_dir".split()
+    run("train", "classify", "--train_file", train, "--test_file", test, *TINY, *options, tmp_path / "m")
     assert check_directory(tmp_path / "m", "classify")["metrics"]["test"]["accuracy"] == 1.0
+    table, _ = evaluated(tmp_path / "m", [test])
+    assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
+    assert [row["text"] for row in table] == ENGLISH and {*table[0]} >= {"label", "prediction"}
     assert AutoConfig.from_pretrained(tmp_path / "m").label2id == {"no, a house": 0, "yes": 1}
     answers = predict(tmp_path / "m", [ENGLISH[0], "", ENGLISH[3]])
     assert [answer.partition("\t")[0] for answer in answers] == ["yes", "", "no, a house"]
@@ -189,10 +220,11 @@ def test_classify_numbers_of_pairs(tmp_path):
 
 def test_tag(tmp_path):
     sentences = [("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"), ("Rome B-LOC\nhas O\nBob B-PER\n")]
-    (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(sentences * 40))
+    lines = [" ".join(reversed(line.split())) for line in "\n".join(sentences * 40).splitlines()]
+    (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(lines) + "\n")
     files = ["--train_file", tmp_path / "a.iob2", "--test_file", tmp_path / "a.iob2"]
-    more = ["--num_train_epochs", "20", "--tokenizer_algorithm", "wordpiece"]
-    run("train", "tag", *files, *TINY, *more, "--output_dir", tmp_path / "m")
+    more = "--num_train_epochs 20 --tokenizer_algorithm wordpiece --token_column 2 --tag_column 1"
+    run("train", "tag", *files, *TINY, *more.split(), "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
     assert predict(tmp_path / "m", ["Anna lives in New York"]) == ["Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"]
@@ -200,6 +232,9 @@ def test_tag(tmp_path):
         "LOC": (1.0, 80),
         "PER": (1.0, 80),
     }
+    table, found = evaluated(tmp_path / "m", [tmp_path / "a.iob2"])
+    assert table[0]["tokens"] == "Anna lives in New York".split() and table[0]["tags"] == table[0]["prediction"]
+    assert len(table) == 80 and set(found["labels"]) == {"PER", "LOC"}
     # For transformers' heuristic about spaces the pipeline is right with wordpiece alone.
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
     sentence = "Anna lives in New York"

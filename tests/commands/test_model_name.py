@@ -13,23 +13,13 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from roformer_lite.errors import InputError, check_model_name, is_hub_name
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert", True),
-        ("me/bert-base_v1.0", True),
-        *(
-            (name, False)
-            for name in ("./bert", "/bert", "../me/bert", "me/bert/", "a/b/c", "here/bert", "a b", "a..b")
-        ),
-        ("file.txt", False),
-    ],
-)
-def test_what_can_be_a_name_on_the_hub(name, expected, tmp_path, monkeypatch):
+def test_what_can_be_a_name_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "file.txt").touch()
-    assert is_hub_name(name) == expected
+    assert is_hub_name("bert") and is_hub_name("me/bert-base_v1.0")
+    for name in ("./bert", "/bert", "../me/bert", "me/bert/", "a/b/c", "here/bert", "a b", "a..b", "file.txt"):
+        assert not is_hub_name(name), name
 
 
 def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):

@@ -109,6 +109,9 @@ def test_values_reach_transformers():
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
     assert not arguments_of("mlm", "--training_arguments", "eval_strategy=no").load_best_model_at_end
+    for metric, is_greater_better in (("perplexity", False), ("accuracy", True)):
+        args = arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}")
+        assert args.greater_is_better is is_greater_better
 
 
 def test_defaults_depend_on_the_task():
@@ -123,14 +126,6 @@ def test_defaults_depend_on_the_task():
     assert [values[task].ema_decay for task in ("tag", "mlm")] == [0.999, 0.0]
     given = parse_run("tag", [*NEEDED, "--ema_decay", "0", "--word_dropout", "0.5"]).with_defaults().training
     assert (given.ema_decay, given.word_dropout) == (0.0, 0.5)
-
-
-@pytest.mark.parametrize(("metric", "is_greater_better"), [("loss", False), ("perplexity", False), ("accuracy", True)])
-def test_which_value_of_a_metric_is_the_best(metric, is_greater_better):
-    assert (
-        arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}").greater_is_better
-        is is_greater_better
-    )
 
 
 @pytest.mark.parametrize(("examples", "epochs"), [(0, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])

@@ -5,18 +5,18 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import openai
 import pytest
 import torch
 from conftest import VOCAB, build, stack_config
-from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, RoFormerForCausalLM
+from saved_models import save_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForCausalLM, RoFormerLiteModel, RoFormerLiteTokenizer
-from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
+from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 from roformer_lite.cli import main
 
-LINES = ["one two three four five six", "two four six eight ten", "three six nine twelve"] * 4
 TEMPLATE = "{% for message in messages %}{{ message.role + ' ' + message.content + ' ' }}{% endfor %}"
 
 
@@ -44,45 +44,33 @@ def test_is_causal_says_what_the_stack_is():
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> RoFormerLiteTokenizer:
-    tokenizer = RoFormerLiteTokenizer.train(LINES, vocab_size=300)
+def saved(tmp_path_factory) -> Path:
+    folder = save_model("causal", tmp_path_factory.mktemp("served") / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = TEMPLATE
-    return tokenizer
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer) -> RoFormerLiteForCausalLM:
-    """A language model that can be expressed as RoFormer too."""
-    fields = {**EXPRESSIBLE, "lm_head_transform": True, "lm_head_bias": True, "vocab_size": len(tokenizer)}
-    return build(RoFormerLiteForCausalLM, RoFormerLiteConfig.from_preset("tiny", **fields))
-
-
-@pytest.fixture(scope="module")
-def saved(model, tokenizer, tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("served") / "model"
-    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return str(folder)
+    return folder
 
 
-def continuation(model, tokenizer, prompt: str, count: int = 8) -> str:
+def continuation(saved: Path, prompt: str, count: int = 8) -> str:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not prompt.startswith("user"))
     tokens = model.generate(**inputs, max_new_tokens=count, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     return tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 @pytest.mark.slow
-def test_the_command(saved, model, tokenizer):
+def test_the_command(saved):
     """In a process of its own, with continuous batching, asked by OpenAI's client."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "roformer_lite.cli", "serve", saved, "--device", "cpu", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--continuous-batching", "--cb-num-blocks", "16"]
+    command = [sys.executable, "-m", "roformer_lite.cli", "serve", str(saved), "--device", "cpu"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--continuous-batching", "--cb-num-blocks", "16"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-    greedy = {"model": saved, "max_tokens": 8, "temperature": 0}
+    greedy = {"model": str(saved), "max_tokens": 8, "temperature": 0}
     try:
         for _ in range(600):
             try:
@@ -100,22 +88,12 @@ def test_the_command(saved, model, tokenizer):
     finally:
         server.terminate()
         server.communicate(timeout=60)
-    assert answer.choices[0].text == continuation(model, tokenizer, "one two") != ""
-    assert chat.choices[0].message.content == "".join(pieces) == continuation(model, tokenizer, "user one two ")
+    assert answer.choices[0].text == continuation(saved, "one two") != ""
+    assert chat.choices[0].message.content == "".join(pieces) == continuation(saved, "user one two ")
 
 
-def test_a_class_of_transformers(saved, model, tokenizer, tmp_path):
-    """A model that RoFormer can express, for `transformers serve` without the package."""
-    assert main(["convert", saved, str(tmp_path / "stock"), "--to", "roformer"]) == 0
-    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "stock")
-    assert type(stock) is RoFormerForCausalLM
-    inputs = tokenizer("one two", return_tensors="pt")
-    torch.testing.assert_close(stock(**inputs).logits, model(**inputs).logits, rtol=0, atol=1e-4)
-
-
-def test_what_the_command_refuses(saved, tokenizer, tmp_path, capsys):
-    build(RoFormerLiteModel, stack_config(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
+def test_what_the_command_refuses(saved, tmp_path, capsys):
+    encoder, saved = str(save_model("mlm", tmp_path / "encoder")), str(saved)
     with socket.create_server(("localhost", 0)) as taken:
         port = str(taken.getsockname()[1])
         for options, message in (
@@ -123,7 +101,7 @@ def test_what_the_command_refuses(saved, tokenizer, tmp_path, capsys):
             ([saved, "--port", port], f"--port {port} can't be used: Address already in use"),
             ([saved, "--port", "0"], "port"),
             ([saved, "--device", "cuda:77"], "--device cuda:77 can't be used here"),
-            ([str(tmp_path / "encoder")], "RoFormerLiteModel is not a causal model"),
+            ([encoder], "RoFormerLiteForMaskedLM is not a causal model"),
         ):
             assert main(["serve", *options]) == 2
             assert message in capsys.readouterr().err

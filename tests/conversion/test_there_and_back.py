@@ -3,18 +3,9 @@
 import pytest
 import torch
 import transformers
-from conversion_cases import CASES, FAMILIES, noisy, source_weights
+from conversion_cases import CASES, FAMILIES, HF, noisy, source_weights
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteModel,
-    RoFormerLiteSeq2SeqConfig,
-)
+import hf_roformer_lite as rl
 from hf_roformer_lite.conversion import (
     CONVERTERS,
     ConversionError,
@@ -95,45 +86,38 @@ def test_files(name, tmp_path):
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
 
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 30,
-}
-SIZES |= {"initializer_range": 0.1, "hidden_dropout": 0.0}
+SIZES = {**HF, "hidden_dropout": 0.0}
 RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 RMS |= {"scale_embeddings": False}
 POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
 LM = {"lm_head_transform": True, "lm_head_bias": True}
 CLASSIFIER = {"classifier_activation": "gelu", "num_labels": 3}
-SCALES = RoFormerLiteConfig().scale_embeddings
+SCALES = rl.RoFormerLiteConfig().scale_embeddings
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
 MODERN = {**WINDOWS, "embedding_norm": True, "first_attention_norm": False, "gated_mlp": True}
 LEARNED = {"position_embedding_type": "learned", "max_position_embeddings": 40}
 GOES_TO = [
-    ("esm", RoFormerLiteModel, {}),
-    ("esm", RoFormerLiteForTokenClassification, {"num_labels": 4}),
-    ("esm", RoFormerLiteForMaskedLM, LM),
-    ("eurobert", RoFormerLiteForMaskedLM, RMS),
-    ("eurobert", RoFormerLiteForMaskedLM, {**RMS, "scale_embeddings": True}),
-    ("jina_embeddings_v3", RoFormerLiteModel, POST),
-    ("jina_embeddings_v3", RoFormerLiteForMaskedLM, {**POST, **LM, "type_vocab_size": 2}),
-    ("nomic_bert", RoFormerLiteModel, {**POST, **RMS, "norm_type": "layernorm"}),
-    ("bert", RoFormerLiteModel, {**POST, **LEARNED, "type_vocab_size": 2}),
-    ("distilbert", RoFormerLiteForMaskedLM, {**POST, **LM, **LEARNED, "norm_eps": 1e-12}),
-    ("gpt_neox", RoFormerLiteForCausalLM, {"scale_embeddings": False, "is_decoder": True}),
-    ("llama", RoFormerLiteForCausalLM, {**RMS, "scale_embeddings": True, "num_key_value_heads": 1}),
-    ("qwen2", RoFormerLiteForCausalLM, {**RMS, "attention_bias": ["q"]}),
-    ("modernbert", RoFormerLiteForMaskedLM, {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False}),
-    ("modernbert", RoFormerLiteForSequenceClassification, {**MODERN, **CLASSIFIER, "classifier_norm": True}),
-    ("electra", RoFormerLiteModel, {**POST, **LEARNED, "embedding_size": 12}),
-    ("roformer", RoFormerLiteModel, {**EXPRESSIBLE, "type_vocab_size": 2, "embedding_size": 16}),
-    ("roformer", RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "rotary_value": True, "embedding_size": 16}),
-    ("roformer", RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "tie_word_embeddings": False}),
-    ("roformer", RoFormerLiteForCausalLM, {**EXPRESSIBLE, **LM, "is_decoder": True, "type_vocab_size": 3}),
-    ("roformer", RoFormerLiteForSequenceClassification, {**EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls"}),
+    ("esm", rl.RoFormerLiteModel, {}),
+    ("esm", rl.RoFormerLiteForTokenClassification, {"num_labels": 4}),
+    ("esm", rl.RoFormerLiteForMaskedLM, LM),
+    ("eurobert", rl.RoFormerLiteForMaskedLM, RMS),
+    ("eurobert", rl.RoFormerLiteForMaskedLM, {**RMS, "scale_embeddings": True}),
+    ("jina_embeddings_v3", rl.RoFormerLiteModel, POST),
+    ("jina_embeddings_v3", rl.RoFormerLiteForMaskedLM, {**POST, **LM, "type_vocab_size": 2}),
+    ("nomic_bert", rl.RoFormerLiteModel, {**POST, **RMS, "norm_type": "layernorm"}),
+    ("bert", rl.RoFormerLiteModel, {**POST, **LEARNED, "type_vocab_size": 2}),
+    ("distilbert", rl.RoFormerLiteForMaskedLM, {**POST, **LM, **LEARNED, "norm_eps": 1e-12}),
+    ("gpt_neox", rl.RoFormerLiteForCausalLM, {"scale_embeddings": False, "is_decoder": True}),
+    ("llama", rl.RoFormerLiteForCausalLM, {**RMS, "scale_embeddings": True, "num_key_value_heads": 1}),
+    ("qwen2", rl.RoFormerLiteForCausalLM, {**RMS, "attention_bias": ["q"]}),
+    ("modernbert", rl.RoFormerLiteForMaskedLM, {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False}),
+    ("modernbert", rl.RoFormerLiteForSequenceClassification, {**MODERN, **CLASSIFIER, "classifier_norm": True}),
+    ("electra", rl.RoFormerLiteModel, {**POST, **LEARNED, "embedding_size": 12}),
+    ("roformer", rl.RoFormerLiteModel, {**EXPRESSIBLE, "type_vocab_size": 2, "embedding_size": 16}),
+    ("roformer", rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "rotary_value": True, "embedding_size": 16}),
+    ("roformer", rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "tie_word_embeddings": False}),
+    ("roformer", rl.RoFormerLiteForCausalLM, {**EXPRESSIBLE, **LM, "is_decoder": True, "type_vocab_size": 3}),
+    ("roformer", rl.RoFormerLiteForSequenceClassification, {**EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls"}),
 ]
 
 
@@ -144,7 +128,7 @@ def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tm
     """`--to auto` finds the family, its own class opens the files and gives the same numbers, and back here the
     weights are equal bit for bit."""
     torch.manual_seed(0)
-    noisy(model_class(RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(tmp_path / "ours")
+    noisy(model_class(rl.RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(tmp_path / "ours")
     model = model_class.from_pretrained(tmp_path / "ours").eval()
     name = family if family == "roformer" else "auto"  # whose models fit other families, too
     assert export_checkpoint(name, tmp_path / "ours", tmp_path / "theirs") == family
@@ -162,8 +146,10 @@ def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tm
 
 def test_a_pair_goes_back(tmp_path):
     stack = {**SIZES, **POST, "scale_embeddings": True, "position_embedding_type": "learned", "norm_eps": 1e-5}
-    pair = RoFormerLiteSeq2SeqConfig(encoder=stack, decoder={**stack, "num_hidden_layers": 1}, share_embeddings=True)
-    model = noisy(RoFormerLiteForConditionalGeneration(pair))
+    pair = rl.RoFormerLiteSeq2SeqConfig(
+        encoder=stack, decoder={**stack, "num_hidden_layers": 1}, share_embeddings=True
+    )
+    model = noisy(rl.RoFormerLiteForConditionalGeneration(pair))
     model.save_pretrained(tmp_path / "ours")
     assert export_checkpoint("auto", tmp_path / "ours", tmp_path / "theirs") == "bart"
     stock = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "theirs").eval()
@@ -173,16 +159,19 @@ def test_a_pair_goes_back(tmp_path):
 
 
 def test_what_fits_no_family():
-    model = RoFormerLiteForMaskedLM(RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm"))
+    model = rl.RoFormerLiteForMaskedLM(rl.RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm"))
     with pytest.raises(ConversionError, match="no family.*nearest is .*rotary_value=True .must be False"):
         export("auto", model)
     with pytest.raises(ConversionError, match=r"esm has no equivalent of .*lm_head_transform=False \(must be True\)"):
         export("esm", model)
     with pytest.raises(ConversionError, match="llama has no equivalent of RoFormerLiteForMaskedLM"):
         export("llama", model)
-    walkthrough = RoFormerLiteConfig(**SIZES, layer_style="walkthrough", norm_placement="post")
+    walkthrough = rl.RoFormerLiteConfig(**SIZES, layer_style="walkthrough", norm_placement="post")
     with pytest.raises(ConversionError, match="layer_style='walkthrough' .must be 'standard'"):
-        export("auto", RoFormerLiteModel(walkthrough))
+        export("auto", rl.RoFormerLiteModel(walkthrough))
+    scored = {**SIZES, **EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls", "classifier_text_features": 8}
+    with pytest.raises(ConversionError, match=r"classifier_text_features=8 \(must be 0\)"):
+        export("roformer", rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored)))
 
 
 def test_layers_that_shared_weights_before_a_training():

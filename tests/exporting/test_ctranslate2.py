@@ -9,15 +9,7 @@ import pytest
 import torch
 from conftest import VOCAB, build, stack_config
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-    RoFormerLiteSeq2SeqConfig,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from roformer_lite.errors import InputError
 from roformer_lite.export.ctranslate2 import export_ctranslate2
 
@@ -50,15 +42,15 @@ KINDS: dict[str, dict] = {
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> RoFormerLiteTokenizer:
-    return RoFormerLiteTokenizer.train(["one two three four"] * 9, vocab_size=VOCAB, algorithm="wordpiece")
+def tokenizer() -> rl.RoFormerLiteTokenizer:
+    return rl.RoFormerLiteTokenizer.train(["one two three four"] * 9, vocab_size=VOCAB, algorithm="wordpiece")
 
 
-def pair_config(kind: str, **fields) -> RoFormerLiteSeq2SeqConfig:
+def pair_config(kind: str, **fields) -> rl.RoFormerLiteSeq2SeqConfig:
     """A pair of two widths, both sides of one kind."""
     sizes = {"max_position_embeddings": 32} | KINDS[kind]
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, **{"head_dim": 8} | sizes)
-    return RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(**sizes), **fields)
+    return rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(**sizes), **fields)
 
 
 def shaken(model):
@@ -84,7 +76,7 @@ def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs(kind, tokenizer, tmp_path):
     tied = kind == "rms-gated-grouped"  # random weights that are tied repeat one token
-    model = shaken(build(RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied)))
+    model = shaken(build(rl.RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied)))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
     translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
     sources, targets = texts((7, 19, 3), 1), texts((5, 11, 8), 2)
@@ -106,7 +98,7 @@ def test_pairs(kind, tokenizer, tmp_path):
 @pytest.mark.parametrize("kind", ["rms-gated-grouped", "sinusoidal", "llama3", "embedding-norm"])
 def test_causal_models(kind, tokenizer, tmp_path):
     config = stack_config(is_decoder=True, **{"max_position_embeddings": 64} | KINDS[kind])
-    model = shaken(build(RoFormerLiteForCausalLM, config))
+    model = shaken(build(rl.RoFormerLiteForCausalLM, config))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Generator"
     generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 23, 2), 3)
@@ -126,7 +118,7 @@ def test_causal_models(kind, tokenizer, tmp_path):
 def test_encoders(kind, tokenizer, tmp_path):
     """With segments, where there are any, and with BERT's pooler."""
     fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
-    model = shaken(build(RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind])))
+    model = shaken(build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind])))
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
     encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 30, 1), 4)
@@ -144,7 +136,7 @@ def test_encoders(kind, tokenizer, tmp_path):
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
 def test_quantization(quantization, tokenizer, tmp_path):
     """Smaller, near, and the model itself is as it was."""
-    model = build(RoFormerLiteForMaskedLM, stack_config(hidden_size=64))
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config(hidden_size=64))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     sizes = {}
     for kind in (None, quantization):
@@ -176,20 +168,20 @@ def test_quantization(quantization, tokenizer, tmp_path):
     ],
 )
 def test_refusals(fields, message, tokenizer, tmp_path):
-    model = build(RoFormerLiteForMaskedLM, stack_config(**fields))
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**fields))
     with pytest.raises(InputError, match=message):
         export_ctranslate2(model, tokenizer, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
-    pair = build(RoFormerLiteForConditionalGeneration, pair_config("pre"))
+    pair = build(rl.RoFormerLiteForConditionalGeneration, pair_config("pre"))
     pair.get_decoder().config.norm_eps = 1e-3
     with pytest.raises(InputError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
         export_ctranslate2(pair, tokenizer, tmp_path)
-    pair = build(RoFormerLiteForConditionalGeneration, pair_config("pre"))
+    pair = build(rl.RoFormerLiteForConditionalGeneration, pair_config("pre"))
     pair.generation_config.eos_token_id = [3, 4]
     with pytest.raises(InputError, match=r"eos_token_id=\[3, 4\]"):
         export_ctranslate2(pair, tokenizer, tmp_path)
     with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
-        export_ctranslate2(build(RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
+        export_ctranslate2(build(rl.RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)

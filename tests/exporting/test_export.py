@@ -10,15 +10,7 @@ from conftest import VOCAB, build, seq2seq_config, stack_config
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.exporters import ExportedModel
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMultipleChoice,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from roformer_lite import errors
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
@@ -56,7 +48,7 @@ SLOW = [
 @pytest.mark.parametrize("name", ["sliding", *SLOW])
 def test_torch_takes_any_size(name):
     """By transformers' exporters, and without them, as their patches could hide what the model itself cannot do."""
-    model = build(RoFormerLiteModel, stack_config(name))
+    model = build(rl.RoFormerLiteModel, stack_config(name))
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     shapes = {"input_ids": sizes, "attention_mask": sizes}
     if name == "sliding":
@@ -69,7 +61,7 @@ def test_torch_takes_any_size(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "pooling"), [("sliding", "mean"), ("learned-typed", "last")])
 def test_onnx_takes_any_size(name, pooling, ragged_input):
-    model = build(RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))
+    model = build(rl.RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))
     exported = export_model(model, "onnx")
     assert_same_everywhere(model, exported, "logits")
     if name == "sliding":  # a row without tokens
@@ -78,7 +70,7 @@ def test_onnx_takes_any_size(name, pooling, ragged_input):
 
 def test_openvino(tmp_path):
     """In a process that reads the files alone, with the hint without which some CPUs multiply in bfloat16."""
-    model = build(RoFormerLiteForSequenceClassification, stack_config("sliding"))
+    model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
     export_model(model, "openvino").save_pretrained(tmp_path)
     inputs = batch(4, 40)
     np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in inputs.items()})
@@ -95,17 +87,17 @@ numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
         expected = model(**inputs).logits
     np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), expected, rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="RoFormerLiteForCausalLM generates"):
-        export_model(build(RoFormerLiteForCausalLM, stack_config(is_decoder=True)), "openvino")
+        export_model(build(rl.RoFormerLiteForCausalLM, stack_config(is_decoder=True)), "openvino")
     assert sys.modules["openvino_telemetry"] is None
 
 
 @pytest.mark.slow
 def test_vectors_and_choices():
-    model = build(RoFormerLiteModel, stack_config(vocab_size=0))
+    model = build(rl.RoFormerLiteModel, stack_config(vocab_size=0))
     vectors = {"inputs_embeds": torch.randn(3, 9, 32), "attention_mask": batch(3, 9)["attention_mask"]}
     states = export_model(model, "torch")(**vectors).last_hidden_state
     torch.testing.assert_close(states, model(**vectors).last_hidden_state, rtol=0, atol=1e-5)
-    model = build(RoFormerLiteForMultipleChoice, stack_config())
+    model = build(rl.RoFormerLiteForMultipleChoice, stack_config())
     choices = {name: tensor.view(3, 4, 7) for name, tensor in batch(12, 7).items()}
     torch.testing.assert_close(
         export_model(model, "torch")(**choices).logits, model(**choices).logits, rtol=0, atol=1e-5
@@ -139,13 +131,13 @@ def greedy(model, exported, inputs: dict[str, torch.Tensor], steps: int) -> torc
 @pytest.mark.parametrize(
     ("format", "model_class", "name"),
     [
-        pytest.param("torch", RoFormerLiteForConditionalGeneration, "default", marks=pytest.mark.slow),
-        ("torch", RoFormerLiteForCausalLM, "grouped-gated-rms"),
-        pytest.param("onnx", RoFormerLiteForCausalLM, "sliding", marks=pytest.mark.slow),
+        pytest.param("torch", rl.RoFormerLiteForConditionalGeneration, "default", marks=pytest.mark.slow),
+        ("torch", rl.RoFormerLiteForCausalLM, "grouped-gated-rms"),
+        pytest.param("onnx", rl.RoFormerLiteForCausalLM, "sliding", marks=pytest.mark.slow),
     ],
 )
 def test_same_tokens(format, model_class, name):
-    pair = model_class is RoFormerLiteForConditionalGeneration
+    pair = model_class is rl.RoFormerLiteForConditionalGeneration
     if pair:
         config = seq2seq_config(name, tie_word_embeddings=False)
     else:
@@ -163,9 +155,9 @@ def test_same_tokens(format, model_class, name):
 
 
 def test_command_line(tmp_path, capsys):
-    tokenizer = RoFormerLiteTokenizer.train(["what a fine film", "dull and far too long"] * 8, vocab_size=300)
-    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
-    model = build(RoFormerLiteForSequenceClassification, config)
+    tokenizer = rl.RoFormerLiteTokenizer.train(["what a fine film", "dull and far too long"] * 8, vocab_size=300)
+    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
+    model = build(rl.RoFormerLiteForSequenceClassification, config)
     model.bfloat16().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
@@ -199,9 +191,9 @@ def test_what_is_not_installed(monkeypatch):
 
 
 def test_what_cannot_be_exported():
-    decoder = build(RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
+    decoder = build(rl.RoFormerLiteModel, stack_config(is_decoder=True, add_cross_attention=True))
     with pytest.raises(InputError, match="export the whole pair"):
         export_model(decoder)
-    sliding = build(RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
+    sliding = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config("sliding"))
     with pytest.raises(InputError, match="format='onnx'"):
         export_model(sliding, "torch")

@@ -11,13 +11,7 @@ import torch
 import xllamacpp
 from conftest import build, stack_config
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteModel,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from roformer_lite.errors import InputError
 from roformer_lite.export.gguf import export_gguf
 
@@ -42,9 +36,9 @@ KINDS = {
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
-def tokenizer(request) -> RoFormerLiteTokenizer:
+def tokenizer(request) -> rl.RoFormerLiteTokenizer:
     options = {"algorithm": "wordpiece", "lowercase": request.param, "show_progress": False}
-    return RoFormerLiteTokenizer.train(LINES[:-1] * 3, vocab_size=400, **options)
+    return rl.RoFormerLiteTokenizer.train(LINES[:-1] * 3, vocab_size=400, **options)
 
 
 def model_of(kind: str, tokenizer, **fields):
@@ -54,7 +48,7 @@ def model_of(kind: str, tokenizer, **fields):
         "intermediate_size": 96,
         "max_position_embeddings": 512,
     }
-    model = build(RoFormerLiteForMaskedLM, stack_config(**{**sizes, **KINDS[kind], **fields}))
+    model = build(rl.RoFormerLiteForMaskedLM, stack_config(**{**sizes, **KINDS[kind], **fields}))
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -145,18 +139,18 @@ def test_refusals(kind, fields, message, tokenizer, tmp_path):
 
 
 def test_refused_tokenizers_and_models(tokenizer, tmp_path):
-    model = build(RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
+    model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
     for algorithm, kind in (("bpe", "BPE"), ("unigram", "Unigram")):
-        other = RoFormerLiteTokenizer.train(LINES, vocab_size=400, algorithm=algorithm, show_progress=False)
+        other = rl.RoFormerLiteTokenizer.train(LINES, vocab_size=400, algorithm=algorithm, show_progress=False)
         with pytest.raises(InputError, match=f"a tokenizer of the kind {kind}"):
             export_gguf(model, other, tmp_path)
-    korean = RoFormerLiteTokenizer.train(
+    korean = rl.RoFormerLiteTokenizer.train(
         ["한국어 문장"] * 9, vocab_size=80, algorithm="wordpiece", show_progress=False
     )
     with pytest.raises(InputError, match="has learned Korean"):
         export_gguf(model, korean, tmp_path)
-    causal = build(RoFormerLiteForCausalLM, stack_config(vocab_size=400, is_decoder=True, **RMS))
-    classifier = build(RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS))
+    causal = build(rl.RoFormerLiteForCausalLM, stack_config(vocab_size=400, is_decoder=True, **RMS))
+    classifier = build(rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS))
     for refused in (causal, classifier):
         with pytest.raises(InputError, match=f"{type(refused).__name__} cannot be exported"):
             export_gguf(refused, tokenizer, tmp_path)

@@ -5,17 +5,12 @@ import torch
 from accelerate.utils import compile_regions
 from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteModel,
-)
+import hf_roformer_lite as rl
 
 MODELS = {
-    "mlm": lambda **fields: build(RoFormerLiteForMaskedLM, stack_config(**fields)),
-    "sliding causal": lambda **fields: build(RoFormerLiteForCausalLM, stack_config("sliding", **fields)),
-    "pair": lambda **fields: build(RoFormerLiteForConditionalGeneration, seq2seq_config()),
+    "mlm": lambda **fields: build(rl.RoFormerLiteForMaskedLM, stack_config(**fields)),
+    "sliding causal": lambda **fields: build(rl.RoFormerLiteForCausalLM, stack_config("sliding", **fields)),
+    "pair": lambda **fields: build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config()),
 }
 
 
@@ -45,17 +40,12 @@ def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
 LENGTHS = [[9, 4, 7], [3, 12, 5], [6, 6, 2], [2, 5, 10, 3], [8, 1, 4, 4]]
 
 
-def kinds(*fast: str) -> list:
-    """A pair has an encoder, too; what is not among `fast` is slow."""
-    return [kind if kind in fast else pytest.param(kind, marks=pytest.mark.slow) for kind in MODELS]
-
-
 @pytest.fixture(autouse=True)
 def nothing_compiled_before():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("kind", kinds("sliding causal", "pair"))
+@pytest.mark.parametrize("kind", ["sliding causal", "pair"])  # a pair has an encoder, too
 def test_as_a_whole(kind):
     """The losses, logits and gradients of the plain model, without a break in the graph, in few graphs."""
     model, backend = MODELS[kind](), CountedGraphs()
@@ -71,10 +61,9 @@ def test_as_a_whole(kind):
     assert backend.number <= 3
 
 
-@pytest.mark.parametrize("kind", kinds("pair"))
-def test_by_regions(kind):
+def test_by_regions():
     """As accelerate compiles: layer by layer. No layer sees padding, and the numbers are those of the plain model."""
-    model, backend = MODELS[kind]().train(), CountedGraphs()  # so that no logits of padding are computed
+    model, backend = MODELS["pair"]().train(), CountedGraphs()  # so that no logits of padding are computed
     compiled = compile_regions(model, backend=backend)
     with torch.no_grad():
         for seed, lengths in enumerate(LENGTHS[:3]):
@@ -87,7 +76,7 @@ def test_by_regions(kind):
 @pytest.mark.parametrize("is_decoder", [False, True], ids=["encoder", "decoder"])
 @torch.no_grad()
 def test_packed_documents_stay_apart(is_decoder):
-    model = build(RoFormerLiteModel, stack_config(is_decoder=is_decoder))
+    model = build(rl.RoFormerLiteModel, stack_config(is_decoder=is_decoder))
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     ids = torch.randint(5, VOCAB, (1, 9), generator=torch.Generator().manual_seed(0))
     mask, padded = torch.tensor([[1] * 7 + [0] * 2]), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 0]])

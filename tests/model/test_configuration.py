@@ -7,15 +7,10 @@ from conftest import VOCAB, stack_config
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteModel,
-    RoFormerLiteSeq2SeqConfig,
-)
+import hf_roformer_lite as rl
 from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
-BOTH = [RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig]
+BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
 # Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
@@ -47,8 +42,8 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("fields", "message"), IMPOSSIBLE, ids=lambda value: str(value)[:40])
 def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message, tmp_path):
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
-        RoFormerLiteModel(RoFormerLiteConfig(**fields))
-    written = {**RoFormerLiteConfig().to_dict(), "layer_types": None, "head_dim": None, "num_key_value_heads": None}
+        rl.RoFormerLiteModel(rl.RoFormerLiteConfig(**fields))
+    written = {**rl.RoFormerLiteConfig().to_dict(), "layer_types": None, "head_dim": None, "num_key_value_heads": None}
     written |= {"embedding_size": None, "rope_parameters": None, **fields}
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
@@ -66,12 +61,12 @@ def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message
 )
 def test_impossible_pairs_are_refused(fields, message):
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
-        RoFormerLiteSeq2SeqConfig(**fields)
+        rl.RoFormerLiteSeq2SeqConfig(**fields)
 
 
 def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
-    encoder, decoder = RoFormerLiteConfig(hidden_size=64), RoFormerLiteConfig(num_hidden_layers=2)
-    pair = RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=decoder)
+    encoder, decoder = rl.RoFormerLiteConfig(hidden_size=64), rl.RoFormerLiteConfig(num_hidden_layers=2)
+    pair = rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=decoder)
     assert not decoder.is_decoder and decoder.cross_attention_hidden_size is None
     assert pair.decoder.is_decoder and pair.decoder.add_cross_attention
     assert pair.decoder.cross_attention_hidden_size == 64
@@ -80,16 +75,16 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
-    config = RoFormerLiteConfig.from_preset(name, vocab_size=VOCAB, hidden_dropout=0)
-    pair = RoFormerLiteSeq2SeqConfig.from_preset(name, vocab_size=VOCAB, decoder={"num_hidden_layers": 1})
+    config = rl.RoFormerLiteConfig.from_preset(name, vocab_size=VOCAB, hidden_dropout=0)
+    pair = rl.RoFormerLiteSeq2SeqConfig.from_preset(name, vocab_size=VOCAB, decoder={"num_hidden_layers": 1})
     assert config.hidden_size == PRESETS[name]["hidden_size"] and pair.share_embeddings
     assert (pair.encoder.num_hidden_layers, pair.num_hidden_layers) == (PRESETS[name]["num_hidden_layers"], 1)
     with pytest.raises(ValueError, match="preset='huge'.*tiny, mini, small, base"):
-        RoFormerLiteConfig.from_preset("huge")
+        rl.RoFormerLiteConfig.from_preset("huge")
 
 
 def test_derived_fields():
-    assert RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
+    assert rl.RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]
     linear = {"rope_type": "linear", "factor": 2.0}
     for given, wanted in (
@@ -97,15 +92,15 @@ def test_derived_fields():
         ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),  # as older versions say it
         ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),  # nested for one type
     ):
-        found = RoFormerLiteConfig(**given).rope_parameters
+        found = rl.RoFormerLiteConfig(**given).rope_parameters
         assert {name: found[name] for name in wanted} == wanted
     assert stack_config("modern").rope_parameters["full_attention"]["partial_rotary_factor"] == 1.0
 
 
 def test_token_ids_and_initial_range_reach_the_stacks():
-    config = RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, pad_token_id=1, initializer_range=0.07)
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, pad_token_id=1, initializer_range=0.07)
     assert config.encoder.pad_token_id == config.decoder.pad_token_id == 1
-    model = RoFormerLiteForConditionalGeneration(config)
+    model = rl.RoFormerLiteForConditionalGeneration(config)
     table = model.get_input_embeddings().weight
     assert (table[1] == 0).all() and (table[0] != 0).all()
     for name, parameter in model.named_parameters():
@@ -127,17 +122,17 @@ def test_token_ids_and_initial_range_reach_the_stacks():
 )
 def test_unknown_fields(fields, message):
     for make in (
-        RoFormerLiteConfig,
-        lambda **fields: RoFormerLiteConfig.from_preset("tiny", **fields),
-        lambda **fields: RoFormerLiteSeq2SeqConfig(encoder=fields),
-        lambda **fields: RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
+        rl.RoFormerLiteConfig,
+        lambda **fields: rl.RoFormerLiteConfig.from_preset("tiny", **fields),
+        lambda **fields: rl.RoFormerLiteSeq2SeqConfig(encoder=fields),
+        lambda **fields: rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", **fields),
         lambda **fields: AutoConfig.for_model("roformer_lite", **fields),
     ):
         with pytest.raises(TypeError, match=message):
             make(**fields)
     for of_pair, similar in (({"encodr": {}}, "'encoder'"), ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder=")):
         with pytest.raises(TypeError, match=similar):
-            RoFormerLiteSeq2SeqConfig(**of_pair)
+            rl.RoFormerLiteSeq2SeqConfig(**of_pair)
 
 
 @pytest.mark.parametrize("config_class", BOTH)

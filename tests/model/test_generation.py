@@ -64,22 +64,6 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     assert past.is_updated == dict.fromkeys(range(2), True)
 
 
-@torch.no_grad()
-def test_caches_that_are_changed():
-    """Repeated for several rows; and emptied, and used again after the weights were trained."""
-    model, ids = causal_model(), random_ids(4, 5)
-    past = model(ids[:1, :3]).past_key_values
-    past.batch_repeat_interleave(4)
-    repeated = model(ids[:, 3:4], past_key_values=past).logits[:, -1]
-    alone = model(torch.cat((ids[:1, :3].expand(4, -1), ids[:, 3:4]), 1)).logits[:, -1]
-    torch.testing.assert_close(repeated, alone, **CLOSE)
-    for weight in model.parameters():
-        weight.mul_(1.25)
-    past.crop(-4)
-    expected = model(ids, use_cache=False).logits
-    torch.testing.assert_close(logits_of_steps(model, {}, ids, 1, past), expected, **CLOSE)
-
-
 def test_loss_beside_a_given_cache():
     """As with prefix tuning: training and evaluation, without dropout, give the same loss."""
     model, ids, losses = pair_model(), random_ids(2, 6), []
@@ -204,8 +188,5 @@ def test_logits_to_keep_in_the_pair():
     torch.testing.assert_close(with_labels.logits, full, **CLOSE)
     lengths = []
     model.lm_head.register_forward_hook(lambda module, args, logits: lengths.append(logits.shape[1]))
-    tokens = model.generate(source, decoder_input_ids=target, max_new_tokens=3)
-    assert set(lengths) == {1}
-    assert tokens[:, 9].tolist() == full[:, -1].argmax(-1).tolist()
     tokens = model.generate(source, decoder_input_ids=target, decoder_attention_mask=mask, max_new_tokens=1)
-    assert tokens[:, 9].tolist() == full[[0, 1], [5, 8]].argmax(-1).tolist()
+    assert tokens[:, 9].tolist() == full[[0, 1], [5, 8]].argmax(-1).tolist() and set(lengths) == {1}

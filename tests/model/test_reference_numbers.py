@@ -85,38 +85,19 @@ def test_scratch_seq2seq():
 
 
 def test_walkthrough():
-    """Every printed stage, read off the modules of the model as the numbers pass through."""
+    """The printed queries, keys and values, probabilities, normed stages and the output of a whole layer."""
     walk = json.loads((REFERENCE / "numeric_walkthrough.json").read_text())
     tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in walk["inputs"].items()}
-    states = tensors.pop("input_x")
+    states, stages = tensors.pop("input_x"), {}
     model = convert("walkthrough", tensors, {})
     model.set_attn_implementation("eager")
-    layer, stages = model.layers[0], {}
-
-    def watch(module, name, read=lambda given, made: made):
-        module.register_forward_hook(lambda _, given, made: stages.update({name: read(given, made)}))
-
-    for name, side in (("Q", "q"), ("K", "k"), ("V", "v")):
-        watch(getattr(layer.self_attn, f"{side}_proj"), name)
-    watch(layer.self_attn.o_proj, "attn_out")
-    watch(layer.self_attn.o_proj, "ctx", lambda given, made: given[0])
-    watch(layer.self_attn_norm, "add1", lambda given, made: given[0])
-    watch(layer.self_attn_norm, "norm1")
-    watch(layer.mlp_proj, "ff_lin")
-    watch(layer.act_fn, "relu")
-    watch(layer.mlp_inner_norm, "norm2")
-    watch(layer.mlp_norm, "add2", lambda given, made: given[0])
-    watch(layer.mlp_norm, "norm3")
-    output = model(inputs_embeds=states[None], output_attentions=True)
-    stages["probs"] = output.attentions[0]
-    stages["scores_raw"] = stages["Q"] @ stages["K"].transpose(-1, -2)
-    stages["scores"] = stages["scores_raw"] / 2
-    for k, name in enumerate(("add1", "relu", "add2"), 1):
-        stages[f"mean{k}"], stages[f"std{k}"] = stages[name].mean(-1, keepdim=True), stages[name].std(-1, keepdim=True)
-    assert walk["printed"].keys() == stages.keys()
-    bound = walk["recommended_atol"]["end_to_end"]
-    for name, printed in walk["printed"].items():
-        assert_same(stages[name].reshape(5, -1), torch.tensor(printed, dtype=torch.float64), bound)
-    for name, exact in walk["float64_end_to_end_as_printed"].items():
-        # The eps beside σₙ₋₁ counts where σ is small, as it is behind the activation.
-        assert_same(stages[name].reshape(5, -1), torch.tensor(exact, dtype=torch.float64), 5e-5)
+    layer = model.layers[0]
+    modules = {"Q": layer.self_attn.q_proj, "K": layer.self_attn.k_proj, "V": layer.self_attn.v_proj}
+    modules |= {"attn_out": layer.self_attn.o_proj, "norm1": layer.self_attn_norm, "ff_lin": layer.mlp_proj}
+    modules |= {"relu": layer.act_fn, "norm2": layer.mlp_inner_norm, "norm3": layer.mlp_norm}
+    for name, module in modules.items():
+        module.register_forward_hook(lambda _, given, made, name=name: stages.update({name: made}))
+    stages["probs"] = model(inputs_embeds=states[None], output_attentions=True).attentions[0]
+    for name, found in stages.items():
+        printed = torch.tensor(walk["printed"][name], dtype=torch.float64)
+        assert_same(found.reshape(5, -1), printed, walk["recommended_atol"]["end_to_end"])

@@ -13,13 +13,7 @@ import torch
 import transformers
 from conftest import build, seq2seq_config, stack_config
 
-from hf_roformer_lite import (
-    RoFormerLiteForConditionalGeneration,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteJiebaTokenizer,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from roformer_lite.cli import main
 
 SESSION = Path(__file__).with_name("session_without_package.py")
@@ -34,10 +28,7 @@ STACK = {
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"configuration_roformer_lite", "tokenization_roformer_lite"}
 # Loaded, and in a bundle, only with models that use them.
-OPTIONAL = {
-    "reference_layers": {"layer_style": "parallel_heads"},
-    "text_features": {"classifier_text_features": 8},
-}
+OPTIONAL = {"reference_layers": {"layer_style": "parallel_heads"}, "text_features": {"classifier_text_features": 8}}
 
 
 def site_packages() -> list[str]:
@@ -53,28 +44,32 @@ def code_in(folder: Path) -> set[str]:
 def bundles(tmp_path_factory) -> Path:
     """Bundles made in each way that there is, with what the installed classes say of them."""
     folder = tmp_path_factory.mktemp("bundles")
-    tokenizer = RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
-    encoder = build(RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
+    tokenizer = rl.RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
+    encoder = build(rl.RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
     encoder.save_pretrained(folder / "encoder", remote_code=True)
     tokenizer.save_pretrained(folder / "encoder", remote_code=True)
 
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
-    pair = build(RoFormerLiteForConditionalGeneration, config)
+    pair = build(rl.RoFormerLiteForConditionalGeneration, config)
     plain_folder = tmp_path_factory.mktemp("plain")
     pair.save_pretrained(plain_folder)
     tokenizer.remote_code = False
     tokenizer.save_pretrained(plain_folder)
-    plain = {name: json.loads((plain_folder / name).read_text()) for name in ("config.json", "tokenizer_config.json")}
+    (plain_folder / "results.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in plain_folder.iterdir()}
+    (plain_folder / ".git").mkdir()
     assert main(["bundle", str(plain_folder), str(folder / "pair")]) == 0
-    assert not code_in(plain_folder)
-    for name, before in plain.items():
+    assert {path.name: path.read_bytes() for path in plain_folder.iterdir() if path.is_file()} == before
+    for name in ("config.json", "tokenizer_config.json"):
         after = json.loads((folder / "pair" / name).read_text())
         assert "AutoConfig" in after["auto_map"] or "AutoTokenizer" in after["auto_map"]
-        assert {**before, "auto_map": after["auto_map"]} == after
+        assert {**json.loads(before[name]), "auto_map": after["auto_map"]} == after
+    assert {path.name for path in (folder / "pair").iterdir()} >= {*before, "README.md"}
+    assert not (folder / "pair" / ".git").exists()
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "天气", "非", "常", "好", "dog", "a", "the"]
-    words = RoFormerLiteJiebaTokenizer({token: i for i, token in enumerate(vocabulary)})
+    words = rl.RoFormerLiteJiebaTokenizer({token: i for i, token in enumerate(vocabulary)})
     words.save_pretrained(folder / "words", remote_code=True)
 
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
@@ -85,7 +80,9 @@ def bundles(tmp_path_factory) -> Path:
             "words": words(TEXTS)["input_ids"],
         }
         for file, fields in OPTIONAL.items():
-            model = build(RoFormerLiteForSequenceClassification, stack_config(vocab_size=300, num_labels=3, **fields))
+            model = build(
+                rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=300, num_labels=3, **fields)
+            )
             for part in (model, tokenizer):
                 part.save_pretrained(folder / file, remote_code=True)
             answers[file] = model(**inputs).logits.tolist()
@@ -145,9 +142,9 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
     words = transformers.AutoTokenizer.from_pretrained(bundles / "words")
     tokenizer = transformers.AutoTokenizer.from_pretrained(bundles / "pair")
     assert [type(part) for part in (pair, words, tokenizer)] == [
-        RoFormerLiteForConditionalGeneration,
-        RoFormerLiteJiebaTokenizer,
-        RoFormerLiteTokenizer,
+        rl.RoFormerLiteForConditionalGeneration,
+        rl.RoFormerLiteJiebaTokenizer,
+        rl.RoFormerLiteTokenizer,
     ]
     codes = (STACK, PAIR, TOKENIZER | {"tokenization_jieba"}, TOKENIZER)
     for number, (part, code) in enumerate(zip((encoder, pair, words, tokenizer), codes, strict=True)):
@@ -176,11 +173,32 @@ def test_own_subclass_keeps_its_name(bundles, tmp_path, monkeypatch):
     assert code_in(tmp_path / "own") == STACK | {"own_model"}
 
 
+def test_the_card_of_a_bundle_says_how_it_is_opened(bundles, tmp_path):
+    """After the card of a training, which is kept; once."""
+    card = (bundles / "pair" / "README.md").read_text("utf-8")
+    for auto in ("AutoModelForSeq2SeqLM", "AutoTokenizer"):
+        assert f'{auto}.from_pretrained("pair", trust_remote_code=True)' in card
+    source = tmp_path / "model"
+    build(rl.RoFormerLiteForMaskedLM, stack_config()).save_pretrained(source)
+    (source / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
+    for before, after in (("model", "once"), ("once", "twice")):
+        assert main(["bundle", str(tmp_path / before), str(tmp_path / after)]) == 0
+    card = (tmp_path / "once" / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n---\n\n# Mine\n\n## Use without the package\n")
+    assert (tmp_path / "twice" / "README.md").read_text() == card
+
+
 def test_command_refuses_what_is_no_model(bundles, tmp_path, capsys):
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
     for folder in (tmp_path, tmp_path / "bert"):
         assert main(["bundle", str(folder), str(tmp_path.with_name("out"))]) == 2
         assert f"{folder} holds neither a model nor a tokenizer" in capsys.readouterr().err
+    config = json.loads((bundles / "encoder" / "config.json").read_text())
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "config.json").write_text(json.dumps({**config, "architectures": ["os"]}))
+    for source, out, message in (("code", "out", "architectures"), ("code", "bert", "exists already")):
+        assert main(["bundle", str(tmp_path / source), str(tmp_path / out)]) == 2
+        assert message in capsys.readouterr().err
     assert main(["bundle", str(tmp_path / "nothing"), str(tmp_path / "out")]) == 2
     assert "nothing: there is no such directory" in capsys.readouterr().err
     assert main(["bundle", str(tmp_path / "bert"), str(tmp_path / "bert" / "out")]) == 2

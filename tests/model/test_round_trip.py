@@ -1,4 +1,4 @@
-"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, resized: the same."""
+"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, in int8, resized."""
 
 import json
 import subprocess
@@ -10,8 +10,9 @@ import torch
 from conftest import VOCAB, build, stack_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torchao.quantization import Int8WeightOnlyConfig
 from toy_training import make_batch, make_model
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
@@ -102,24 +103,11 @@ def test_a_fresh_process(presets, tmp_path):
         assert found.keys() == outputs.keys() and all(torch.equal(found[name], outputs[name]) for name in found)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_sharded(tied, tmp_path):
-    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=500, tie_word_embeddings=tied)
-    model = build(rl.RoFormerLiteForConditionalGeneration, config)
-    model.save_pretrained(tmp_path, max_shard_size="300KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    state, state_again = model.state_dict(), again.state_dict()
-    assert state.keys() == state_again.keys()
-    assert all(torch.equal(state[name], state_again[name]) for name in state)
-    for side in (again.model.decoder, again.model.encoder):
-        assert (again.lm_head.weight is side.embeddings.word_embeddings.weight) == tied
-
-
 def test_weights_on_the_disk(tmp_path):
-    """`device_map`: weights that come from memory or disk when they are needed."""
+    """`device_map`, of a model in shards: weights that come from memory or disk when they are needed."""
     whole, inputs = make_model("seq2seq"), make_batch("seq2seq")
     whole.save_pretrained(tmp_path / "model", max_shard_size="20kB")
+    assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 2
     room = sum(p.numel() * 4 for p in whole.parameters()) // 2
     model = type(whole).from_pretrained(
         tmp_path / "model", device_map="auto", max_memory={"cpu": room}, offload_folder=tmp_path / "disk"
@@ -154,3 +142,21 @@ def test_half_precision_keeps_the_rotary_frequencies():
     assert torch.equal(model.bfloat16().rotary_emb.inv_freq, frequencies)
     assert model.embeddings.word_embeddings.weight.dtype == torch.bfloat16
     assert torch.equal(model.double().rotary_emb.inv_freq, frequencies)
+
+
+@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
+@torch.no_grad()
+def test_int8(kind, tmp_path):
+    """By torchao: each matrix but that of the embeddings is rounded, and nothing else differs."""
+    model, batch = make_model(kind), make_batch(kind)
+    model.save_pretrained(tmp_path / "float")
+    config = TorchAoConfig(Int8WeightOnlyConfig())
+    quantised = type(model).from_pretrained(tmp_path / "float", quantization_config=config)
+    for name, layer in quantised.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            assert type(layer.weight).__name__ == "Int8Tensor", name
+            model.get_submodule(name).weight.copy_(layer.weight.dequantize())
+    found, expected = (each.eval()(**batch).logits for each in (quantised, model))
+    torch.testing.assert_close(found / found.abs().max(), expected / found.abs().max(), rtol=0, atol=1e-5)
+    quantised.save_pretrained(tmp_path / "int8")
+    assert torch.equal(type(model).from_pretrained(tmp_path / "int8").eval()(**batch).logits, found)

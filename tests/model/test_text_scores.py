@@ -10,13 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, exporters
 
-from hf_roformer_lite import (
-    RoFormerLiteConfig,
-    RoFormerLiteForSequenceClassification,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteTokenizer,
-)
-from hf_roformer_lite.conversion import ConversionError, export
+import hf_roformer_lite as rl
 from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
@@ -54,14 +48,14 @@ def _ngrams_of(text: str) -> set[tuple]:
     return found
 
 
-def _tokenizer(algorithm: str, vocab_size: int = 330) -> RoFormerLiteTokenizer:
-    return RoFormerLiteTokenizer.train(
+def _tokenizer(algorithm: str, vocab_size: int = 330) -> rl.RoFormerLiteTokenizer:
+    return rl.RoFormerLiteTokenizer.train(
         TEXTS * 3, vocab_size=vocab_size, algorithm=algorithm, min_frequency=1, show_progress=False
     )
 
 
-def _scores(tokenizer: RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteDocumentScores:
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8, num_labels=labels)
+def _scores(tokenizer: rl.RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteDocumentScores:
+    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8, num_labels=labels)
     scores = RoFormerLiteDocumentScores(config, labels)
     scores.token_bytes.copy_(token_bytes(tokenizer))
     return scores
@@ -88,13 +82,13 @@ def test_ngrams_are_those_of_the_text():
         assert len(found[0][i] & found[0][j]) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
 
 
-def _fitted() -> tuple[RoFormerLiteForSequenceClassification, RoFormerLiteTokenizer]:
+def _fitted() -> tuple[rl.RoFormerLiteForSequenceClassification, rl.RoFormerLiteTokenizer]:
     torch.manual_seed(0)
     tokenizer = _tokenizer("bpe")
-    config = RoFormerLiteConfig.from_preset(
+    config = rl.RoFormerLiteConfig.from_preset(
         "tiny", vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification"
     )
-    model = RoFormerLiteForSequenceClassification(config).eval()
+    model = rl.RoFormerLiteForSequenceClassification(config).eval()
     answers = np.array([0, 1, 0, 0, 1, 1] * 2)
     model.add_text_scores(
         fit_document_scores(token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config)
@@ -149,8 +143,8 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
     torch.manual_seed(0)
     texts = ["Fine music!", "90 minutes of anyone's", "电影很好", "film"]
     tokenizer = _tokenizer("bpe")
-    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
-    model = RoFormerLiteForTokenClassification(config).eval()
+    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=3)
+    model = rl.RoFormerLiteForTokenClassification(config).eval()
     examples = tokenizer(texts)["input_ids"]
     answers = [np.array([-100, *(np.arange(len(ids) - 2) % 3), -100]) for ids in examples]
     scores = fit_word_scores(token_bytes(tokenizer), examples, answers, config)
@@ -206,7 +200,7 @@ def test_field_learns_which_tags_follow_one_another():
         (["U.S.", "bad", "it"], ["B-X", "O", "O"]),
     ]
     words = [tokens for tokens, _ in sentences]
-    tokenizer = RoFormerLiteTokenizer.train(
+    tokenizer = rl.RoFormerLiteTokenizer.train(
         [" ".join(tokens) for tokens in words] * 9, vocab_size=290, show_progress=False
     )
     encoded = tokenizer(words, is_split_into_words=True)
@@ -216,7 +210,7 @@ def test_field_learns_which_tags_follow_one_another():
         new = [piece is not None and piece != pieces[place - 1] for place, piece in enumerate(pieces)]
         numbers = [list(names.values()).index(tag) for tag in tags]
         answers.append(np.array([numbers[p] if n else -100 for p, n in zip(pieces, new, strict=True)]))
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, id2label=names)
+    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, id2label=names)
     scores = fit_word_scores(token_bytes(tokenizer), encoded["input_ids"] * 20, answers * 20, config)
     for ids, wanted in zip(encoded["input_ids"], answers, strict=True):
         found = scores(torch.zeros(len(ids), 3), torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long))[0].argmax(
@@ -230,7 +224,7 @@ def test_field_learns_which_tags_follow_one_another():
 def test_features_of_a_word_in_its_sentence():
     """Words with the same features share them wherever they stand, and neighbours count."""
     tokenizer = _tokenizer("bpe")
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8)
+    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8)
     scores = RoFormerLiteWordScores(config, 2)
     scores.token_bytes.copy_(token_bytes(tokenizer))
 
@@ -264,7 +258,7 @@ def test_embeddings_can_be_resized(tmp_path):
 def test_texts_that_tell_nothing_get_scores_that_say_nothing():
     """As where all texts are equal; the fit at the end of a training must not fail on them."""
     tokenizer = _tokenizer("bpe")
-    config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification")
+    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification")
     examples, answers = tokenizer(TEXTS[:1] * 40)["input_ids"], np.arange(40) % 2
     scores = fit_document_scores(token_bytes(tokenizer), examples, answers, config)
     assert _scores_alone(scores, examples).abs().max() < 0.1
@@ -294,29 +288,9 @@ def test_weights_make_the_loss_least():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(exporters, "ExportedModel"), reason="transformers before 5.23 saves no graphs")
-@pytest.mark.parametrize(
-    ("head", "decodes"),
-    [
-        (RoFormerLiteForSequenceClassification, False),
-        (RoFormerLiteForTokenClassification, False),
-        (RoFormerLiteForTokenClassification, True),
-    ],
-)
-def test_exported_graphs_add_the_scores_too(head, decodes, tmp_path):
-    """At sizes that they were not traced with, also where no text has a letter; of a tagger that decodes, too."""
-    tokenizer = _tokenizer("bpe")
-    examples = tokenizer(TEXTS)["input_ids"]
-    by_token = head is RoFormerLiteForTokenClassification
-    labels = dict(enumerate(["O", "B-X", "I-X"] if by_token else "ab"))
-    config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), id2label=labels)
-    config.decode_tags = decodes
-    model = head(config).eval()
-    if by_token:
-        answers = [np.arange(len(ids)) % 2 for ids in examples]
-        model.add_text_scores(fit_word_scores(token_bytes(tokenizer), examples, answers, config))
-    else:
-        answers = np.arange(len(examples)) % 2
-        model.add_text_scores(fit_document_scores(token_bytes(tokenizer), examples, answers, config))
+def test_exported_graphs_add_the_scores_too(tmp_path):
+    """At sizes that they were not traced with, also where no text has a letter. (A tagger: tests/engines.)"""
+    model, tokenizer = _fitted()
     export_model(model, "onnx").save_pretrained(tmp_path)
     session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
     names = [given.name for given in session.get_inputs()]
@@ -328,12 +302,6 @@ def test_exported_graphs_add_the_scores_too(head, decodes, tmp_path):
             expected = model(**inputs).logits
         torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=0)
         torch.testing.assert_close(program(**inputs)["logits"], expected, atol=1e-4, rtol=0)
-
-
-def test_other_systems_cannot_say_it():
-    model, _ = _fitted()
-    with pytest.raises(ConversionError, match=r"classifier_text_features=\d+ \(must be 0\)"):
-        export("roformer", model)
 
 
 # Messages between neighbouring tags against the recursions that pass along a sentence word by word

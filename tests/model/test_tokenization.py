@@ -8,7 +8,7 @@ import random
 import pytest
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS, RoFormerLiteTokenizer
+from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, RoFormerLiteTokenizer
 
 ENGLISH = [
     "The quick brown fox doesn't jump over the lazy dog.",
@@ -34,11 +34,13 @@ def trained():
     }
 
 
-def random_texts(count: int, seed: int) -> list[str]:
+TRICKY = [*"  \t\n\r\v\f\x00\x85\u00a0\u2028\u3000\u200d\ufe0f\u0301▁Ġ<0x41>[]é我龘ー。aA9'’t\U0001f468"]
+
+
+def random_texts(count: int, seed: int, tricky: list[str] = TRICKY) -> list[str]:
     """Strings over all of Unicode but the surrogates, and over a mix that pre-tokenizers trip on."""
     generator = random.Random(seed)
-    tricky = list("  \t\n\r\v\f\x00\x85\u00a0\u2028\u3000\u200d\ufe0f\u0301▁Ġ<0x41>[]é我龘ー。aA9'’t") + ["\U0001f468"]
-    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0x4E00, 0x4FFF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
     texts = []
     for index in range(count):
         length = generator.randrange(40)
@@ -71,27 +73,11 @@ def test_any_text_comes_back_exactly(trained, algorithm):
 
 
 @every_algorithm
-def test_template_and_defaults(trained, algorithm):
-    tokenizer = trained[algorithm]
-    assert tokenizer.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
-    assert (
-        (tokenizer.bos_token_id, tokenizer.eos_token_id) == (tokenizer.cls_token_id, tokenizer.sep_token_id) == (2, 3)
-    )
-    assert tokenizer.model_max_length == 512 and tokenizer.padding_side == "right"
-    plain = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the dog", "我们")}
-    a, b = plain.values()
-    pair = tokenizer("the dog", "我们", return_token_type_ids=True)
-    assert pair["input_ids"] == [2, *a, 3, *b, 3]
-    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert list(tokenizer("the dog")) == ["input_ids", "attention_mask"]
-    assert tokenizer("the dog " * 600, truncation=True)["input_ids"].__len__() == 512
-
-
-@every_algorithm
 def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     tokenizer = trained[algorithm]
     source, target = ENGLISH[0], CHINESE[0]
     ids = tokenizer(target, add_special_tokens=False)["input_ids"]
+    assert list(tokenizer(source)) == ["input_ids", "attention_mask"]  # what `generate` of a pair takes
     both = tokenizer(source, text_target=target)
     assert both["labels"] == [*ids, 3]
     assert both["input_ids"] == tokenizer(source)["input_ids"]

@@ -13,41 +13,27 @@ import torch
 import torch.distributed as dist
 from conftest import build, stack_config
 from datasets import IterableDataset
-from toy_training import make_batch, make_model, make_rows
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from test_padding_free_models import tiny_model
+from torch.distributed.fsdp import fully_shard
+from toy_training import arguments, make_batch, make_model, make_rows
+from transformers import PreTrainedModel, Trainer
 from transformers.distributed import DistributedConfig
 
 import hf_roformer_lite as rl
+from hf_roformer_lite import padding_free
 
 KINDS = ("mlm", "seq2seq")
 STEPS = 20
 
 
 def with_trainer(
-    kind: str,
-    model: PreTrainedModel,
-    out: Path,
-    rows=None,
-    resume: bool | str = False,
-    **options,
+    kind: str, model: PreTrainedModel, out: Path, rows=None, resume: bool | str = False, **options
 ) -> list[float]:
     """Train with the stock Trainer; returns the loss of every step."""
-    arguments = TrainingArguments(
-        out,
-        **{
-            "per_device_train_batch_size": 4 // (dist.get_world_size() if dist.is_initialized() else 1),
-            "max_steps": STEPS,
-            "learning_rate": 1e-3,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": True,
-            **options,
-        },
-    )
+    rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
+    made = arguments(out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options})
     rows = make_rows(kind) if rows is None else rows
-    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=make_rows(kind))
+    trainer = Trainer(model, made, train_dataset=rows, eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -106,6 +92,7 @@ MODELS = {
 }
 
 
+STOCK = {"bert": "mlm", "llama": "causal"}  # of transformers, and the kind of their rows
 SHARDED = ("mlm", "shared")  # by FSDP2
 PARALLEL = ("mlm", "seq2seq", "grouped")  # by tensors
 
@@ -113,6 +100,14 @@ PARALLEL = ("mlm", "seq2seq", "grouped")  # by tensors
 def kind_of(name: str) -> str:
     """The kind of the rows of a model of `MODELS`."""
     return {"shared": "seq2seq", "grouped": "causal"}.get(name, name)
+
+
+def in_shards(model: PreTrainedModel) -> PreTrainedModel:
+    mesh = dist.init_device_mesh("cpu", (2,))
+    for part in (*model.base_model.modules(), model):
+        if type(part).__name__ in ("BertLayer", "LlamaDecoderLayer") or part is model:
+            fully_shard(part, mesh=mesh)
+    return model
 
 
 def load(name: str, out: Path, **sizes) -> PreTrainedModel:
@@ -135,6 +130,11 @@ def main(out: Path) -> None:
         if model.can_generate():
             results[f"fsdp/{name}/generated"] = generated(model)
         results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
+    for name, kind in STOCK.items():
+        for is_free in (False, True):
+            one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))
+            results[f"ddp/{name}/{is_free}"] = with_trainer(kind, one, out / f"ddp-{name}")
+            results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
     results["stream/mlm"] = with_trainer("mlm", make_model("mlm"), out / "stream", streamed_rows("mlm"))
     saving = {"save_strategy": "steps", "save_steps": 10}
     for resume in (False, str(out / "resumed" / "checkpoint-10")):

@@ -207,52 +207,10 @@ def train(task: str, train_file: Path, *options: str | Path, status: int = 0) ->
     return out
 
 
-def test_origin_as_the_label(write):
-    out = train(
-        "classify", write("a.csv", "text,origin\n" + "a flight,Paris\na train,Rome\n" * 8), "--label_column", "origin"
-    )
-    assert json.loads((out / "config.json").read_text("utf-8"))["label2id"] == {"Paris": 0, "Rome": 1}
-
-
-def test_a_word_is_enough_to_measure(write):
-    """Whether a token is masked, and can be counted, does not depend on chance."""
-    files = [write("t.txt", "the cat sees a red house\n" * 20), "--validation_file", write("v.txt", "cat\n")]
-    out = train("mlm", *files, "--mlm_probability", "0.01")
-    results = json.loads((out / "results.json").read_text("utf-8"))
-    assert results["metrics"]["validation"]["perplexity"] > 1
-
-
-NUMBERS = "column 'label' must be a number for regression, not "
 MISTAKES = {  # the task, the file's name and content, options, and what is said of it
     "no tags": ("tag", "a.txt", "-DOCSTART-\n\nAnna\n", "", r"a\.txt:3: the line has 1 column, and both token"),
-    "nan": (
-        "classify",
-        "a.csv",
-        "text,label\na,1\nb,nan\n",
-        "--problem_type regression",
-        rf"a\.csv:3: {NUMBERS}'nan'",
-    ),
-    "1e999": (
-        "classify",
-        "a.csv",
-        "text,label\na,1e999\n",
-        "--problem_type regression",
-        rf"a\.csv:2: {NUMBERS}'1e999'",
-    ),
-    "NaN": (
-        "classify",
-        "a.jsonl",
-        '{"text": "a", "label": NaN}',
-        "--problem_type regression",
-        rf"a\.jsonl:1: {NUMBERS}nan",
-    ),
-    "nothing left": (
-        "classify",
-        "a.csv",
-        "text,label\na,x\nb,y\n",
-        "--validation_fraction 0.9",
-        r"--validation_fraction 0\.9 of 2 rows leaves no row",
-    ),
+    "nan": ("classify", "a.csv", "text,label\na,1\nb,nan\n", "--problem_type regression", r"a\.csv:3: .* not 'nan'"),
+    "nothing left": ("classify", "a.csv", "text,label\na,x\nb,y\n", "--validation_fraction 0.9", "leaves no row"),
 }
 
 

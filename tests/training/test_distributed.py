@@ -13,7 +13,7 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import ROOT
-from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, generated, kind_of, streamed_rows
+from distributed_worker import KINDS, MODELS, PARALLEL, SHARDED, STEPS, STOCK, generated, kind_of, streamed_rows
 from distributed_worker import with_loop as loop
 from distributed_worker import with_trainer as trained
 from safetensors.torch import load_file
@@ -88,6 +88,15 @@ def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
 
 def test_stream_in_two_processes_equals_one(two, tmp_path):
     assert_same_losses(two["stream/mlm"], trained("mlm", make_model("mlm"), tmp_path, streamed_rows("mlm")))
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", STOCK)
+def test_padding_free_equals_stock(name, way, two):
+    """In double precision, so that two runs agree to the last digits."""
+    stock, free = (two[f"{way}/{name}/{is_free}"] for is_free in (False, True))
+    assert len(stock) == STEPS and stock[-1] < stock[0] - 0.1
+    torch.testing.assert_close(torch.tensor(free), torch.tensor(stock), rtol=1e-6, atol=1e-6)
 
 
 def test_a_checkpoint_of_two_processes_is_continued(two, one, out, alone):

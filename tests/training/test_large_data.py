@@ -13,12 +13,7 @@ from datasets import Dataset, load_from_disk
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
-from hf_roformer_lite import (
-    RoFormerLiteForCausalLM,
-    RoFormerLiteForMaskedLM,
-    RoFormerLiteForTokenClassification,
-    RoFormerLiteTokenizer,
-)
+import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
@@ -120,13 +115,13 @@ def test_best_fit(lengths):
     assert len(bins) == {7: 5, 10: 2, 1: 1, 6: 3}[lengths[0]]
 
 
-@pytest.mark.parametrize("model_class", [RoFormerLiteForCausalLM, RoFormerLiteForMaskedLM])
+@pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
 def test_packed_documents_do_not_see_each_other(model_class, folder):
     """The loss of packed rows is that of the blocks, each in a row of its own."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "of-a" / "tokenizer")
     alone = load_from_disk(str(folder / "of-a" / "train")).select(range(12))
     alone = alone.add_column("attention_mask", [[1] * len(ids) for ids in alone["input_ids"]])
-    is_causal = model_class is RoFormerLiteForCausalLM
+    is_causal = model_class is rl.RoFormerLiteForCausalLM
     collator = BlockCollator(
         tokenizer, mlm=not is_causal, mlm_probability=1.0, mask_replace_prob=1, random_replace_prob=0
     )
@@ -157,7 +152,7 @@ def test_training_time_grows_with_the_word_and_not_with_its_square(algorithm):
     for count in (20_000, 160_000):
         started = time.process_time()
         texts = [letters(count), *[" ".join(WORDS)] * 3]
-        tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=600, algorithm=algorithm, show_progress=False)
+        tokenizer = rl.RoFormerLiteTokenizer.train(texts, vocab_size=600, algorithm=algorithm, show_progress=False)
         seconds.append(time.process_time() - started)
         assert len(tokenizer) == 600
     assert seconds[1] < 24 * seconds[0]  # eight times the text; it was 64 times the time
@@ -186,26 +181,19 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
     assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3  # a backend that splits nothing itself
 
 
-def test_what_is_learned_from_other_text_stays_the_same():
-    texts = [" ".join(random.Random(n).choices(WORDS, k=200)) for n in range(5)]
-    long = RoFormerLiteTokenizer.train([*texts, letters(300)], vocab_size=400, show_progress=False)
-    assert {" " + word for word in WORDS[1:]} <= {long.decode([i]) for i in range(len(long))}
-    assert long.decode(long(letters(300))["input_ids"], skip_special_tokens=True) == letters(300)
-
-
 def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
     sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
     (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
     files = ["--train_file", str(tmp_path / "a.iob2"), "--output_dir", str(tmp_path / "m"), "--max_length", "24"]
     options = "--vocab_size 300 --num_train_epochs 5 --learning_rate 1e-2 --baselines false".split()
     assert main(["train", "tag", *files, *SMALL, *options]) == 0
-    shapes, forward = [], RoFormerLiteForTokenClassification.forward
+    shapes, forward = [], rl.RoFormerLiteForTokenClassification.forward
 
     def noted(self, input_ids, **inputs):
         shapes.append(input_ids.shape)
         return forward(self, input_ids=input_ids, **inputs)
 
-    monkeypatch.setattr(RoFormerLiteForTokenClassification, "forward", noted)
+    monkeypatch.setattr(rl.RoFormerLiteForTokenClassification, "forward", noted)
     short = "Anna lives in New York"
     lines = [short, " ".join([short] * 100), letters(5000), f"Anna {letters(200)} lives"]
     (tmp_path / "x.txt").write_text("".join(line + "\n" for line in lines))

@@ -17,7 +17,6 @@ from hub_server import ENVIRONMENT, running_hub
 from huggingface_hub import ModelCard
 
 from roformer_lite.cli import main
-from roformer_lite.train.callbacks import TrainingClock
 
 WORKER = Path(__file__).with_name("killed_worker.py")
 SEEDS = ["3", "5", "1"]
@@ -126,45 +125,6 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     assert of_seeds(folder / "killed") == of_seeds(whole) and not left.exists()
     weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
     assert weights[0] == weights[1]
-
-
-@pytest.fixture
-def interrupted(tmp_path) -> Path:
-    """A folder with data, and with what a command leaves that is interrupted in its second seed."""
-    for number, split in enumerate(("train", "validation", "test")):
-        write_rows(tmp_path / f"{split}.csv", 40, seed=number)
-
-    def interrupt(clock, args, state, control, **kwargs) -> None:
-        if (args.seed, state.global_step) == (int(SEEDS[1]), 1):
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingClock, "on_step_begin", interrupt)
-        assert main(command(tmp_path, "model", "--seeds", *SEEDS)) == 130
-    return tmp_path
-
-
-@pytest.mark.slow  # of one seed see test_continued.py
-def test_other_options_and_other_data_are_refused_or_begin_again(interrupted, capsys):
-    again = command(interrupted, "model", "--seeds", *SEEDS)
-    for typed, said in (
-        ([*again, "--learning_rate", "1e-3"], "(--learning_rate was 0.03 and is 0.001)"),
-        ([*again, "--seeds", "3", "5"], "(--seeds was 3 5 1 and is 3 5)"),
-        (command(interrupted, "model"), "holds an unfinished training with other options ("),
-    ):
-        assert main(typed) == 2
-        assert said in capsys.readouterr().err
-    for split in ("train", "validation", "test"):
-        kept = (interrupted / f"{split}.csv").read_text()
-        write_rows(interrupted / f"{split}.csv", 50, seed=9)
-        assert main(again) == 2
-        message = capsys.readouterr().err
-        assert f"the data have changed: {split};" in message and "--overwrite_output_dir to start again" in message
-        if split != "test":
-            (interrupted / f"{split}.csv").write_text(kept)
-    assert (interrupted / "model.training" / "seed-3" / "model.safetensors").is_file()
-    assert main([*again, "--overwrite_output_dir"]) == 0
-    assert "Resuming" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

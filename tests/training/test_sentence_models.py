@@ -33,30 +33,13 @@ OPTIONS = (
 ).split()
 TEXTS = ["boat and sail", "moon"]
 PAIR = "boat\tsail wave"
-# In a fresh process: the vectors or scores of each model, and a step of training by the library's own trainer.
 REOPEN = """
 import json, sys
 import hf_roformer_lite
-import numpy as np
 import sentence_transformers as st
-from datasets import Dataset
-
 folder, texts = sys.argv[1], json.loads(sys.argv[2])
-scored = {"sentence1": texts, "sentence2": texts[::-1], "score": [0.0, 1.0]}
-kinds = {"embed": ("SentenceTransformer", scored), "rerank": ("CrossEncoder", scored)}
-found = {}
-for task, (name, rows) in kinds.items():
-    model = getattr(st, name)(f"{folder}/{task}", device="cpu")
-    if task == "embed":
-        found[task] = model.encode(texts).tolist()
-    else:
-        found[task] = model.predict([("boat", "sail wave")]).tolist()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    arguments = getattr(st, f"{name}TrainingArguments")(
-        f"{folder}/state-{task}", report_to="none", save_strategy="no", max_steps=1, disable_tqdm=True, use_cpu=True
-    )
-    getattr(st, f"{name}Trainer")(model, arguments, train_dataset=Dataset.from_dict(rows)).train()
-    assert any((before[key] != value).any() for key, value in model.state_dict().items()), task
+found = {"embed": st.SentenceTransformer(f"{folder}/embed", device="cpu").encode(texts).tolist()}
+found["rerank"] = st.CrossEncoder(f"{folder}/rerank", device="cpu").predict([("boat", "sail wave")]).tolist()
 print(json.dumps(found))
 """
 
@@ -86,7 +69,7 @@ def write_data(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_fresh_process_opens_them_and_goes_on(trained):
+def test_a_fresh_process_opens_them(trained):
     folder, _ = trained
     command = [sys.executable, "-c", REOPEN, str(folder), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)

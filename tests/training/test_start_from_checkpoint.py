@@ -10,26 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-    BertTokenizer,
-    DataCollatorWithPadding,
-    LlamaConfig,
-    LlamaForCausalLM,
-    ModernBertConfig,
-    ModernBertModel,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification
 from hf_roformer_lite.conversion import find_converter
@@ -64,9 +46,9 @@ def folder(tmp_path_factory) -> Path:
     (folder / "pairs.csv").write_text("anchor,positive\n" + "a fine film,the best film\n" * 16, "utf-8")
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", "utf-8")
-    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder / "tokenizer")
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder / "tokenizer")
     torch.manual_seed(1)
-    save(BertModel(bert_config()), folder, "bert")
+    save(transformers.BertModel(bert_config()), folder, "bert")
     return folder
 
 
@@ -76,9 +58,9 @@ def save(model, folder: Path, name: str) -> Path:
     return folder / name
 
 
-def bert_config() -> BertConfig:
+def bert_config() -> transformers.BertConfig:
     labels = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
-    return BertConfig(vocab_size=5 + len(WORDS), initializer_range=0.2, **SIZES, **NO_DROPOUT, **labels)
+    return transformers.BertConfig(vocab_size=5 + len(WORDS), initializer_range=0.2, **SIZES, **NO_DROPOUT, **labels)
 
 
 def train(task: str, out: Path, data: Path, start: Path | None, *options: str | Path | int) -> dict:
@@ -95,15 +77,17 @@ def config_of(directory: Path) -> dict:
 
 def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list[float]:
     """What the stock Trainer logs for the stock class: the script that a user of transformers would write."""
-    set_seed(42)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    model = BertForSequenceClassification.from_pretrained(directory, num_labels=3)
+    transformers.set_seed(42)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.BertForSequenceClassification.from_pretrained(directory, num_labels=3)
     with open(rows, encoding="utf-8", newline="") as file:
         data = [{**tokenizer(row["text"]), "labels": LABELS.index(row["label"])} for row in csv.DictReader(file)]
-    args = TrainingArguments(
+    args = transformers.TrainingArguments(
         str(tmp_path / "stock"), report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no", **options
     )
-    trainer = Trainer(model, args, train_dataset=data, data_collator=DataCollatorWithPadding(tokenizer))
+    trainer = transformers.Trainer(
+        model, args, train_dataset=data, data_collator=transformers.DataCollatorWithPadding(tokenizer)
+    )
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
@@ -111,7 +95,7 @@ def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list
 def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     """Twenty steps with the same batches, from the same pooler and classifier, without dropout."""
     torch.manual_seed(1)
-    directory = save(BertForSequenceClassification(bert_config()), folder, "classifier")
+    directory = save(transformers.BertForSequenceClassification(bert_config()), folder, "classifier")
     options = {"learning_rate": 1e-3, "max_steps": STEPS, "per_device_train_batch_size": 8, "warmup_steps": 0.1}
     options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
@@ -120,7 +104,9 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory, "--output_dir", tmp_path / "ours"]
     run = train_command(parse_run("classify", [str(text) for text in [*start, *typed, *COMMON]]))
     ours = [entry["loss"] for entry in run.trainer.state.log_history if "loss" in entry]
-    assert "new head" not in capsys.readouterr().err and isinstance(run.model, BertForSequenceClassification)
+    assert "new head" not in capsys.readouterr().err and isinstance(
+        run.model, transformers.BertForSequenceClassification
+    )
     assert len(ours) == len(expected) == STEPS
     assert max(ours) - min(ours) > 0.1  # it learns
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)
@@ -129,7 +115,7 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def stock(folder) -> dict[str, Path]:
     """Directories that were trained from `bert` and from a decoder, for four tasks."""
-    llama = save(LlamaForCausalLM(LlamaConfig(**SIZES, **VOCABULARY)), folder, "llama")
+    llama = save(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VOCABULARY)), folder, "llama")
     packed = ["--line_by_line", "true", "--block_size", 16, "--packing", 64]
     for task, data, start, options in (
         ("classify", "rows.csv", folder / "bert", []),
@@ -149,10 +135,13 @@ def test_what_comes_out_is_a_stock_model(folder, stock):
         assert fields["architectures"] == [name] and "auto_map" not in fields
         assert not list(stock[task].glob("*.py"))
         assert "import hf_roformer_lite" not in (stock[task] / "README.md").read_text("utf-8")
-        source, ours = (AutoTokenizer.from_pretrained(place) for place in (folder / "bert", stock[task]))
+        source, ours = (transformers.AutoTokenizer.from_pretrained(place) for place in (folder / "bert", stock[task]))
         assert source("a fine film") == ours("a fine film") and type(source) is type(ours)
     assert main(["predict", str(stock["tag"]), "--input_file", str(folder / "vocab.txt")]) == 0
-    assert type(AutoModelForSequenceClassification.from_pretrained(stock["classify"])) is BertForSequenceClassification
+    assert (
+        type(transformers.AutoModelForSequenceClassification.from_pretrained(stock["classify"]))
+        is transformers.BertForSequenceClassification
+    )
 
 
 @pytest.mark.slow
@@ -207,7 +196,7 @@ def test_a_class_that_transformers_does_not_have(folder, tmp_path, capsys):
 
 
 def test_masked_language_model_goes_on_from_its_own_head(folder, tmp_path, capsys):
-    directory = save(BertForMaskedLM(bert_config()), folder, "masked")
+    directory = save(transformers.BertForMaskedLM(bert_config()), folder, "masked")
     options = ["--block_size", 16, "--learning_rate", 0, "--weight_decay", 0, *SHORT]
     train("mlm", tmp_path / "out", folder / "text.txt", directory, *options)
     assert "new" not in capsys.readouterr().err
@@ -269,17 +258,17 @@ def test_defaults_of_fine_tuning(folder, tmp_path):
 
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows, and a pair, whose padding is computed; both stay what they are."""
-    config = ModernBertConfig(**SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4)
-    encoder = save(ModernBertModel(config), folder, "modernbert")
+    config = transformers.ModernBertConfig(**SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4)
+    encoder = save(transformers.ModernBertModel(config), folder, "modernbert")
     results = train("classify", tmp_path / "classes", folder / "rows.csv", encoder, *SHORT)
     assert results["training"]["own_weights"] is False and "padding is computed" not in capsys.readouterr().err
     assert config_of(tmp_path / "classes")["model_type"] == "modernbert"
     heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
     layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 48))}
-    pair = BartConfig(
+    pair = transformers.BartConfig(
         **VOCABULARY, **heads, **layers, d_model=32, decoder_start_token_id=2, max_position_embeddings=64
     )
-    bart = save(BartForConditionalGeneration(pair), folder, "bart")
+    bart = save(transformers.BartForConditionalGeneration(pair), folder, "bart")
     options = "--source_column text --target_column label --max_source_length 32 --max_target_length 16".split()
     train("seq2seq", tmp_path / "pair", folder / "rows.csv", bart, *options, *SHORT)
     assert "padding is computed" in capsys.readouterr().err and config_of(tmp_path / "pair")["model_type"] == "bart"

@@ -105,18 +105,8 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys):
     model = tagger(tmp_path, rows, options)
     assert re.search(r"2 tags that the training data lack \([BI]-NEW, [BI]-NEW\)", capsys.readouterr().err)
     assert "2 tags that the training data lack" in (model / "README.md").read_text("utf-8")
-    run(
-        "predict",
-        model,
-        "--input_file",
-        test,
-        "--text_column",
-        "tokens",
-        "--output_file",
-        tmp_path / "out.jsonl",
-        "--prefix",
-        "our_",
-    )
+    files = ["--input_file", test, "--output_file", tmp_path / "out.jsonl"]
+    run("predict", model, *files, "--text_column", "tokens", "--prefix", "our_")
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
     wanted = f1_score([row["tags"] for row in found], [row["our_tags"] for row in found])
     results = json.loads((model / "results.json").read_text("utf-8"))
