@@ -225,13 +225,14 @@ def test_refusals(start, options, message, folder, tmp_path, capsys):
 
 def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path):
     """Also of a new model, whose default is longer; one that is given is refused above."""
-    short = BertConfig(**{**bert_config().to_dict(), "max_position_embeddings": 9})
-    start = save(BertModel(short), folder, "short")
+    short = transformers.BertConfig(**{**bert_config().to_dict(), "max_position_embeddings": 9})
+    start = save(transformers.BertModel(short), folder, "short")
     learned = ["--config", "position_embedding_type=learned", "max_position_embeddings=12", "--size", "tiny"]
     for given, longest, options in ((start, 9, []), (None, 12, learned)):
         out = tmp_path / str(longest)
         results = train("classify", out, folder / "rows.csv", given, *options, *SHORT)
-        assert results["settings"]["max_length"] == longest == AutoTokenizer.from_pretrained(out).model_max_length
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        assert results["settings"]["max_length"] == longest == tokenizer.model_max_length
         assert "max_length" not in results["command"]
 
 
