@@ -183,11 +183,8 @@ class CheckedCheckpoints(TrainerCallback):
     best: str | None = None  # which the Trainer forgets where the directory has been moved
 
     def check(self, checkpoint: Path) -> None:
-        """Refuse a checkpoint of which a file, or one of the best checkpoint before it, is not as it was written.
-
-        Raises:
-            InputError: naming the file and what can be done.
-        """
+        """Refuse, with an `InputError` that names it, a file of a checkpoint, or of the best one before it, that has
+        changed."""
         check_files(checkpoint)
         if noted := read_object(checkpoint / "trainer_state.json").get("best_model_checkpoint"):
             best = checkpoint.with_name(Path(noted).name)

@@ -169,13 +169,13 @@ def test_any_mask_beside_a_cache(name, backend, generator):
     the cache has forgotten what a window of real tokens still reaches."""
     model = build(rl.RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
     forgets, refused = DynamicCache(config=model.config), 0
-    for kind in range(12):
+    for kind in range(6):
         ids = torch.randint(5, VOCAB, (3, 12), generator=generator)
-        mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.05 * kind).long()
+        mask = (torch.rand(3, 12, generator=generator) < 0.3 + 0.1 * kind).long()
         if kind % 3 == 0:
             mask = mask.sort(dim=1).values  # padded on the left
         expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        for size in (1, 4, 5, 12):
+        for size in (1, 5):
             for cache in (None, DynamicCache(), DynamicCache(config=model.config)):
                 logits = []
                 try:
