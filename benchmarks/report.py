@@ -138,7 +138,7 @@ def engine_tables(directory: Path) -> str:
         lines += ["", f"| work | rows | {' | '.join(work['engines'])} |", "|---|--:|" + "--:|" * len(work["engines"])]
         for kind, rows in product(kinds, work["rows"]):
             seconds = [found.get(f"processor_seconds_{rows}") for found in kinds[kind].values()]
-            cells = ["" if each is None else f"{each * 1000:,.3g}" for each in seconds]
+            cells = ["" if each is None else f"{each * 1000:,.1f}" for each in seconds]
             lines.append(f"| {kind} | {rows} | {' | '.join(cells)} |")
         for kind, engine in product(kinds, work["engines"]):
             if reason := kinds[kind][engine].get("missing"):
