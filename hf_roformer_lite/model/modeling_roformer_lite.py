@@ -660,6 +660,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             cache = DynamicCache(config=self.config)
         if cache is not None and documents is not None:  # a prompt, of which the padding can be left out
             stays = self.has_cross_attention or is_packed or documents.is_full or is_tracing(given)
+            # `_masks` chooses layers for a cache in which windows meet padding.
+            stays = stays or "sliding_attention" in self.layer_types and has_padding_after_tokens(attention_mask)
             documents = documents if self._may_be_flat(kwargs) and not stays else None
         if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache())

