@@ -2,6 +2,7 @@
 //
 // node classify_from_hub.cjs REPOSITORY TEXT
 
+const path = require("node:path");
 const {
   AutoTokenizer,
   RoFormerForSequenceClassification,
@@ -11,7 +12,8 @@ const {
 
 async function main(name, text) {
   env.remoteHost = process.env.HF_ENDPOINT;
-  env.allowLocalModels = env.useFSCache = false;
+  env.allowLocalModels = false;
+  env.cacheDir = path.join(process.env.HF_HOME, "transformers.js"); // node takes graphs from files
   const tokenizer = await AutoTokenizer.from_pretrained(name);
   const model = await RoFormerForSequenceClassification.from_pretrained(name, { dtype: "fp32" });
   const classify = new TextClassificationPipeline({ task: "text-classification", model, tokenizer });

@@ -300,10 +300,16 @@ def test_the_server(environment, tokenizer, tmp_path):
                     assert server.poll() is None, (tmp_path / f"{name}.log").read_text()[-4000:]
                     time.sleep(0.5)
             if name == "story":
-                found = client.completions.create(model=name, prompt="one two", temperature=0, max_tokens=8).choices[0]
+                asked = {
+                    "prompt": "one two",
+                    "temperature": 0,
+                    "max_tokens": 8,
+                    "extra_body": {"return_token_ids": True},
+                }
+                found = client.completions.create(model=name, **asked).choices[0]  # vLLM's text lacks half characters
                 ids = tokenizer("one two", return_tensors="pt")
                 tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
-                assert found.text == tokenizer.decode(tokens, skip_special_tokens=True) != ""
+                assert found.token_ids == tokens.tolist() and len(tokens) == 8
             else:
                 found = client.embeddings.create(model=name, input=["one two", "six"]).data
                 right = pooled_vectors(encoder, tokenizer(["one two", "six"])["input_ids"])
