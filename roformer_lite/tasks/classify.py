@@ -384,8 +384,8 @@ class ClassifyTask(Task):
         is_default = args.max_steps < 1 and args.num_train_epochs == FINE_TUNING["num_train_epochs"]
         if is_default and "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"]):
             print(
-                "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted and stays "
-                "so, as there are no validation data to tell whether training on helps",
+                "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted, and "
+                "stays so, as there are no validation data to tell whether training on helps",
                 file=sys.stderr,
             )
             args.max_steps = 1  # of warm-up, with a learning rate of 0
