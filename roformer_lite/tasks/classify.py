@@ -173,22 +173,18 @@ class ClassifyModel(LabelModel):
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.data.problem_type, **super().config_fields()}
 
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
-        from ..train.linear_probe import CONTRASTED_ROWS, contrast
-        from ..train.run import FINE_TUNING
+    def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
+        """Whether the encoder learns the labels from pairs of rows first, which are few."""
+        from ..train.linear_probe import CONTRASTED_ROWS
 
-        is_few = self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
-        is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head
-        if is_few and is_new and not trainer.is_fsdp_enabled:
+        is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head and args.world_size == 1
+        return is_new and self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+        if self.learns_from_pairs(trainer.args, train):
+            from ..train.linear_probe import contrast
+
             contrast(trainer, train)
-            args, default = trainer.args, FINE_TUNING["num_train_epochs"]
-            if trainer.eval_dataset is None and args.max_steps < 1 and args.num_train_epochs == default:
-                print(
-                    "The encoder has learnt the labels from pairs of the few rows; the head stays as it is fitted, "
-                    "since there are no validation data to tell whether training on helps",
-                    file=sys.stderr,
-                )
-                args.max_steps = 1  # of warm-up, with a learning rate of 0
         super().prepare_head(trainer, train)
         if self.data.args.teacher is not None:
             from ..train.teacher import open_teacher, take_over_tokens
@@ -375,6 +371,8 @@ class ClassifyTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
+        from ..train.run import FINE_TUNING
+
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.args.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
@@ -383,6 +381,14 @@ class ClassifyTask(Task):
             weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
             smoothing = args.label_smoothing_factor
             parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
+        is_default = args.max_steps < 1 and args.num_train_epochs == FINE_TUNING["num_train_epochs"]
+        if is_default and "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"]):
+            print(
+                "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted, and "
+                "stays so, as there are no validation data to tell whether training on helps",
+                file=sys.stderr,
+            )
+            args.max_steps = 1  # of warm-up, with a learning rate of 0
         return parts
 
 

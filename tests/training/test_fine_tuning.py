@@ -252,5 +252,9 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
         torch.testing.assert_close(seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0))
     assert (tuned / "run.yaml").read_text().count(str(encoder)) == 1 and "encoder" in (tuned / "README.md").read_text()
 
+    few = train("classify", data, tmp_path / "f", "--model_name_or_path", encoder)
+    training = json.loads((few / "results.json").read_text())["training"]
+    assert training["steps"] == 1  # after the contrast
+
     stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
