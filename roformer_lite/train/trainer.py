@@ -245,24 +245,24 @@ def fit(
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
     args = trainer.args
-    if trainer.options.bf16 is None and task.model.tries_bfloat16 and args.mixed_precision == "no":
-        known = directory.state().get("bf16")  # a continued training keeps its type
-        chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
-        if args.should_save:
-            directory.note(bf16=chosen)
-    if checkpoint is None:
-        task.model.prepare_head(trainer, train)
-    else:
-        trainer.checkpoints.check(Path(checkpoint))
-        if args.should_save:
-            step = Path(checkpoint).name.rpartition("-")[2]
-            print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-    if task.model.tries_bfloat16 and not trainer.is_fsdp_enabled:
-        memory, minutes = expected_cost(trainer)  # in all processes: their batches are made together
-        expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
-        if args.should_save:
-            print(f"Training: at most {steps_of(trainer):,.0f} steps, about {expected}", file=sys.stderr)
     try:
+        if trainer.options.bf16 is None and task.model.tries_bfloat16 and args.mixed_precision == "no":
+            known = directory.state().get("bf16")  # a continued training keeps its type
+            chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
+            if args.should_save:
+                directory.note(bf16=chosen)
+        if checkpoint is None:
+            task.model.prepare_head(trainer, train)
+        else:
+            trainer.checkpoints.check(Path(checkpoint))
+            if args.should_save:
+                step = Path(checkpoint).name.rpartition("-")[2]
+                print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+        if task.model.tries_bfloat16 and not trainer.is_fsdp_enabled:
+            memory, minutes = expected_cost(trainer)  # in all processes: their batches are made together
+            expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
+            if args.should_save:
+                print(f"Training: at most {steps_of(trainer):,.0f} steps, about {expected}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
     except Exception as error:
         begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
