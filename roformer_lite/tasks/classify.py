@@ -371,8 +371,6 @@ class ClassifyTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
-        from ..train.run import FINE_TUNING
-
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.args.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
@@ -381,7 +379,7 @@ class ClassifyTask(Task):
             weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
             smoothing = args.label_smoothing_factor
             parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
-        is_default = args.max_steps < 1 and args.num_train_epochs == FINE_TUNING["num_train_epochs"]
+        is_default = args.max_steps < 1 and "num_train_epochs" in run.filled
         if is_default and "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"]):
             print(
                 "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted, and "

@@ -32,7 +32,7 @@ _DEFAULTS = {
 }
 # Weights learned from much text are lost at the rate of a new model. Those that this command has trained from scratch
 # on a person's own text stand closer to their beginning, and need a higher rate.
-FINE_TUNING = {
+_FINE_TUNING = {
     "learning_rate": 1e-4,
     "num_train_epochs": 4.0,
     "warmup_steps": 0.1,
@@ -53,6 +53,7 @@ class Run:
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
     shown: str = ""  # the command as a card shows it, where another one made this run
+    filled: frozenset[str] = frozenset()  # options of training that `with_defaults` has given their values
 
     def __post_init__(self):
         self.data.check_beside(self.model, self.training)
@@ -120,7 +121,7 @@ class Run:
         """The values of the options of training that were not given and whose defaults depend on task and model."""
         values = {**_DEFAULTS, **self.data.training_defaults}
         if self.model.pretrained:
-            values |= FINE_TUNING
+            values |= _FINE_TUNING
             if self.own_weights():
                 values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
         return {name: value for name, value in values.items() if getattr(self.training, name) is None}
@@ -128,16 +129,16 @@ class Run:
     def fine_tuning_defaults(self) -> list[str]:
         """The options that were not given and have a default of their own in fine-tuning."""
         is_fine_tuning = bool(self.model.pretrained)
-        return [name for name in FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None]
+        return [name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None]
 
     def with_defaults(self) -> "Run":
         """The same run with those values filled in, and the longest text of a task that leaves it open."""
         longest: dict[str, Any] = {}
         if getattr(self.data, "max_length", _LONGEST_TEXT) is None:
             longest["max_length"] = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
-        return replace(
-            self, data=replace(self.data, **longest), training=replace(self.training, **self.default_values())
-        )
+        values = self.default_values()
+        training = replace(self.training, **values)
+        return replace(self, data=replace(self.data, **longest), training=training, filled=frozenset(values))
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
