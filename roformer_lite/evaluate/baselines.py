@@ -59,14 +59,14 @@ def classification_baselines(
     Args:
         problem_type: As in the configuration of a model.
         train: Texts and answers to learn from; 50,000 of them at most are used.
-        measured: Texts and answers of each split to measure.
+        measured: Texts and answers of each split to measure. Before the second one, the first is learned too, as the
+            linear part of the trained model does.
     """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.linear_model import Ridge
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import LinearSVC
 
-    texts, answers = at_most(train[0], _MOST_TEXTS), at_most(train[1], _MOST_TEXTS)
     measure = regression_metrics if problem_type == "regression" else classification_metrics
     if problem_type == "regression":
         models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
@@ -74,18 +74,31 @@ def classification_baselines(
         is_multi = problem_type == "multi_label_classification"
         linear = OneVsRestClassifier(LinearSVC()) if is_multi else LinearSVC()
         models = {"most frequent class": DummyClassifier(), "linear SVM on n-grams": linear}
-    features = _text_features(texts)
-    known = features.fit_transform(texts)
-    inputs = {split: features.transform(own) for split, (own, _) in measured.items()}
-    predicted = {
-        name: {split: model.predict(own) for split, own in inputs.items()}
-        for name, model in ((name, model.fit(known, answers)) for name, model in models.items())
-    }
+    predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
+    known = train
+    for split, examples in measured.items():
+        texts, answers = (at_most(part, _MOST_TEXTS) for part in known)
+        features = _text_features(texts)
+        inputs = features.fit_transform(texts), features.transform(examples[0])
+        for name, model in models.items():
+            predicted[name][split] = model.fit(inputs[0], answers).predict(inputs[1])
+        known = _with_rows(train, examples, problem_type)
     metrics = {
         name: {split: measure(own, measured[split][1]) for split, own in by_split.items()}
         for name, by_split in predicted.items()
     }
     return metrics, predicted
+
+
+def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
+    """The training rows and further ones, without labels that the training rows lack."""
+    (texts, answers), (new, own) = train, more
+    keep = np.full(len(new), True)
+    if problem_type == "multi_label_classification":
+        own = own[:, : answers.shape[1]]
+    elif problem_type == "single_label_classification":
+        keep = own <= answers.max()
+    return [*texts, *(new[row] for row in np.flatnonzero(keep))], np.concatenate((answers, own[keep]))
 
 
 def learning_curve(train: Examples, measured: Examples, metric: str) -> list[float]:

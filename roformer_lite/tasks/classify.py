@@ -304,7 +304,7 @@ class ClassifyMetrics(LabelMetrics):
         if self.data.problem_type == SINGLE:
             for name, by_split in answers.items():
                 self.baselines_right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
-            self.curve_of = list(examples)[-1]
+            self.curve_of = next(iter(examples))  # for which the whole model, too, learns the training rows alone
             fewer = learning_curve(train, examples[self.curve_of], self.main)
             self.curve = [*fewer, metrics[name][self.curve_of][self.main]] if fewer else []
         return metrics

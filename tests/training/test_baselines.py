@@ -49,6 +49,16 @@ def test_chinese_is_read_by_the_character():
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
 
 
+@pytest.mark.parametrize("right", [0, 1])
+def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
+    """As by the linear part of the model; a label that the training rows lack is not learned."""
+    train = (["one apple", "two pears"] * 5, np.array([0, 1] * 5))
+    validation = (["three plums"] * 8 + ["four nuts"], np.array([right] * 8 + [2]))
+    measured = {"validation": validation, "test": (["three plums", "four nuts"], np.array([right, 2]))}
+    _, answers = classification_baselines("single_label_classification", train, measured)
+    assert answers["linear SVM on n-grams"]["test"][0] == right and 2 not in answers["linear SVM on n-grams"]["test"]
+
+
 def test_sets_and_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
