@@ -19,6 +19,7 @@ def has_transformers_js() -> bool:
     return bool(found) and found.returncode == 0
 
 
+@pytest.mark.slow
 def test_to_the_hub_and_back(tmp_path):
     """Processes: one uploads and checks what comes back; two have no package, and run the code of the repository, by
     Auto classes and by `pipeline`; one is the uploaded card's own snippet; node runs the graph beside the weights."""
