@@ -87,7 +87,7 @@ def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
 
     figure = Figure(figsize=(4, 4), layout="constrained")
     shown = CalibrationDisplay.from_predictions(
-        right.astype(int), scores, n_bins=10, strategy="quantile", ax=figure.subplots()
+        right.astype(int), scores.clip(0, 1), n_bins=10, strategy="quantile", ax=figure.subplots()
     )
     shown.ax_.set(xlabel="score of the answer", ylabel="fraction that is right", xlim=(0, 1.02), ylim=(0, 1.02))
     shown.ax_.get_legend().remove()

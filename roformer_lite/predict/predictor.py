@@ -168,10 +168,10 @@ class Predictor:
                 check_engine(engine, directory, device)
                 other = Predictor.load(directory, engine=engine)
                 found, seconds = other._timed(*arguments)
+                differ = sum(not ours.agrees_with(theirs) for ours, theirs in zip(expected, found, strict=True))
             except Exception as error:  # whatever the engine raises, torch can answer
                 others.append(f"{engine}: {reason(error)}")
                 continue
-            differ = sum(not ours.agrees_with(theirs) for ours, theirs in zip(expected, found, strict=True))
             if differ:
                 others.append(f"{engine}: {differ} of {len(expected)} answers differ from torch's")
             elif seconds > _WORTH * shortest:

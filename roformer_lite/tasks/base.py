@@ -160,9 +160,10 @@ class TaskModel:
         """Set the task's defaults of `generate`; returns a copy to save, because the Trainer fills in others."""
         return GenerationConfig.from_dict(model.generation_config.to_dict()) if model.can_generate() else None
 
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
-        """Give a new head on weights that were trained before a better start than random numbers."""
-        return None
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
+        """Give a new head on weights that were trained before a better start than random numbers, and return whether
+        it has got one."""
+        return False
 
     def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: TaskMetrics) -> Baselines:
         """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""

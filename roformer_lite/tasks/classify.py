@@ -169,6 +169,7 @@ class ClassifyModel(LabelModel):
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     data: ClassifyData
+    ends_fitted = False  # whether the training is over once the head is fitted
 
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.data.problem_type, **super().config_fields()}
@@ -180,16 +181,19 @@ class ClassifyModel(LabelModel):
         is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head and args.world_size == 1
         return is_new and self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
 
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
             from ..train.linear_probe import contrast
 
             contrast(trainer, train)
-        super().prepare_head(trainer, train)
+        is_fitted = super().prepare_head(trainer, train)
+        if self.ends_fitted and not is_fitted:
+            trainer.args.max_steps = -1
         if self.data.args.teacher is not None:
             from ..train.teacher import open_teacher, take_over_tokens
 
             take_over_tokens(trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher))
+        return is_fitted
 
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
@@ -386,6 +390,7 @@ class ClassifyTask(Task):
                 "stays so, as there are no validation data to tell whether training on helps",
                 file=sys.stderr,
             )
+            self.model.ends_fitted = True
             args.max_steps = 1  # of warm-up, with a learning rate of 0
         return parts
 

@@ -108,16 +108,16 @@ class LabelModel(TaskModel):
             self.data.set_labels(theirs)
         return why
 
-    def prepare_head(self, trainer: Trainer, train: Dataset) -> None:
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if not (self.has_new_head and self.data.args.fit_head):
-            return
+            return False
         if trainer.is_fsdp_enabled:
             if trainer.is_world_process_zero():
                 print("with FSDP the new head begins with random numbers", file=sys.stderr)
-            return
+            return False
         from ..train.linear_probe import fit_head
 
-        fit_head(trainer, train)
+        return fit_head(trainer, train)
 
     def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: LabelMetrics) -> Baselines:
         from ..train.text_scores_weights import add_fitted_scores

@@ -54,9 +54,10 @@ class MeasuredFirst(TrainerCallback):
 def read_as_trained(run: Run, folder: Path) -> Run:
     """The run of a classifier that starts from a sentence encoder of another architecture, which is converted into
     `folder`: the new head then reads the vectors that the encoder was trained to give, where a head of transformers
-    reads the first token. Any other run, and one without `--fit_head`, stays as it is."""
+    reads the first token. Any other run stays as it is, and one without `--fit_head` or with `--config`, whose fields
+    are those of the encoder's own class."""
     name = run.model.model_name_or_path
-    if name is None or run.task != "classify" or not run.data.fit_head:
+    if name is None or run.task != "classify" or not run.data.fit_head or run.model.config:
         return run
     options = read_optional_object(name, "1_Pooling/config.json")
     old = [key.removeprefix("pooling_mode_") for key, is_on in options.items() if is_on is True]
@@ -73,7 +74,7 @@ def read_as_trained(run: Run, folder: Path) -> Run:
         print(f"{name}: it is trained in its own class, as it can't be converted: {error}", file=sys.stderr)
         return run
     print(f"{name}: a model of this package with its weights, whose head reads its sentence vectors", file=sys.stderr)
-    config = [f"classifier_pooling={pooling}", *run.model.config]
+    config = [f"classifier_pooling={pooling}"]
     return replace(run, model=replace(run.model, model_name_or_path=str(folder), config=config))
 
 
@@ -86,13 +87,15 @@ def contrast(trainer: Trainer, train: Dataset) -> None:
         trainer: Before its training. Each of several processes does the same.
         train: The encoded training data, few rows with one label each.
     """
-    model, labels = trainer.model, np.array(train["labels"])
+    model, labels, layer = trainer.model, np.array(train["labels"]), _output_layer(trainer.model)
+    if layer is None or model.config.classifier_pooling == "late":  # which sees every token
+        return
     draw, was_training = np.random.default_rng(trainer.args.seed), model.training
     texts = min(_MOST_TEXTS, max(8, _MOST_TOKENS // max(map(len, train["input_ids"]))))
     optimizer = torch.optim.AdamW(model.base_model.parameters(), lr=trainer.args.learning_rate)
     scheduler = get_linear_schedule_with_warmup(optimizer, _CONTRASTS // 10, _CONTRASTS)
     seen: list[torch.Tensor] = []
-    hook = _output_layer(model).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model.train()
     for _ in range(_CONTRASTS):
         chosen = draw.permutation(np.unique(labels))[: texts // 2]
@@ -114,8 +117,9 @@ def contrast(trainer: Trainer, train: Dataset) -> None:
     model.train(was_training)
 
 
-def fit_head(trainer: Trainer, train: Dataset) -> None:
-    """Set the last layer of the model's head to the best linear model on the states of its frozen encoder.
+def fit_head(trainer: Trainer, train: Dataset) -> bool:
+    """Set the last layer of the model's head to the best linear model on the states of its frozen encoder, and return
+    whether it stays so.
 
     The penalty on its weights is the one for which a fifth of the items, held out, has the least loss.
 
@@ -129,7 +133,7 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     layer = _output_layer(model)
     if layer is None:
         print("the new head begins with random numbers: it has no linear layer with a bias to fit", file=sys.stderr)
-        return
+        return False
     problem_type = model.config.problem_type or "single_label_classification"
     states, labels = _labelled_states(trainer, train, layer)  # (items, hidden), (items, …)
     mean = states.mean(dim=0)
@@ -143,8 +147,9 @@ def fit_head(trainer: Trainer, train: Dataset) -> None:
     if _training_loss(trainer, train) > random:
         layer.load_state_dict(old)
         print("the new head begins with random numbers: with dropout a fitted one has a higher loss", file=sys.stderr)
-    else:
-        trainer.add_callback(MeasuredFirst())
+        return False
+    trainer.add_callback(MeasuredFirst())
+    return True
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear | None:

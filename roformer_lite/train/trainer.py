@@ -258,7 +258,8 @@ def fit(
             if args.should_save:
                 step = Path(checkpoint).name.rpartition("-")[2]
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-        if task.model.tries_bfloat16 and not trainer.is_fsdp_enabled:
+        saves_memory = getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
+        if task.model.tries_bfloat16 and checkpoint is None and not (trainer.is_fsdp_enabled or saves_memory):
             memory, minutes = expected_cost(trainer)  # in all processes: their batches are made together
             expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
             if args.should_save:
@@ -302,8 +303,9 @@ def expected_cost(trainer: RoFormerLiteTrainerMixin) -> tuple[int, float]:
         for batch in islice(iter(trainer.get_train_dataloader()), _MEASURED_BATCHES):
             started = time.perf_counter()
             loss = trainer.compute_loss(model, dict(batch))
-            note()
+            loss.item()  # waits for the device
             seconds.append(time.perf_counter() - started)
+            note()
             del loss
         model.eval()
         generates = getattr(trainer.args, "predict_with_generate", False)  # which takes long, and no logits
@@ -313,4 +315,5 @@ def expected_cost(trainer: RoFormerLiteTrainerMixin) -> tuple[int, float]:
             note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
             del logits
         model.train(was_training)
-    return max(used) + states, 3 * min(seconds) * steps_of(trainer) / 60
+    batches = steps_of(trainer) * trainer.args.gradient_accumulation_steps
+    return max(used) + states, 3 * min(seconds) * batches / 60
