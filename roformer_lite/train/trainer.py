@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
 
 
-_MEASURED_BATCHES = 2  # by which memory and time are foretold
+_MEASURED_BATCHES = 2  # by which memory and time are estimated
 
 
 class RoFormerLiteTrainerMixin:
@@ -260,10 +260,11 @@ def fit(
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
         saves_memory = getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
         if task.model.tries_bfloat16 and checkpoint is None and not (trainer.is_fsdp_enabled or saves_memory):
-            memory, minutes = expected_cost(trainer)  # in all processes: their batches are made together
+            steps = steps_of(trainer)
+            memory, minutes = expected_cost(trainer, steps)  # in all processes: their batches are made together
             expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
             if args.should_save:
-                print(f"Training: at most {steps_of(trainer):,.0f} steps, about {expected}", file=sys.stderr)
+                print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
     except Exception as error:
         begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
@@ -277,8 +278,9 @@ def fit(
     vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
 
 
-def expected_cost(trainer: RoFormerLiteTrainerMixin) -> tuple[int, float]:
-    """Bytes of this process (of the GPU, where there is one) at the peak of the training, and its minutes.
+def expected_cost(trainer: RoFormerLiteTrainerMixin, steps: float) -> tuple[int, float]:
+    """Bytes of this process (of the GPU, where there is one) at the peak of a training of so many steps, and its
+    minutes.
 
     The bytes are those in use when a batch has gone forward, of which the backward pass needs all, or when one is
     evaluated, whose metrics need its logits twice; and gradients, the states of AdamW and averaged weights. A step
@@ -315,5 +317,5 @@ def expected_cost(trainer: RoFormerLiteTrainerMixin) -> tuple[int, float]:
             note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
             del logits
         model.train(was_training)
-    batches = steps_of(trainer) * trainer.args.gradient_accumulation_steps
+    batches = steps * trainer.args.gradient_accumulation_steps
     return max(used) + states, 3 * min(seconds) * batches / 60
