@@ -28,7 +28,13 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_roformer_lite import RoFormerLiteConfig
-from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, has_hooks, make_norm
+from .modeling_roformer_lite import (
+    RoFormerLiteModel,
+    RoFormerLitePreTrainedModel,
+    accepts_cache,
+    has_hooks,
+    make_norm,
+)
 from .padding import is_padding_mask, packed_documents, pool, positions_of_real_tokens
 
 IGNORE_INDEX = -100  # transformers' label of positions that count for nothing
@@ -296,16 +302,18 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
         self,
         input_ids: torch.Tensor,
         next_sequence_length: int | None = None,
-        past_key_values: Cache | None = None,
+        *,
         attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        cache: Cache | None = None,  # `generate` looks at the names of these arguments
         **kwargs: Any,
     ) -> dict[str, Any]:
         """As in every model of transformers, except that positions count real tokens after padding on the right too,
         and that a prompt keeps its `(B, L)` mask: for a static cache transformers would replace it by one of four
         dimensions, which does not tell where the prompt ends."""
+        if cache is not None:
+            kwargs["cache"] = cache
         inputs = super().prepare_inputs_for_generation(
-            input_ids, next_sequence_length, past_key_values, attention_mask, inputs_embeds, **kwargs
+            input_ids, next_sequence_length, attention_mask=attention_mask, **kwargs
         )
         if is_padding_mask(attention_mask):
             given = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
@@ -320,6 +328,7 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
                 ask_for_last_real_token(inputs)
         return inputs
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,

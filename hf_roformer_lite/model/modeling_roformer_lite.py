@@ -10,7 +10,8 @@ Follow `hidden_states` through `RoFormerLiteModel.forward`. A batch goes through
 
 import copy
 import difflib
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -55,6 +56,18 @@ MAKE_MASK = {
     ("sliding_attention", True): create_sliding_window_causal_mask,
 }
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does not mask
+
+
+def accepts_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `forward` take its `past_key_values` as `cache` too, as transformers 5.24 and later name and pass it."""
+
+    @wraps(forward)
+    def renamed(*args: Any, cache: Cache | None = None, **kwargs: Any) -> Any:
+        if cache is not None:
+            kwargs["past_key_values"] = cache
+        return forward(*args, **kwargs)
+
+    return renamed
 
 
 def make_norm(config: RoFormerLiteConfig, width: int | None = None, eps: float | None = None) -> nn.Module:
@@ -407,7 +420,7 @@ class RoFormerLitePreTrainedModel(RemoteCode, PreTrainedModel):
         "RoFormerLiteParallelHeadsLayer",
         "RoFormerLiteWalkthroughLayer",
     ]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -536,6 +549,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             tables[kind] = RoFormerLiteRotaryEmbedding(config)
         return tables
 
+    @accepts_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -701,8 +715,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if self._attends_elsewhere(kwargs) or not (attention_mask is None or is_padding_mask(attention_mask)):
             return dict.fromkeys(kinds, attention_mask)
         cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        options = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
-        options["past_key_values"] = cache
+        # By place: since transformers 5.24 the cache has another name. Bidirectional masks have a source before it.
+        options = (config, hidden_states, attention_mask, *(() if self.is_decoder else (None,)), cache)
         is_packed = documents is not None and documents.is_packed
         if is_packed and config._attn_implementation not in TAKE_MASKS and not is_tracing(hidden_states):
             raise ValueError(
@@ -731,7 +745,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
                 sees = _same_document(documents.numbers, None, counts, config.sliding_window - self.is_decoder)
             elif is_packed:
                 sees = _same_document(documents.numbers)
-            masks[kind] = make_mask(**options, and_mask_function=sees)
+            masks[kind] = make_mask(*options, and_mask_function=sees)
         return masks
 
     def _cross_attention(

@@ -15,7 +15,7 @@ from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 from .heads_roformer_lite import IGNORE_INDEX, LMHeadMixin, ask_for_last_real_token, check_shape, keep_positions
-from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, accepts_cache
 from .padding import is_padding_mask, positions_of_real_tokens
 
 logger = logging.get_logger(__name__)
@@ -85,6 +85,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         if self.config.share_embeddings and self.config.tie_word_embeddings:
             self.decoder.set_input_embeddings(value)
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,
@@ -184,6 +185,7 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
             self.config.tie_word_embeddings = True
         super().save_pretrained(save_directory, *args, **kwargs)
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,

@@ -14,6 +14,8 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import ModelOutput
 
+from hf_roformer_lite.model.modeling_roformer_lite import accepts_cache
+
 from ..saved_model import naming, read_object
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ class GraphGenerator(GenerationMixin):
     def __call__(self, **inputs: Any) -> ModelOutput:
         return self.forward(**inputs)
 
+    @accepts_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

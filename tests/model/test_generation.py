@@ -35,8 +35,9 @@ def logits_of_steps(model, inputs, ids, steps, past=None) -> torch.Tensor:
     """Logits `(B, L, vocab)` of `ids`, as many at a time as `steps` says."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     pieces = []
+    name_of_cache = "past_key_values" if max(steps) == 1 else "cache"  # as transformers 5.24 calls it
     for piece in ids.split(steps, 1):
-        output = model(**inputs, **{name: piece}, past_key_values=past, use_cache=True)
+        output = model(**inputs, **{name: piece, name_of_cache: past}, use_cache=True)
         past = output.past_key_values
         pieces.append(output.logits)
     return torch.cat(pieces, 1)
