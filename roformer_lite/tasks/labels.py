@@ -123,12 +123,18 @@ class LabelModel(TaskModel):
         from ..train.text_scores_weights import add_fitted_scores
         from ..train.token_bytes import token_bytes
 
-        wanted = self.data.args.text_scores
+        wanted, is_new = self.data.args.text_scores, run.model.model_name_or_path is None
         if wanted is None:
-            wanted = run.model.model_name_or_path is None
-        tokens = token_bytes(self.data.tokenizer)
-        if tokens is None or not wanted or "validation" not in encoded or trainer.is_fsdp_enabled:
+            wanted = is_new
+        tokens, can_weigh = token_bytes(self.data.tokenizer), "validation" in encoded
+        if tokens is None or not wanted or not (can_weigh or is_new) or trainer.is_fsdp_enabled:
             return {}
+        if not can_weigh and trainer.is_world_process_zero():
+            print(
+                "There are no validation data to weigh the encoder by: the linear model or CRF on the text answers "
+                "alone (--validation_fraction holds rows out; --text_scores false takes the encoder alone)",
+                file=sys.stderr,
+            )
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
         splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}

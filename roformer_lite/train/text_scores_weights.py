@@ -1,5 +1,6 @@
 """Weighs the scores of the text against the logits of the trained encoder, on validation data."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -145,28 +146,21 @@ def add_fitted_scores(
     main_metric: str,
 ) -> tuple[Baselines, tuple[float, ...]]:
     """Make the best of a trained model and of fitted scores of the text: the sum of both with the `best_weights`, or
-    one of the two alone. That is decided by `main_metric` on the validation data; the sum is measured there with
-    weights of other rows.
+    one of the two alone where that is clearly better. `main_metric` on the validation data decides; the sum is
+    measured there with weights of other rows. Without validation data the scores are taken alone.
 
     Returns:
         The metrics of the encoder and of the scores, each alone, and the weights; nothing when the encoder alone is
         best. Its logits are then multiplied by a number with which the validation loss is least.
     """
-    validation, problem_type = splits["validation"], model.config.problem_type
-    name = "linear model" if validation.chain is None else "CRF"
+    name = "CRF" if isinstance(scores, RoFormerLiteWordScores) else "linear model"
     alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
     parts: Baselines = {
         name: {split: part.metrics(weights) for split, part in splits.items()} for name, weights in alone.items()
     }
-    joint = cross_fitted_metrics(validation, problem_type)[main_metric]
-    encoder, text = (parts[name]["validation"][main_metric] for name in alone)
-    if encoder > max(joint, text):
-        validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
-    elif text > joint:
-        validation = replace(validation, logits=torch.zeros_like(validation.logits))
-    found = best_weights(validation, problem_type)
-    is_heard = [validation.logits.any(), validation.text_scores.any(), True]
-    weights = tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))
+    weights = alone[f"its {name} alone"]
+    if "validation" in splits:
+        weights = _chosen_weights(splits["validation"], model.config.problem_type, parts, main_metric)
     with torch.no_grad():
         for tensor in model.classifier.out_proj.parameters():
             tensor.mul_(weights[0])
@@ -174,6 +168,24 @@ def add_fitted_scores(
         return {}, ()
     model.add_text_scores(weighted(scores, weights))
     return parts, weights
+
+
+def _chosen_weights(
+    validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
+) -> tuple[float, ...]:
+    """Those of the sum, or 0 for the encoder or for the scores where the other one alone is better than the sum by
+    more than a standard error: a smaller lead is chance, and these rows have chosen the encoder's epoch."""
+    joint = cross_fitted_metrics(validation, problem_type)[main_metric]
+    answers = int((validation.answers != -100).sum()) if validation.answers.ndim == 1 else len(validation.answers)
+    enough = joint + math.sqrt(max(0.0, joint * (1 - joint)) / max(1, answers))
+    encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
+    if encoder > max(enough, text):
+        validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
+    elif text > enough:
+        validation = replace(validation, logits=torch.zeros_like(validation.logits))
+    found = best_weights(validation, problem_type)
+    is_heard = [validation.logits.any(), validation.text_scores.any(), True]
+    return tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))
 
 
 def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoFormerLiteTextScores:
