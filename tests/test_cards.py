@@ -29,7 +29,8 @@ def test_every_directory_has_a_row_and_what_a_reader_needs():
     assert sorted(SHOWN) == directories
     for name in directories:
         found = {path.name for path in (CARDS / name).iterdir()}
-        assert found == {"README.md", "results.json", "loss_curve.png", "recipe.sh"}
+        card = (CARDS / name / "README.md").read_text("utf-8")
+        assert found == {"README.md", "results.json", "recipe.sh", *re.findall(r"\((\w+\.png)\)", card)}
 
 
 @pytest.mark.parametrize("name", SHOWN)
