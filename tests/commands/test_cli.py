@@ -259,14 +259,6 @@ def test_tag_chinese_by_the_character(tmp_path):
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
 
 
-def test_predict_errors(seq2seq_model, tmp_path, capsys):
-    (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
-    assert main(["predict", str(seq2seq_model), "--input_file", str(tmp_path / "bad.txt")]) == 2
-    assert re.search(r"bad\.txt:2: byte 2 of the line", capsys.readouterr().err)
-    assert main(["predict", str(tmp_path)]) == 2
-    assert "no model can be loaded from" in capsys.readouterr().err
-
-
 def test_demo(tmp_path, monkeypatch, capsys):
     """The whole way of the demo, on a small part of its data and a few steps; its figure is not of interest here."""
     for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):

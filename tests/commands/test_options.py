@@ -8,8 +8,8 @@ from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
 from roformer_lite.tasks.registry import TASKS
-from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, BleuTokenizer
-from roformer_lite.train.training_arguments import epochs_for, make_training_arguments
+from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS
+from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 REFUSED = [  # by our own parser: task, options, message
@@ -128,19 +128,6 @@ def test_defaults_depend_on_the_task():
     assert (given.ema_decay, given.word_dropout) == (0.0, 0.5)
 
 
-@pytest.mark.parametrize(("examples", "epochs"), [(0, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])
-def test_epochs_follow_the_data(examples, epochs):
-    assert epochs_for(examples) == epochs
-
-
-def test_a_launcher_on_a_cpu_is_followed(monkeypatch):
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    run = parse_run("mlm", NEEDED).with_defaults()
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setattr("transformers.TrainingArguments.__post_init__", lambda self: None)
-    assert make_training_arguments(run, TASKS["mlm"].model_class.training_classes()[0]).use_cpu
-
-
 def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     """Each of these would otherwise be found when the trained model is to be saved."""
 
@@ -160,15 +147,3 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
     assert parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir == tmp_path / "disk"
-
-
-def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("roformer_lite.commands.train.TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
-    assert main(["train", "mlm", *NEEDED]) == 2
-    assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
-
-
-def test_bleu_tokenizers_are_those_of_sacrebleu():
-    from sacrebleu.metrics.bleu import BLEU
-
-    assert set(BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)

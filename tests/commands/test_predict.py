@@ -70,10 +70,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [columns_of(row) for row in read_table(target)]
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("x.csv", "y.csv"), ("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.jsonl"), ("x.jsonl", "y.csv.gz")],
-)
+@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.csv")])
 def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
     rows = table_of(models / "classify", source, target)
@@ -148,10 +145,14 @@ def test_answers_are_those_of_the_model(models, place):
         best = model(**encoded).logits[0].argmax(-1)[first].tolist()
         assert found["tag"] == " ".join(f"{w}/{model.config.id2label[b]}" for w, b in zip(words, best, strict=True))
         assert found["mlm"] == text  # which has no mask
+    scores = logits("pairs", "one", "two").softmax(-1)
     Path("pairs.txt").write_text("one\ttwo\n")
     predict(models / "pairs", "pairs.txt", "y.txt")
-    scores = logits("pairs", "one", "two").softmax(-1)
     assert Path("y.txt").read_text() == f"LABEL_{scores.argmax()}\t{scores.max():.4f}\n"
+    Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
+    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
+    found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
+    assert f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text() and not found[1]["label"]
 
 
 @pytest.mark.parametrize("kind", ["number", "tag", "mlm", "seq2seq"])
@@ -173,14 +174,7 @@ def test_other_answers_in_tables(models, place, kind):
         assert json.loads(table_of(models / "tag", "x.csv", "y.csv")[0]["tags"]) == rows[0]["tags"]
 
 
-def test_pairs_and_bfloat16(models, place):
-    Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
-    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
-    found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
-    Path("pairs.txt").write_text("one\ttwo\n")
-    predict(models / "pairs", "pairs.txt", "y.txt")
-    label, score = Path("y.txt").read_text().strip().split("\t")
-    assert (found[0]["label"], found[0]["score"]) == (label, float(score)) and found[1]["label"] is None
+def test_bfloat16_is_near(models, place):
     whole, half = (lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16"))
     numbers = [(float(one), float(other)) for one, other in zip(whole, half, strict=True) if one]
     assert whole != half and all(math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers)
