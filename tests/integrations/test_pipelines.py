@@ -4,19 +4,13 @@ import pytest
 import torch
 from conftest import build, stack_config
 from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    Pipeline,
     PreTrainedModel,
     pipeline,
 )
-from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
 from transformers.pipelines.pt_utils import KeyDataset
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.integrations.pipelines import RoFormerLiteTranslationPipeline, register_pipelines
 
 NAMES, PLACES = ["Anna", "Bartholomew", "Ute"], ["Berlin", "Llanfairpwll", "北京"]
 SENTENCES = [f"{name} lives in {place}" for name in NAMES for place in PLACES]
@@ -50,37 +44,6 @@ def labelled(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 # The encoder
-
-
-@torch.no_grad()
-def test_scores_of_an_encoder_are_those_of_the_model():
-    """Of a mask, of classes (of pairs too), and states, in batches."""
-    tokenizer = tokenizer_for(SENTENCES)
-    model = build(AutoModelForMaskedLM.from_config, stack_config(vocab_size=len(tokenizer)))
-    texts = ["Anna lives[MASK] Berlin", "[MASK] lives in 北京"]
-    pipe = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
-    for text, found in zip(texts, pipe(texts, batch_size=2), strict=True):
-        inputs = tokenizer(text, return_tensors="pt")
-        place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-        expected = model(**inputs).logits[0, place].softmax(-1).topk(3)
-        assert [entry["token"] for entry in found] == expected.indices.tolist()
-        torch.testing.assert_close(torch.tensor([e["score"] for e in found]), expected.values, rtol=0, atol=1e-6)
-    (one,) = pipe(texts[0], targets=[" in"], top_k=1)
-    assert (one["token_str"], one["sequence"]) == (" in", SENTENCES[0])
-
-    model = build(AutoModelForSequenceClassification.from_config, stack_config(vocab_size=330, num_labels=3))
-    pipe = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
-    texts = [{"text": SENTENCES[0]}, {"text": "no"}, {"text": "Anna lives", "text_pair": "in Berlin"}]
-    for text, entries in zip(texts, pipe(texts, batch_size=3), strict=True):
-        expected = model(**tokenizer(**text, return_tensors="pt")).logits[0].softmax(-1)
-        scores = torch.tensor([{e["label"]: e["score"] for e in entries}[f"LABEL_{number}"] for number in range(3)])
-        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
-
-    model = build(rl.RoFormerLiteModel, stack_config(vocab_size=len(tokenizer)))
-    pipe = pipeline("feature-extraction", model=model, tokenizer=tokenizer, return_tensors=True)
-    for text, found in zip(SENTENCES, pipe(SENTENCES, batch_size=len(SENTENCES)), strict=True):
-        expected = model(**tokenizer(text, return_tensors="pt")).last_hidden_state
-        torch.testing.assert_close(found[:, : expected.shape[1]], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
@@ -124,25 +87,6 @@ def test_token_classification(algorithm):
 # Generation
 
 
-def test_text_generation(tmp_path):
-    texts = ["one two three four five", "red green blue"]
-    tokenizer = tokenizer_for(texts)
-    batch = tokenizer(texts, padding=True, return_tensors="pt")
-    model = AutoModelForCausalLM.from_config(stack_config(vocab_size=len(tokenizer)))
-    labels = labelled(batch)
-    labels[:, 1] = -100  # nobody can know how a text begins
-    fit(model, {**batch, "labels": labels}, 0.02)
-    tokenizer.add_bos_token = True
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path)
-    pipe = pipeline("text-generation", str(tmp_path), do_sample=False, max_new_tokens=20)
-    prompts = ["one two", "red", "one two three four"]
-    expected = [texts[0], texts[1], texts[0]]
-    assert [found[0]["generated_text"] for found in pipe(prompts, batch_size=3)] == expected
-    assert [found[0]["generated_text"] for found in pipe(prompts, num_beams=3)] == expected
-    assert pipe("red", return_full_text=False) == [{"generated_text": " green blue"}]
-
-
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
     """A saved pair that knows six sentences by heart; Unigram, whose decoding leaves all spaces as they are."""
@@ -176,15 +120,6 @@ def test_text_to_text_by_name_and_by_object(name, translator):
         [{key: target}] for target in TARGETS
     ]
     assert by_object(SOURCES[:1]) == [{key: TARGETS[0]}] and by_object([]) == []
-
-
-def test_padding_of_a_batch_is_left_out(translator):
-    pipe, seen = pipeline("translation", translator), []
-    mlp = pipe.model.get_encoder().layers[0].mlp
-    mlp.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
-    assert pipe(SOURCES, batch_size=len(SOURCES)) == [{"translation_text": target} for target in TARGETS]
-    lengths = [len(ids) for ids in pipe.tokenizer(SOURCES)["input_ids"]]
-    assert seen == [sum(lengths)] and sum(lengths) < 0.7 * len(lengths) * max(lengths)
 
 
 def test_options_of_generation(translator):
@@ -221,22 +156,6 @@ def test_saved_pipeline_needs_no_trust(translator, tmp_path):
     pipeline("translation", translator).save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
     assert pipeline("translation", str(tmp_path))(SOURCES[0]) == [{"translation_text": TARGETS[0]}]
-
-
-def test_only_what_is_missing_is_registered(monkeypatch):
-    class Other(Pipeline):
-        pass
-
-    registry = PIPELINE_REGISTRY.supported_tasks
-    monkeypatch.setitem(registry, "summarization", {"impl": Other, "pt": ()})
-    monkeypatch.delitem(registry, "translation")
-    monkeypatch.setitem(REMOVED_TASKS, "translation", "gone")
-    monkeypatch.setitem(REMOVED_TASKS, "summarization", "gone")
-    register_pipelines()
-    assert registry["summarization"]["impl"] is Other and "summarization" in REMOVED_TASKS
-    assert registry["translation"]["impl"] is RoFormerLiteTranslationPipeline and "translation" not in REMOVED_TASKS
-    with pytest.raises(KeyError, match="question-answering has been removed"):
-        pipeline("question-answering", model=build(rl.RoFormerLiteForQuestionAnswering, stack_config()))
 
 
 def test_what_these_tasks_refuse(translator):

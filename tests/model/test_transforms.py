@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
+from conftest import CLOSE, VOCAB, build, seq2seq_config, stack_config
 from torch.func import functional_call, grad
 
 import hf_roformer_lite as rl
@@ -37,16 +37,6 @@ def gradients(model) -> dict[str, torch.Tensor]:
 # No rows
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", [*STACKS, *STYLES])
-def test_no_rows(name, backend):
-    for is_decoder in (False, True):
-        model, none = build(rl.RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder)), IDS[:0]
-        for more in ({}, {"attention_mask": none}, {"position_ids": none}, {"use_cache": False}):
-            assert model(none, **more).last_hidden_state.shape == (0, 8, 32)
-        assert model(IDS[:, :0], use_cache=False).last_hidden_state.shape == (3, 0, 32)
-
-
 @every_head
 def test_no_rows_with_a_head(model_class):
     for training in (False, True):
@@ -55,12 +45,6 @@ def test_no_rows_with_a_head(model_class):
         model(IDS[:0], attention_mask=MASK[:0], **targets).loss.backward()
         found = gradients(model)
         assert found and all((gradient == 0).all() for gradient in found.values())
-
-
-def test_no_rows_to_pool():
-    for pooling in ("mean", "cls", "last"):
-        model = head(rl.RoFormerLiteForSequenceClassification, classifier_pooling=pooling)
-        assert model(IDS[:0]).logits.shape == (0, 3) and model(IDS[:, :0]).logits.isfinite().all()
 
 
 # Functions of torch
@@ -79,25 +63,6 @@ def test_functional_gradients(model_class):
         model(**inputs).loss.backward()
         for name, gradient in gradients(model).items():
             torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("items", [None, 9])
-@every_head
-def test_compiled_training_step(model_class, items):
-    """As one graph, with and without `num_items_in_batch`."""
-    torch.compiler.reset()
-    model = head(model_class).train()
-    inputs = {"input_ids": IDS, "attention_mask": MASK, "num_items_in_batch": items, **HEADS[model_class]}
-    loss = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).loss
-    loss.backward()
-    found = {name: gradient.clone() for name, gradient in gradients(model).items()}
-    model.zero_grad()
-    expected = model(**inputs).loss
-    expected.backward()
-    torch.testing.assert_close(loss, expected)
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
 
 
 @pytest.mark.parametrize("gated", [False, True])
