@@ -252,21 +252,6 @@ def test_caches():
         assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
 
 
-@pytest.mark.parametrize(
-    "name, more",
-    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
-)
-def test_evaluation_computes_real_tokens_alone(name, more):
-    _, free = pair(name)
-    batch, tokens = batch_for(name), []
-    labels = batch.pop("labels")
-    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
-    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
-    for model in (free, free.base_model):
-        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
-    assert tokens == [24, 24]
-
-
 def real_outputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of its output, those for each token at real tokens alone."""
     real = inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones(4, 12, dtype=torch.bool)

@@ -8,7 +8,6 @@ from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
 from roformer_lite.tasks.registry import TASKS
-from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS
 from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
@@ -38,15 +37,6 @@ REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training argument
     ("seq2seq", "generation_num_beams=many", "generation_num_beams"),
     ("mlm", "optim_args=rank=3 --optim muon", "optim_args=rank=3: with --optim muon the names are"),
 ]
-
-
-@pytest.mark.parametrize("task", TASK_ARGUMENTS)
-def test_help(task, capsys):
-    with pytest.raises(SystemExit):
-        main(["train", task, "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert all(name in text for name in ("--train_file", "--output_dir", "--training_arguments", "model card and Hub"))
-    assert "--adam_beta1" not in text and (task != "tag" or "Training data: .jsonl with lists of tokens" in text)
 
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
@@ -112,20 +102,6 @@ def test_values_reach_transformers():
     for metric, is_greater_better in (("perplexity", False), ("accuracy", True)):
         args = arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}")
         assert args.greater_is_better is is_greater_better
-
-
-def test_defaults_depend_on_the_task():
-    values = {task: parse_run(task, NEEDED).with_defaults().training for task in TASK_ARGUMENTS}
-    assert [values[task].per_device_train_batch_size for task in ("classify", "mlm", "embed", "rerank")] == [
-        32,
-        8,
-        64,
-        16,
-    ]
-    assert [values[task].learning_rate for task in ("seq2seq", "causal")] == [5e-4, 1e-3]
-    assert [values[task].ema_decay for task in ("tag", "mlm")] == [0.999, 0.0]
-    given = parse_run("tag", [*NEEDED, "--ema_decay", "0", "--word_dropout", "0.5"]).with_defaults().training
-    assert (given.ema_decay, given.word_dropout) == (0.0, 0.5)
 
 
 def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):

@@ -97,12 +97,6 @@ def test_the_most_probable_labels(models, place):
     assert lines_of(models / "labels", "--top_k", "1") != lines_of(models / "labels")
 
 
-def test_without_exports_the_fastest_engine_is_torch(models, place):
-    for options in ([], ["--batch_size", "1"]):
-        assert lines_of(models / "tag", "--engine", "auto", *options) == lines_of(models / "tag", *options)
-    assert table_of(models / "tag", "x.csv", "y.csv", "--engine", "auto") == table_of(models / "tag", "x.csv", "y.csv")
-
-
 def test_below_the_threshold_there_is_no_label(models, place):
     plain = [line.split("\t") for line in lines_of(models / "classify") if line]
     scores = sorted(float(score) for _, score in plain)

@@ -1,10 +1,9 @@
-"""Pipelines of transformers on our models, each held against the model itself or against what it was trained on."""
+"""Text to text by pipelines, which transformers 5 has no more: the answers are those that the model was taught."""
 
 import pytest
 import torch
 from conftest import build, stack_config
 from transformers import (
-    AutoModelForTokenClassification,
     PreTrainedModel,
     pipeline,
 )
@@ -12,8 +11,6 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 import hf_roformer_lite as rl
 
-NAMES, PLACES = ["Anna", "Bartholomew", "Ute"], ["Berlin", "Llanfairpwll", "北京"]
-SENTENCES = [f"{name} lives in {place}" for name in NAMES for place in PLACES]
 PAIRS = [
     (f"{n} dogs", f"{w} Hunde .") for n, w in zip("23456", ["zwei", "drei", "vier", "fünf", "sechs"], strict=True)
 ]
@@ -44,44 +41,6 @@ def labelled(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 # The encoder
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
-def test_token_classification(algorithm):
-    """Entities of several tokens, at their places in the text, whatever way their tokens are put together.
-
-    Without punctuation: with BPE and Unigram transformers takes it for part of the word before.
-    """
-    tokenizer = tokenizer_for(["lives in Anna Berlin", *SENTENCES[-1:]], algorithm)
-    labels = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt", return_offsets_mapping=True)
-    targets = torch.full_like(batch["input_ids"], -100)
-    for row, (sentence, offsets) in enumerate(zip(SENTENCES, batch.pop("offset_mapping").tolist(), strict=True)):
-        name, place = sentence.split(" lives in ")
-        for column, (start, end) in enumerate(offsets):
-            if start == end:  # special, or nothing but the space before a word
-                targets[row, column] = 0 if end else -100
-            elif end <= len(name):
-                targets[row, column] = 1 if start == 0 else 2
-            elif start >= len(name) + 10:
-                targets[row, column] = 3 if sentence[start:].startswith(place) else 4
-            else:
-                targets[row, column] = 0
-    config = stack_config(vocab_size=len(tokenizer), num_labels=5, id2label=labels)
-    config.label2id = {label: number for number, label in labels.items()}
-    model = build(AutoModelForTokenClassification.from_config, config)
-    pipe = pipeline("token-classification", model=fit(model, {**batch, "labels": targets}, 0.02), tokenizer=tokenizer)
-    plain = pipe(SENTENCES, batch_size=4)
-    for entities, row, offsets in zip(plain, targets, tokenizer(SENTENCES).encodings, strict=True):
-        expected = [i for i, label in enumerate(row.tolist()) if label > 0]
-        assert [entity["index"] for entity in entities] == expected
-        assert [(e["start"], e["end"]) for e in entities] == [offsets.offsets[i] for i in expected]
-    for strategy in ("simple", "first", "average", "max"):
-        for sentence, entities in zip(SENTENCES, pipe(SENTENCES, aggregation_strategy=strategy), strict=True):
-            found = [(e["entity_group"], sentence[e["start"] : e["end"]]) for e in entities]
-            name, place = sentence.split(" lives in ")
-            assert found == [("PER", name), ("LOC", place)], (strategy, entities)
 
 
 # Generation

