@@ -6,18 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from saved_models import save_model
 
 from roformer_lite.cli import main
 from roformer_lite.evaluate.confusion_picture import confusion_counts, draw_confusion
-
-TINY = (
-    "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
-    "--vocab_size 300 --baselines false --disable_tqdm true --use_cpu true --learning_rate 3e-3 --max_steps 6 "
-    "--training_arguments save_strategy=no "
-    "--per_device_train_batch_size 4 --per_device_eval_batch_size 3 --seed 7"
-).split()
-WORDS = "the cat sees a red house a dog likes the old tree one bird has two small wings my house is green".split()
-TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 2 + i % 5]) for i in range(14)]
 
 
 def run(*arguments: str | Path, status: int = 0) -> None:
@@ -30,11 +22,7 @@ def results_of(folder: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    rows = "".join(f'"{text}",{"yes" if i % 2 else "no"}\n' for i, text in enumerate(TEXTS))
-    (folder / "a.csv").write_text("text,label\n" + rows)
-    run("train", "classify", "--train_file", folder / "a.csv", *TINY, "--output_dir", folder / "model")
-    return folder / "model"
+    return save_model("classify", tmp_path_factory.mktemp("classifier") / "model")
 
 
 def write_csv(path: Path, header: str, *rows: str) -> Path:
@@ -45,7 +33,7 @@ def write_csv(path: Path, header: str, *rows: str) -> Path:
 def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_path, capsys):
     data = write_csv(tmp_path / "b.csv", "text,label", "a cat,maybe", "a dog,maybe")
     run("evaluate", classifier, "--test_file", data, "--output_dir", tmp_path / "e", status=2)
-    assert "labels maybe are all unknown to the model, which has: no, yes" in capsys.readouterr().err
+    assert "labels maybe are all unknown to the model, which has: b, c, a" in capsys.readouterr().err
     run("evaluate", classifier, "--test_file", data, "--label_column", "class", status=2)
     assert "b.csv:2: no column 'class'; the columns are: text, label" in capsys.readouterr().err
     run("evaluate", classifier, "--test_file", data, "--text_pair_column", "label", "--label_column", "x", status=2)
@@ -55,13 +43,10 @@ def test_mistakes_in_the_data_name_their_line_and_write_nothing(classifier, tmp_
 
 def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
     """As a model of an earlier version, and one that was not trained here, have them; false notes are refused."""
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,yes", "a dog,no", "the old tree,yes")
+    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b", "the old tree,c")
     found = []
-    for name, notes in {
-        "new": None,
-        "old": {"settings": {"pairs": False, "label_separator": ","}},
-        "none": {},
-    }.items():
+    older = {"settings": {"pairs": False, "label_separator": ","}}
+    for name, notes in {"new": None, "old": older, "none": {}}.items():
         model = shutil.copytree(classifier, tmp_path / name)
         if notes is not None:
             (model / "results.json").write_text(json.dumps(notes))
@@ -76,7 +61,7 @@ def test_models_without_notes_use_the_defaults(classifier, tmp_path, capsys):
 
 
 def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys):
-    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,yes", "a dog,no")
+    data = write_csv(tmp_path / "b.csv", "text,label", "a cat,a", "a dog,b")
     command = ["evaluate", classifier, "--test_file", data, "--output_dir"]
     run(*command, classifier, status=2)
     assert "holds other files, which would be lost" in capsys.readouterr().err
