@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-import torch
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,7 +12,6 @@ from benchmarks import padding_free, stacks  # noqa: E402
 from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.report import markdown  # noqa: E402
-from benchmarks.tasks import TASKS  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
 
 WORK = Workload(size="tiny", batch=4, seq=16, lengths="full", vocab_size=100)
@@ -48,19 +46,6 @@ def test_models_have_one_size(kind):
     table = work.vocab_size * stacks.our_config(work).hidden_size
     sizes = {name: sum(weight.numel() for weight in model.parameters()) - table for name, model in models.items()}
     assert all(abs(size / sizes["ours"] - 1) < 0.05 for size in sizes.values()), sizes
-
-
-@pytest.mark.parametrize(
-    "task",
-    ["mlm", "causal", "seq2seq", "generate", "local-layers", "local-layers-step", "roformer-weights", "number-types"],
-)
-def test_every_contender_runs(task):
-    work = Workload(size="tiny", batch=2, seq=8, vocab_size=50, batches=1)
-    if task in ("mlm", "causal"):
-        work.only = [name for name in stacks.MAKERS[task] if name != "x-transformers"]
-    torch.manual_seed(0)
-    for contender in TASKS[task](work).contenders:
-        contender.run()
 
 
 def test_the_published_table_is_that_of_the_published_results():

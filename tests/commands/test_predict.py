@@ -11,17 +11,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from saved_models import save_model
 from transformers import AutoTokenizer
 
-import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
-from roformer_lite.predict.answers import MaskedLMAnswers, SavedModel
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.predict.tables import AnswerTable
 from roformer_lite.saved_model import load_model
@@ -172,23 +169,6 @@ def test_bfloat16_is_near(models, place):
     whole, half = (lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16"))
     numbers = [(float(one), float(other)) for one, other in zip(whole, half, strict=True) if one]
     assert whole != half and all(math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers)
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-def test_a_filled_mask_has_one_space_before_it(algorithm):
-    """Whether the token that fills it has that space itself or not: every token is the likeliest once."""
-    train = rl.RoFormerLiteTokenizer.train
-    tokenizer = train(["a cat sees a dog"] * 9, vocab_size=300, algorithm=algorithm, show_progress=False)
-
-    def answer(number: int) -> str:
-        def model(input_ids, **inputs):
-            return SimpleNamespace(logits=torch.eye(len(tokenizer))[number].expand(*input_ids.shape, -1).clone())
-
-        model.device = "cpu"
-        return MaskedLMAnswers(SavedModel(model, tokenizer, {})).answer(["a [MASK] sees[MASK] a"], {})[0].line
-
-    found = {answer(number) for number in range(len(tokenizer))}
-    assert "a cat sees cat a" in found and not [line for line in found if "  cat" in line or "  dog" in line]
 
 
 def test_causal_models_draw_their_text(models, place):

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT, STACKS, VOCAB, build, stack_config
-from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import AttentionInterface
@@ -67,19 +66,6 @@ def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypa
     found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
-
-
-def test_classes_and_modules(settings, monkeypatch):
-    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents, 1, hidden)`."""
-    monkeypatch.setitem(ADDED_TO, "vllm", None)
-    settings.runner_type = "pooling"
-    with torch.device("meta"):
-        model = AutoModel.from_config(stack_config(gated_mlp=True, backend="vllm"))
-    assert model.device.type == "meta" and type(model)._supports_attention_backend
-    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {nn.Linear}
-    classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
-    states = torch.randn(4, 32)
-    torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
 
 
 REFUSED = {

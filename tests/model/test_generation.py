@@ -116,21 +116,6 @@ def test_generation_follows_the_last_real_token():
 # Ways to generate
 
 
-@pytest.mark.parametrize("cache", ["static", "dynamic"])
-@pytest.mark.parametrize("name", ["default", "grouped-gated-rms", "sliding"])
-def test_generation_of_a_pair_with_and_without_cache(name, cache, ragged_input):
-    model = pair_model(name)
-    for mode in ({"do_sample": False}, {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 0.7}):
-        options = {"max_new_tokens": 8, **mode}
-        cached = model.generate(**ragged_input, **options, cache_implementation=cache, disable_compile=True)
-        assert torch.equal(cached, model.generate(**ragged_input, **options, use_cache=False))
-    outputs = model.get_encoder()(**ragged_input)  # read where they are given, in place of the source
-    outputs.last_hidden_state = outputs.last_hidden_state.roll(1, 0)
-    mask = ragged_input["attention_mask"].roll(1, 0)
-    rolled = model.generate(encoder_outputs=outputs, attention_mask=mask, **options)
-    assert torch.equal(rolled.view(6, 2, -1), cached.view(6, 2, -1).roll(1, 0))
-
-
 def test_cross_attention_of_a_single_stack():
     """`generate` against the same by hand, without a cache."""
     model = causal_model(is_decoder=True, add_cross_attention=True)

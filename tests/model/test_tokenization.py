@@ -121,7 +121,6 @@ def test_words(trained, algorithm):
     words = ["Our", "teacher", ",", "我", "们", "7", "龘靐", "school"]
     encoding = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
     word_ids = encoding.word_ids()
-    assert word_ids[0] is word_ids[-1] is None
     for index, word in enumerate(words):
         spans = [span for span, owner in zip(encoding["offset_mapping"], word_ids, strict=True) if owner == index]
         assert set().union(*(range(*span) for span in spans)) == set(range(len(word)))
