@@ -4,7 +4,7 @@ import peft
 import pytest
 import torch
 from conftest import STACKS, STYLES, build, seq2seq_config, stack_config
-from peft import IA3Config, LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+from peft import IA3Config, LNTuningConfig, LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 import hf_roformer_lite as rl
@@ -117,6 +117,11 @@ def test_no_layer_reads_its_weight_past_the_adapter(stack):
             mode(**inputs_for("MLM")).loss.backward()
             for name, parameter in mode.named_parameters():
                 assert not parameter.requires_grad or parameter.grad.abs().max() > 0, name
+
+
+def test_norms_are_found_under_their_own_names():
+    model = get_peft_model(base_model("SEQ_2_SEQ_LM"), LNTuningConfig(task_type="SEQ_2_SEQ_LM"))
+    assert {name.split(".")[-1] for name in adapted_layers(model)} == {"self_attn_norm", "cross_attn_norm", "mlp_norm"}
 
 
 def test_prefix_tuning_of_a_classifier():

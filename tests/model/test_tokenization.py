@@ -238,6 +238,8 @@ def test_bad_sources_are_named(algorithm, tmp_path):
             train(source)
     with pytest.raises(ValueError, match="vocab_size=40 is too small.* take [0-9]+ entries"):
         train(CORPUS, vocab_size=40)
+    with pytest.raises(ValueError, match="lowercase=True.*unigram is lossless"):
+        RoFormerLiteTokenizer.train(CORPUS, algorithm="unigram", lowercase=True)
 
 
 # `add_bos_token` and `add_eos_token`: the template they make, whatever comes before and after
