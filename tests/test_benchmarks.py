@@ -2,14 +2,12 @@
 
 import sys
 
-import pytest
 from conftest import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import padding_free, stacks  # noqa: E402
-from benchmarks.encoder_decoders import ENCODER_DECODERS  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.report import markdown  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
@@ -33,19 +31,6 @@ def test_floor_counts_the_products_of_the_model():
     attention = attention_operations(config, sum(length**2 for length in batch.lengths))
     assert forward == operations(products) + attention
     assert counter.get_total_flops() == operations(backward_too(products)) + 3 * attention
-
-
-@pytest.mark.parametrize("kind", [*stacks.MAKERS, "seq2seq"])
-def test_models_have_one_size(kind):
-    """The number of weights outside the embeddings differs by no more than biases, norms and heads."""
-    work = Workload(size="mini", batch=2, seq=16, vocab_size=100)
-    if kind == "seq2seq":
-        models = {name: make(work) for name, make in ENCODER_DECODERS.items()}
-    else:
-        models = {name: make(work, kind) for name, make in stacks.MAKERS[kind].items() if name != "x-transformers"}
-    table = work.vocab_size * stacks.our_config(work).hidden_size
-    sizes = {name: sum(weight.numel() for weight in model.parameters()) - table for name, model in models.items()}
-    assert all(abs(size / sizes["ours"] - 1) < 0.05 for size in sizes.values()), sizes
 
 
 def test_the_published_table_is_that_of_the_published_results():

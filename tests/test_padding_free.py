@@ -185,6 +185,15 @@ def test_switched_off_and_saved(tmp_path):
     torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)  # at padding, too
 
 
+def test_a_head_that_reads_the_last_place_is_refused():
+    """And left as it was. Whole types that are refused are in test_padding_free_models.py."""
+    model = build("GPT2DoubleHeadsModel", num_labels=1)
+    before = model.config._attn_implementation, model.training
+    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
+        padding_free(model)
+    assert (model.config._attn_implementation, model.training) == before
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_meet_outside_attention_are_refused(dtype):
     """By a convolution, at the size of a fresh model."""
@@ -245,6 +254,7 @@ def test_caches():
     _, classifier = pair("llama classes")
     batch = batch_for("llama", "left")
     batch.pop("labels")
+    assert free(**batch).past_key_values.get_seq_length() == 12
     for model in (free.model, classifier):
         with pytest.raises(AttributeError, match="use_cache=True"):
             model(batch["input_ids"][:, :1], past_key_values=model(**batch).past_key_values)

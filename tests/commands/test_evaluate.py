@@ -68,7 +68,8 @@ def test_an_output_directory_is_complete_or_absent(classifier, tmp_path, capsys)
     run(*command, tmp_path / "e")
     run(*command, tmp_path / "e", status=2)
     assert "holds an evaluation" in capsys.readouterr().err
-    run(*command, tmp_path / "e", "--overwrite_output_dir")
+    run(*command, tmp_path / "e", "--overwrite_output_dir", "--label_separator", ",")  # ; in the training
+    assert results_of(tmp_path / "e")["settings"]["label_separator"] == ","
     assert {path.name for path in tmp_path.iterdir()} == {"b.csv", "e"}
 
 

@@ -30,13 +30,6 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
     ("tag", "--training_arguments resume_from_checkpoint=c", "continues an interrupted training by itself"),
 ]
-REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training arguments, message
-    ("classify", "adam_beta=0.5", "did you mean adam_beta"),
-    ("classify", "adam_beta1=high", "adam_beta1"),
-    ("mlm", "load_best_model_at_end=true save_strategy=no", "save and eval strategy"),
-    ("seq2seq", "generation_num_beams=many", "generation_num_beams"),
-    ("mlm", "optim_args=rank=3 --optim muon", "optim_args=rank=3: with --optim muon the names are"),
-]
 
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
@@ -53,15 +46,6 @@ def test_an_option_that_is_none_is_told_where_those_of_transformers_go(capsys):
     with pytest.raises(SystemExit):
         main(["train", "classify", *NEEDED, "--lerning_rate", "1"])
     assert "did you mean --learning_rate" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("task", "arguments", "message"), REFUSED_BY_TRANSFORMERS)
-def test_transformers_refuses_its_own_arguments_before_the_data_are_read(task, arguments, message, tmp_path, capsys):
-    (tmp_path / "empty.jsonl").write_text("")  # which would be refused next
-    files = ["--train_file", str(tmp_path / "empty.jsonl"), "--output_dir", str(tmp_path / "m")]
-    assert main(["train", task, *files, "--training_arguments", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error and "empty.jsonl" not in error
 
 
 @pytest.mark.parametrize(

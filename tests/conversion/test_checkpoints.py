@@ -22,6 +22,7 @@ from hf_roformer_lite.conversion import (
     export_checkpoint,
     verify,
 )
+from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
 from roformer_lite.commands.convert import FAMILIES, SOURCES
 
@@ -105,6 +106,29 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     with pytest.raises(ConversionError, match="exists already"):
         convert_checkpoint("bert", source, tmp_path / "out")
     assert (tmp_path / "out" / "mine").read_text() == "precious"
+
+
+NAME = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
+        (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
+        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), f"has in another shape {NAME}"),
+    ],
+)
+def test_damaged_models_are_not_exported(damage, message, tmp_path):
+    fields = {**EXPRESSIBLE, "vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = rl.RoFormerLiteConfig(**fields, lm_head_transform=True, lm_head_bias=True)
+    rl.RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path / "ours")
+    tensors = load_file(tmp_path / "ours" / "model.safetensors")
+    damage(tensors)
+    save_file(tensors, tmp_path / "ours" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConversionError, match=message):
+        export_checkpoint("roformer", tmp_path / "ours", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_pairs_generate_alike(name, tmp_path):
     noisy(reference).generation_config.update(num_beams=3, bad_words_ids=[[4]], forced_eos_token_id=3, max_length=12)
     reference.save_pretrained(tmp_path / "theirs")
     model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
-    assert model.generation_config.bad_words_ids == [[4]]
+    assert model.generation_config.bad_words_ids == [[4]] and model.config.decoder_start_token_id == 2
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     pad = config.get("pad_token_id", 1)
     ids = torch.tensor([[7, 8, 9, 10], [11, 12, pad, pad]])

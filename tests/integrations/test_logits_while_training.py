@@ -62,6 +62,19 @@ def test_default_and_field(kind):
         assert len(model(IDS, labels=LABELS, skip_logits=False).logits) == len(IDS)
 
 
+def test_hooks_on_the_head_run():
+    model, seen = HEADS["mlm"]().train(), []
+    handles = [
+        model.lm_head.register_forward_pre_hook(lambda *_: seen.append("before")),
+        model.lm_head.register_forward_hook(lambda *_: seen.append("after")),
+        model.lm_head.register_full_backward_hook(lambda *_: seen.append("backward")),
+    ]
+    for handle in handles:
+        model(IDS, labels=LABELS).loss.backward()
+        handle.remove()
+    assert seen == ["before", "after", "backward", "after", "backward", "backward"]
+
+
 def test_autocast():
     """Under autocast the loss and the gradients of float32, as near as bfloat16 is."""
     model, found = HEADS["mlm"]().train(), []

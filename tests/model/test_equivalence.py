@@ -188,6 +188,17 @@ def test_packed_pair_equals_rows_alone(generator):
         model(**inputs, use_cache=False)
 
 
+def test_a_source_without_tokens_gives_nothing_in_every_form():
+    memory, mask = torch.randn(2, 4, 32), torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
+    ids = torch.randint(5, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for backend in BACKENDS:
+        config = stack_config(backend=backend, is_decoder=True, add_cross_attention=True)
+        inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": mask, "use_cache": False}
+        outputs.append(build(rl.RoFormerLiteModel, config)(ids, **inputs)[0])
+    torch.testing.assert_close(*outputs, **CLOSE)
+
+
 # Heads, and edges
 
 
@@ -232,6 +243,15 @@ def test_segments_for_all_rows_and_rows_of_one_token(generator):
     model.config.num_hidden_layers = 1
     del model.layers[1:]
     assert model(ids).last_hidden_state.isfinite().all()
+
+
+def test_token_dropout_of_fewer_tokens_than_rows():
+    model = build(rl.RoFormerLiteModel, stack_config(token_dropout_mask_id=4))
+    ids, mask = torch.full((6, 3), 7), torch.zeros(6, 3, dtype=torch.long)
+    mask[5, 1] = 1
+    torch.testing.assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0], **CLOSE)
+    four = torch.ones(6, 1, 3, 3, dtype=torch.bool)
+    torch.testing.assert_close(model(ids, four)[0], model(ids)[0], **CLOSE)
 
 
 # Half precision

@@ -88,11 +88,6 @@ def test_inputs_beside_a_cache():
         model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
 
 
-def test_token_dropout_of_a_decoder():
-    with pytest.raises(ValueError, match="token_dropout_mask_id"):  # each token would know how many masks follow
-        rl.RoFormerLiteForCausalLM(stack_config(token_dropout_mask_id=4))
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_labels_of_another_shape(training):
     for model_class in (rl.RoFormerLiteForMaskedLM, rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForTokenClassification):

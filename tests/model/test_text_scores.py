@@ -13,7 +13,6 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
-    Words,
     messages_of_neighbours,
 )
 from roformer_lite.train.text_scores_fit import fit_document_scores, fit_word_scores, read
@@ -169,22 +168,6 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
     borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
     logits = model(input_ids=packed, cu_seq_lens_q=borders).logits[0]
     check(logits, torch.cat([wanted for wanted, _ in expected]), torch.cat([first for _, first in expected]))
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-def test_a_word_begins_with_one_token(algorithm):
-    """Whatever the tokens are: as many as words, none of them special, and never one behind another of the word."""
-    tokenizer = _tokenizer(algorithm)
-    table = token_bytes(tokenizer)
-    for text in TEXTS[:4]:
-        encoded = tokenizer(text)
-        ids = torch.tensor(encoded["input_ids"])
-        words = Words.of_tokens(table, ids, torch.zeros_like(ids))
-        first = words.is_first.nonzero()[:, 0].tolist()
-        assert 0 not in first and len(ids) - 1 not in first
-        begun = words.word_of_token[first].tolist()
-        assert begun == sorted(set(begun))
-        assert set(begun) == set(words.word_of_token[1:-1].tolist()) - {-1}
 
 
 def test_embeddings_can_be_resized(tmp_path):
