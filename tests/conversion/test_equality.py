@@ -117,6 +117,16 @@ def test_pairs_generate_alike(name, tmp_path):
     assert torch.equal(model.generate(**inputs), expected) and torch.equal(again.generate(**inputs), expected)
 
 
+def test_marian_without_stored_positions():
+    """Its files hold no table of positions: the one that is computed is the same."""
+    config = CASES["marian"][1]
+    _, weights = source_weights("marian", config)
+    computed = {name: value for name, value in weights.items() if "embed_positions" not in name}
+    stored, made = (convert("marian", one, config).state_dict() for one in (weights, computed))
+    for name, tensor in stored.items():
+        torch.testing.assert_close(made[name], tensor, rtol=0, atol=1e-7)
+
+
 def test_token_dropout_of_esm():
     """Mask tokens count as zeros, and the rest of their own document alone is larger."""
     config = {**CASES["esm"][1], "architectures": ["EsmForMaskedLM"]}

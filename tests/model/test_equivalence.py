@@ -250,6 +250,7 @@ def test_token_dropout_of_fewer_tokens_than_rows():
     ids, mask = torch.full((6, 3), 7), torch.zeros(6, 3, dtype=torch.long)
     mask[5, 1] = 1
     torch.testing.assert_close(model(ids, mask)[0][5, 1], model(ids[:1, :1])[0][0, 0], **CLOSE)
+    ids[0, 1] = 4  # which counts in its own row alone
     four = torch.ones(6, 1, 3, 3, dtype=torch.bool)
     torch.testing.assert_close(model(ids, four)[0], model(ids)[0], **CLOSE)
 

@@ -64,6 +64,16 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     assert past.is_updated == dict.fromkeys(range(2), True)
 
 
+def test_loss_beside_a_given_cache():
+    """As with prefix tuning: training and evaluation, without dropout, give the same loss."""
+    model, ids, losses = pair_model(), random_ids(2, 6), []
+    for is_training in (True, False):
+        with torch.no_grad():
+            past = model.eval()(ids, decoder_input_ids=ids[:, :3]).past_key_values
+            losses.append(model.train(is_training)(ids, labels=ids, past_key_values=past).loss)
+    torch.testing.assert_close(*losses)
+
+
 # Padding
 
 
