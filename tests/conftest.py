@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 
 ROOT = Path(__file__).parent.parent
-SHARED = ROOT.parent / "shared"  # data and references that only some machines have
 VOCAB = 99
 CLOSE = {"rtol": 0, "atol": 1e-5}  # of two ways to the same numbers in float32
 

@@ -1,6 +1,5 @@
 """What is built and installed: the distributions and their metadata, help of every public name, and the reference."""
 
-import email
 import os
 import shutil
 import subprocess
@@ -8,11 +7,9 @@ import sys
 import tarfile
 import venv
 import zipfile
-from email.message import Message
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import ROOT
 
 import hf_roformer_lite
@@ -54,13 +51,6 @@ def built(tmp_path_factory) -> dict[str, Path]:
     return {name: next(folder.glob(pattern)) for name, pattern in found.items()}
 
 
-@pytest.fixture(scope="module")
-def metadata(built) -> Message:
-    with zipfile.ZipFile(built["wheel"]) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-        return email.message_from_bytes(wheel.read(name))
-
-
 def test_distributions_are_accepted_by_an_index(built):
     run(sys.executable, "-m", "twine", "check", "--strict", built["sdist"], built["wheel"], folder=ROOT)
 
@@ -79,15 +69,6 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
         packed = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= packed
     assert not [name for name in packed if name.startswith(("tests", "benchmarks"))]
-
-
-def test_metadata_are_those_of_the_citation(metadata):
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert metadata["Name"] == citation["title"] and metadata["License-Expression"] == citation["license"]
-    assert metadata["Version"] == hf_roformer_lite.__version__ == citation["version"]
-    assert metadata["Author"] == ", ".join(author["name"] for author in citation["authors"])
-    assert set(citation["keywords"]) <= set(metadata["Keywords"].split(","))
-    assert metadata["License-File"] == "LICENSE" and metadata["Description-Content-Type"] == "text/markdown"
 
 
 @pytest.mark.slow

@@ -97,12 +97,6 @@ def test_block_of_conversion(block: Block):
     exec(compile(block.code, str(CONVERSION), "exec"), {})
 
 
-def test_set_up_commands_are_one_line_each():
-    commands = [block.code for block in blocks_of(README) if "venv" in block.code]
-    assert len(commands) == 2 and all(code.count("\n") == 1 for code in commands)
-    assert all(path.exists() for path in (ROOT / "constraints.txt", ROOT / ".ci" / "run"))
-
-
 def test_readme_is_short_and_its_links_lead_somewhere():
     text = README.read_text("utf-8")
     assert text.count("\n") <= 150

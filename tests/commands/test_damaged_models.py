@@ -1,4 +1,4 @@
-"""What every command that loads a saved model refuses, and what it goes on loading."""
+"""Saved models that a training would start from: what is refused, and what is new. Nothing is unpickled."""
 
 import os
 import re
@@ -37,18 +37,13 @@ def model(saved, tmp_path) -> Path:
 
 
 def commands(model: Path, out: Path) -> dict[str, list[str]]:
-    """Every command that loads a saved model, as it is typed."""
     (out / "lines.txt").write_text("one two\n")
     (out / "rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
     training = ["--train_file", str(out / "rows.csv"), "--output_dir", str(out / "trained"), "--max_steps", "1"]
     start = ["--model_name_or_path", str(model), "--disable_tqdm", "true", "--use_cpu", "true", "--max_length", "16"]
     return {
         "predict": ["predict", str(model), "--input_file", str(out / "lines.txt")],
-        "export": ["export", str(model), str(out / "exported")],
-        "convert": ["convert", str(model), str(out / "converted"), "--to", "roformer"],
         "train": ["train", "classify", *training, *start],
-        "serve": ["serve", str(model)],
-        "bundle": ["bundle", str(model), str(out / "bundled")],
     }
 
 
@@ -58,7 +53,7 @@ def refusal(command: str, model: Path, out: Path, capsys) -> str:
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if "error: " in line]
     assert captured.err.splitlines()[-1] == line and "Traceback" not in captured.err
-    assert not [out / name for name in ("exported", "converted", "trained", "bundled") if (out / name).exists()]
+    assert not (out / "trained").exists()
     return line
 
 
@@ -77,24 +72,12 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("command", ["predict", "export", "train"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_tensors(command, damage, model, tmp_path, capsys):
-    """No command runs on random weights, or on weights that are no numbers."""
+def test_no_training_starts_on_random_weights(damage, model, tmp_path, capsys):
+    """Or on weights that are no numbers. (What the other commands refuse: tests/fuzz.)"""
     change, message = DAMAGES[damage]
     change_tensors(model, change)
-    assert re.search(f"{model}.*{message}", refusal(command, model, tmp_path, capsys))
-
-
-@pytest.mark.parametrize("command", ["predict", "export", "train"])
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"])
-def test_truncated_downloads(command, file, model, tmp_path, capsys):
-    if file == "generation_config.json":
-        (model / file).write_text('{"num_beams": 2, "max_le')
-    else:
-        content = (model / file).read_bytes()
-        (model / file).write_bytes(content[: len(content) // 2])
-    assert re.search(f"{model}.*: cannot be (read|loaded)", refusal(command, model, tmp_path, capsys))
+    assert re.search(f"{model}.*{message}", refusal("train", model, tmp_path, capsys))
 
 
 def test_nothing_is_unpickled(model, tmp_path, capsys):
@@ -128,21 +111,6 @@ def test_only_the_head_may_be_new(model, tmp_path, capsys):
     change_tensors(model, lambda tensors: tensors.pop(NAME))
     shutil.rmtree(tmp_path / "trained")
     assert NAME in refusal("train", model, tmp_path, capsys)
-
-
-def test_shards_are_loaded(model, tmp_path, capsys):
-    """Whole again: weights in several files, and in files of torch."""
-    arguments = commands(model, tmp_path)["predict"]
-    assert main(arguments) == 0
-    expected = capsys.readouterr().out
-    loaded = rl.RoFormerLiteForMaskedLM.from_pretrained(model)
-    (model / "model.safetensors").unlink()
-    loaded.save_pretrained(model, max_shard_size="20KB")
-    assert len(list(model.glob("model-*.safetensors"))) > 1
-    assert main(arguments) == 0 and capsys.readouterr().out == expected
-    (model / "model.safetensors.index.json").unlink()
-    torch.save(loaded.state_dict(), model / "pytorch_model.bin")
-    assert main(arguments) == 0 and capsys.readouterr().out == expected
 
 
 def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):

@@ -10,16 +10,7 @@ import pytest
 from hub_server import ENVIRONMENT, running_hub
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from roformer_lite.errors import InputError, check_model_name, is_hub_name
-
-
-def test_what_can_be_a_name_on_the_hub(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    (tmp_path / "file.txt").touch()
-    assert is_hub_name("bert") and is_hub_name("me/bert-base_v1.0")
-    for name in ("./bert", "/bert", "../me/bert", "me/bert/", "a/b/c", "here/bert", "a b", "a..b", "file.txt"):
-        assert not is_hub_name(name), name
+from roformer_lite.errors import InputError, check_model_name
 
 
 def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):

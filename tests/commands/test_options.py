@@ -8,8 +8,7 @@ from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
 from roformer_lite.tasks.registry import TASKS
-from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, BleuTokenizer
-from roformer_lite.train.training_arguments import epochs_for, make_training_arguments
+from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 REFUSED = [  # by our own parser: task, options, message
@@ -31,22 +30,6 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
     ("tag", "--training_arguments resume_from_checkpoint=c", "continues an interrupted training by itself"),
 ]
-REFUSED_BY_TRANSFORMERS = [  # before any data are read: task, training arguments, message
-    ("classify", "adam_beta=0.5", "did you mean adam_beta"),
-    ("classify", "adam_beta1=high", "adam_beta1"),
-    ("mlm", "load_best_model_at_end=true save_strategy=no", "save and eval strategy"),
-    ("seq2seq", "generation_num_beams=many", "generation_num_beams"),
-    ("mlm", "optim_args=rank=3 --optim muon", "optim_args=rank=3: with --optim muon the names are"),
-]
-
-
-@pytest.mark.parametrize("task", TASK_ARGUMENTS)
-def test_help(task, capsys):
-    with pytest.raises(SystemExit):
-        main(["train", task, "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert all(name in text for name in ("--train_file", "--output_dir", "--training_arguments", "model card and Hub"))
-    assert "--adam_beta1" not in text and (task != "tag" or "Training data: .jsonl with lists of tokens" in text)
 
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
@@ -63,15 +46,6 @@ def test_an_option_that_is_none_is_told_where_those_of_transformers_go(capsys):
     with pytest.raises(SystemExit):
         main(["train", "classify", *NEEDED, "--lerning_rate", "1"])
     assert "did you mean --learning_rate" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("task", "arguments", "message"), REFUSED_BY_TRANSFORMERS)
-def test_transformers_refuses_its_own_arguments_before_the_data_are_read(task, arguments, message, tmp_path, capsys):
-    (tmp_path / "empty.jsonl").write_text("")  # which would be refused next
-    files = ["--train_file", str(tmp_path / "empty.jsonl"), "--output_dir", str(tmp_path / "m")]
-    assert main(["train", task, *files, "--training_arguments", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error and "empty.jsonl" not in error
 
 
 @pytest.mark.parametrize(
@@ -114,33 +88,6 @@ def test_values_reach_transformers():
         assert args.greater_is_better is is_greater_better
 
 
-def test_defaults_depend_on_the_task():
-    values = {task: parse_run(task, NEEDED).with_defaults().training for task in TASK_ARGUMENTS}
-    assert [values[task].per_device_train_batch_size for task in ("classify", "mlm", "embed", "rerank")] == [
-        32,
-        8,
-        64,
-        16,
-    ]
-    assert [values[task].learning_rate for task in ("seq2seq", "causal")] == [5e-4, 1e-3]
-    assert [values[task].ema_decay for task in ("tag", "mlm")] == [0.999, 0.0]
-    given = parse_run("tag", [*NEEDED, "--ema_decay", "0", "--word_dropout", "0.5"]).with_defaults().training
-    assert (given.ema_decay, given.word_dropout) == (0.0, 0.5)
-
-
-@pytest.mark.parametrize(("examples", "epochs"), [(0, 20), (15_000, 20), (45_000, 6), (5_000_000, 3)])
-def test_epochs_follow_the_data(examples, epochs):
-    assert epochs_for(examples) == epochs
-
-
-def test_a_launcher_on_a_cpu_is_followed(monkeypatch):
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    run = parse_run("mlm", NEEDED).with_defaults()
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setattr("transformers.TrainingArguments.__post_init__", lambda self: None)
-    assert make_training_arguments(run, TASKS["mlm"].model_class.training_classes()[0]).use_cpu
-
-
 def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     """Each of these would otherwise be found when the trained model is to be saved."""
 
@@ -160,15 +107,3 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
     assert parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir == tmp_path / "disk"
-
-
-def test_packages_that_are_needed_in_the_end_are_missed_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("roformer_lite.commands.train.TRAINING_PACKAGES", {"matplotlib_of_another_name": "train"})
-    assert main(["train", "mlm", *NEEDED]) == 2
-    assert "training needs matplotlib_of_another_name; install" in capsys.readouterr().err
-
-
-def test_bleu_tokenizers_are_those_of_sacrebleu():
-    from sacrebleu.metrics.bleu import BLEU
-
-    assert set(BleuTokenizer.__args__) == set(BLEU.TOKENIZERS)

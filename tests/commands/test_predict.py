@@ -11,17 +11,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from saved_models import save_model
 from transformers import AutoTokenizer
 
-import hf_roformer_lite as rl
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
-from roformer_lite.predict.answers import MaskedLMAnswers, SavedModel
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.predict.tables import AnswerTable
 from roformer_lite.saved_model import load_model
@@ -70,10 +67,7 @@ def table_of(model: Path, source: str, target: str, *options: str) -> list[dict]
     return [columns_of(row) for row in read_table(target)]
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("x.csv", "y.csv"), ("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.jsonl"), ("x.jsonl", "y.csv.gz")],
-)
+@pytest.mark.parametrize(("source", "target"), [("x.csv", "y.jsonl.gz"), ("x.jsonl", "y.csv")])
 def test_a_table_has_the_answers_of_the_lines(models, place, source, target):
     expected = [line.split("\t") if line else ["", ""] for line in lines_of(models / "classify")]
     rows = table_of(models / "classify", source, target)
@@ -98,12 +92,6 @@ def test_the_most_probable_labels(models, place):
             assert scores == sorted(scores, reverse=True) and math.isclose(sum(scores), 1, abs_tol=2e-4)
             assert line.startswith(best) and len(line.split("\t")) == 6
     assert lines_of(models / "labels", "--top_k", "1") != lines_of(models / "labels")
-
-
-def test_without_exports_the_fastest_engine_is_torch(models, place):
-    for options in ([], ["--batch_size", "1"]):
-        assert lines_of(models / "tag", "--engine", "auto", *options) == lines_of(models / "tag", *options)
-    assert table_of(models / "tag", "x.csv", "y.csv", "--engine", "auto") == table_of(models / "tag", "x.csv", "y.csv")
 
 
 def test_below_the_threshold_there_is_no_label(models, place):
@@ -148,10 +136,14 @@ def test_answers_are_those_of_the_model(models, place):
         best = model(**encoded).logits[0].argmax(-1)[first].tolist()
         assert found["tag"] == " ".join(f"{w}/{model.config.id2label[b]}" for w, b in zip(words, best, strict=True))
         assert found["mlm"] == text  # which has no mask
+    scores = logits("pairs", "one", "two").softmax(-1)
     Path("pairs.txt").write_text("one\ttwo\n")
     predict(models / "pairs", "pairs.txt", "y.txt")
-    scores = logits("pairs", "one", "two").softmax(-1)
     assert Path("y.txt").read_text() == f"LABEL_{scores.argmax()}\t{scores.max():.4f}\n"
+    Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
+    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
+    found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
+    assert f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text() and not found[1]["label"]
 
 
 @pytest.mark.parametrize("kind", ["number", "tag", "mlm", "seq2seq"])
@@ -173,34 +165,10 @@ def test_other_answers_in_tables(models, place, kind):
         assert json.loads(table_of(models / "tag", "x.csv", "y.csv")[0]["tags"]) == rows[0]["tags"]
 
 
-def test_pairs_and_bfloat16(models, place):
-    Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
-    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
-    found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
-    Path("pairs.txt").write_text("one\ttwo\n")
-    predict(models / "pairs", "pairs.txt", "y.txt")
-    label, score = Path("y.txt").read_text().strip().split("\t")
-    assert (found[0]["label"], found[0]["score"]) == (label, float(score)) and found[1]["label"] is None
+def test_bfloat16_is_near(models, place):
     whole, half = (lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16"))
     numbers = [(float(one), float(other)) for one, other in zip(whole, half, strict=True) if one]
     assert whole != half and all(math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers)
-
-
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-def test_a_filled_mask_has_one_space_before_it(algorithm):
-    """Whether the token that fills it has that space itself or not: every token is the likeliest once."""
-    train = rl.RoFormerLiteTokenizer.train
-    tokenizer = train(["a cat sees a dog"] * 9, vocab_size=300, algorithm=algorithm, show_progress=False)
-
-    def answer(number: int) -> str:
-        def model(input_ids, **inputs):
-            return SimpleNamespace(logits=torch.eye(len(tokenizer))[number].expand(*input_ids.shape, -1).clone())
-
-        model.device = "cpu"
-        return MaskedLMAnswers(SavedModel(model, tokenizer, {})).answer(["a [MASK] sees[MASK] a"], {})[0].line
-
-    found = {answer(number) for number in range(len(tokenizer))}
-    assert "a cat sees cat a" in found and not [line for line in found if "  cat" in line or "  dog" in line]
 
 
 def test_causal_models_draw_their_text(models, place):

@@ -21,7 +21,7 @@ def has_transformers_js() -> bool:
 
 @pytest.mark.slow
 def test_to_the_hub_and_back(tmp_path):
-    """Processes: one uploads and checks what comes back; two have no package, and run the code of the repository, by
+    """Processes: one uploads and checks what comes back; one has no package, and runs the code of the repository, by
     Auto classes and by `pipeline`; one is the uploaded card's own snippet; node runs the graph beside the weights."""
 
     def run(*command: str | Path) -> str:
@@ -37,7 +37,6 @@ def test_to_the_hub_and_back(tmp_path):
         site_packages = [path for path in sys.path if path.endswith("site-packages")]
         without = ROOT / "tests" / "model" / "session_without_package.py"
         run(sys.executable, "-I", "-S", without, "hub", tmp_path, *site_packages)
-        run(sys.executable, "-I", "-S", Path(__file__).with_name("session_pipelines.py"), tmp_path, *site_packages)
         for repository in hub.repositories.values():
             assert sum(name.endswith(".py") for name in repository.files) <= 7  # which a person can read
         if has_transformers_js():  # with the graph that `export` wrote, beside the weights

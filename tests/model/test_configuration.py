@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from conftest import VOCAB, stack_config
+from conftest import stack_config
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers import AutoConfig, AutoModel
 
 import hf_roformer_lite as rl
-from hf_roformer_lite.model.configuration_roformer_lite import PRESETS
 
 BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
 # Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
@@ -73,16 +72,6 @@ def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
     assert (pair.num_hidden_layers, pair.hidden_size, pair.vocab_size) == (2, 256, 8192)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets(name):
-    config = rl.RoFormerLiteConfig.from_preset(name, vocab_size=VOCAB, hidden_dropout=0)
-    pair = rl.RoFormerLiteSeq2SeqConfig.from_preset(name, vocab_size=VOCAB, decoder={"num_hidden_layers": 1})
-    assert config.hidden_size == PRESETS[name]["hidden_size"] and pair.share_embeddings
-    assert (pair.encoder.num_hidden_layers, pair.num_hidden_layers) == (PRESETS[name]["num_hidden_layers"], 1)
-    with pytest.raises(ValueError, match="preset='huge'.*tiny, mini, small, base"):
-        rl.RoFormerLiteConfig.from_preset("huge")
-
-
 def test_derived_fields():
     assert rl.RoFormerLiteConfig(attention_bias=["o", "v", "k", "q"]).attention_bias is True
     assert stack_config("sliding").layer_types == ["sliding_attention", "full_attention"]
@@ -133,15 +122,6 @@ def test_unknown_fields(fields, message):
     for of_pair, similar in (({"encodr": {}}, "'encoder'"), ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder=")):
         with pytest.raises(TypeError, match=similar):
             rl.RoFormerLiteSeq2SeqConfig(**of_pair)
-
-
-@pytest.mark.parametrize("config_class", BOTH)
-def test_what_transformers_passes(config_class):
-    for name in PreTrainedConfig.__dataclass_fields__:
-        config_class(**{name: getattr(config_class(), name, None)})
-    for name, value in {"torch_dtype": "float32", "name_or_path": "x", "auto_map": {}, "num_beams": 4}.items():
-        config_class(**{name: value})
-    assert config_class(num_labels=3).num_labels == 3
 
 
 @pytest.mark.parametrize("config_class", BOTH)

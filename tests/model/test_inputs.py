@@ -88,11 +88,6 @@ def test_inputs_beside_a_cache():
         model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
 
 
-def test_token_dropout_of_a_decoder():
-    with pytest.raises(ValueError, match="token_dropout_mask_id"):  # each token would know how many masks follow
-        rl.RoFormerLiteForCausalLM(stack_config(token_dropout_mask_id=4))
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_labels_of_another_shape(training):
     for model_class in (rl.RoFormerLiteForMaskedLM, rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForTokenClassification):
@@ -123,13 +118,6 @@ def test_misspelt_arguments(model_class, wrong, right):
     more = PAIR if model_class is rl.RoFormerLiteForConditionalGeneration else {}
     with pytest.raises(TypeError, match=f"{wrong!r}; did you mean {right!r}"):
         make(model_class)(IDS, **{wrong: IDS}, **more)
-
-
-def test_options_of_attention_functions_go_through():
-    model = make(rl.RoFormerLiteModel)
-    options = {"softcap": None, "output_attentions": False, "max_length": 9, "past_key_value": None}
-    options["position_bias"] = torch.zeros(1, 1, 1, 1)
-    torch.testing.assert_close(model(IDS, **options)[0], model(IDS)[0])
 
 
 def test_segments_where_there_are_none():

@@ -33,15 +33,6 @@ def test_resized_positions(model_class, tmp_path):
         model.resize_position_embeddings(0)
 
 
-@pytest.mark.parametrize("name", ["default", "post-sinusoidal", "factorised-no-position"])
-def test_no_table_to_resize(name):
-    model = build(rl.RoFormerLiteModel, stack_config(name))
-    assert model(IDS)[0].shape == (2, 70, 32)  # more than max_position_embeddings
-    for call in (model.get_position_embeddings, lambda: model.resize_position_embeddings(9)):
-        with pytest.raises(ValueError, match="position_embedding_type='learned' has a table"):
-            call()
-
-
 ROPE = {
     "default": {},
     "linear": {"factor": 4.0},

@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCAB, build, stack_config
-from safetensors import safe_open
+from conftest import build, stack_config
 from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from toy_training import make_batch, make_model
@@ -17,22 +15,9 @@ from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
 
-STACK_CLASSES = {
-    "AutoModel": rl.RoFormerLiteModel,
-    "AutoModelForMaskedLM": rl.RoFormerLiteForMaskedLM,
-    "AutoModelForCausalLM": rl.RoFormerLiteForCausalLM,
-    "AutoModelForSequenceClassification": rl.RoFormerLiteForSequenceClassification,
-    "AutoModelForTokenClassification": rl.RoFormerLiteForTokenClassification,
-    "AutoModelForQuestionAnswering": rl.RoFormerLiteForQuestionAnswering,
-    "AutoModelForMultipleChoice": rl.RoFormerLiteForMultipleChoice,
-}
-PAIR_CLASSES = {
-    "AutoModel": rl.RoFormerLiteSeq2SeqModel,
-    "AutoModelForSeq2SeqLM": rl.RoFormerLiteForConditionalGeneration,
-}
-IDS = torch.tensor([[2, 17, 33, 90, 3], [2, 45, 3, 0, 0]])
-MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-
+AUTO_CLASSES = {"mlm": "MaskedLM", "causal": "CausalLM", "single": "SequenceClassification"}
+AUTO_CLASSES |= {"token": "TokenClassification", "question": "QuestionAnswering", "choice": "MultipleChoice"}
+AUTO_CLASSES |= {"seq2seq": "Seq2SeqLM"}
 LOAD_ELSEWHERE = """
 from transformers import AutoModel, AutoTokenizer, pipeline  # before the package: the order of imports is no matter
 import hf_roformer_lite
@@ -44,46 +29,21 @@ for directory, auto, class_name in json.load(sys.stdin):
     if auto == "AutoTokenizer":
         outputs = {name: torch.tensor(ids) for name, ids in part("我们 the 龘 [SEP]", text_target="dog 我").items()}
     else:
-        with torch.no_grad():
-            outputs = {"output": part(**load_file(directory + "/inputs.safetensors"))[0].contiguous()}
+        outputs = {"loss": part(**load_file(directory + "/inputs.safetensors")).loss}
     save_file(outputs, directory + "/output.safetensors")
 """
 
 
-def saved_model(auto: str, preset: str, folder: Path) -> dict[str, torch.Tensor]:
-    """Save a model with the inputs of a call beside it; returns what the call gives."""
-    is_pair = auto in PAIR_CLASSES and "pair" in folder.name
-    config_class = rl.RoFormerLiteSeq2SeqConfig if is_pair else rl.RoFormerLiteConfig
-    model_class = (PAIR_CLASSES if is_pair else STACK_CLASSES)[auto]
-    model = build(model_class, config_class.from_preset(preset, vocab_size=VOCAB))
-    model.save_pretrained(folder)
-    assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        names = set(file.keys())
-    assert "lm_head.weight" not in names and not any("rotary" in name for name in names)
-    inputs = {"input_ids": IDS, "attention_mask": MASK}
-    if auto == "AutoModelForMultipleChoice":
-        inputs = {name: value[None] for name, value in inputs.items()}
-    if is_pair:
-        assert len([name for name in names if "word_embeddings" in name]) == 1
-        inputs["decoder_input_ids"] = IDS.flip(0)
-    save_file(inputs, folder / "inputs.safetensors")
-    with torch.no_grad():
-        return {"output": model(**inputs)[0]}
-
-
-@pytest.mark.parametrize(
-    "presets", [("tiny", "mini"), pytest.param(("small", "base"), marks=pytest.mark.slow)], ids=" ".join
-)
-def test_a_fresh_process(presets, tmp_path):
-    """Every class and preset, and every tokenizer: equal to the bit."""
+def test_a_fresh_process(tmp_path):
+    """Every head, and every tokenizer: equal to the bit."""
     jobs, expected = [], {}
-    for preset in presets:
-        for kind, classes in (("stack", STACK_CLASSES), ("pair", PAIR_CLASSES)):
-            for auto, model_class in classes.items():
-                folder = tmp_path / f"{preset}-{kind}-{auto}"
-                expected[folder] = saved_model(auto, preset, folder)
-                jobs.append((str(folder), auto, model_class.__name__))
+    for kind, auto in AUTO_CLASSES.items():
+        model, inputs, folder = make_model(kind), make_batch(kind), tmp_path / kind
+        model.save_pretrained(folder)
+        assert load_file(folder / "model.safetensors").keys().isdisjoint({"lm_head.weight", "rotary_emb.inv_freq"})
+        save_file(inputs, folder / "inputs.safetensors")
+        expected[folder] = {"loss": model(**inputs).loss}
+        jobs.append((str(folder), f"AutoModelFor{auto}", type(model).__name__))
     corpus = ["the quick brown fox, 我们老师", "the lazy dog 今天"] * 6
     tokenizers = [
         rl.RoFormerLiteTokenizer.train(corpus, vocab_size=500, algorithm=algorithm, show_progress=False)

@@ -5,20 +5,16 @@ from collections.abc import Iterable
 from itertools import pairwise, product
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, exporters
+from transformers import AutoModelForSequenceClassification
 
 import hf_roformer_lite as rl
 from hf_roformer_lite.model.text_features import (
     RoFormerLiteDocumentScores,
     RoFormerLiteTextScores,
-    RoFormerLiteWordScores,
-    Words,
     messages_of_neighbours,
 )
-from roformer_lite.export.graphs import export_model
 from roformer_lite.train.text_scores_fit import fit_document_scores, fit_word_scores, read
 from roformer_lite.train.text_scores_weights import Split, best_weights
 from roformer_lite.train.token_bytes import token_bytes
@@ -174,76 +170,6 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
     check(logits, torch.cat([wanted for wanted, _ in expected]), torch.cat([first for _, first in expected]))
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-def test_a_word_begins_with_one_token(algorithm):
-    """Whatever the tokens are: as many as words, none of them special, and never one behind another of the word."""
-    tokenizer = _tokenizer(algorithm)
-    table = token_bytes(tokenizer)
-    for text in TEXTS[:4]:
-        encoded = tokenizer(text)
-        ids = torch.tensor(encoded["input_ids"])
-        words = Words.of_tokens(table, ids, torch.zeros_like(ids))
-        first = words.is_first.nonzero()[:, 0].tolist()
-        assert 0 not in first and len(ids) - 1 not in first
-        begun = words.word_of_token[first].tolist()
-        assert begun == sorted(set(begun))
-        assert set(begun) == set(words.word_of_token[1:-1].tolist()) - {-1}
-
-
-def test_field_learns_which_tags_follow_one_another():
-    """The word `it` has the tag of the word before it, whatever that is; of a label of several words, one is `B`."""
-    names = {0: "O", 1: "B-X", 2: "I-X"}
-    sentences = [
-        (["good", "it"], ["B-X", "I-X"]),
-        (["bad", "it"], ["O", "O"]),
-        (["very", "U.S.", "it"], ["O", "B-X", "I-X"]),
-        (["U.S.", "bad", "it"], ["B-X", "O", "O"]),
-    ]
-    words = [tokens for tokens, _ in sentences]
-    tokenizer = rl.RoFormerLiteTokenizer.train(
-        [" ".join(tokens) for tokens in words] * 9, vocab_size=290, show_progress=False
-    )
-    encoded = tokenizer(words, is_split_into_words=True)
-    answers = []
-    for i, (_, tags) in enumerate(sentences):
-        pieces = encoded.word_ids(i)
-        new = [piece is not None and piece != pieces[place - 1] for place, piece in enumerate(pieces)]
-        numbers = [list(names.values()).index(tag) for tag in tags]
-        answers.append(np.array([numbers[p] if n else -100 for p, n in zip(pieces, new, strict=True)]))
-    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, id2label=names)
-    scores = fit_word_scores(token_bytes(tokenizer), encoded["input_ids"] * 20, answers * 20, config)
-    for ids, wanted in zip(encoded["input_ids"], answers, strict=True):
-        found = scores(torch.zeros(len(ids), 3), torch.tensor(ids), torch.zeros(len(ids), dtype=torch.long))[0].argmax(
-            -1
-        )
-        assert found[wanted >= 0].tolist() == wanted[wanted >= 0].tolist()
-    transitions = scores.transitions
-    assert transitions[0, 2] < transitions[1, 2], "I-X stands behind B-X, not behind O"
-
-
-def test_features_of_a_word_in_its_sentence():
-    """Words with the same features share them wherever they stand, and neighbours count."""
-    tokenizer = _tokenizer("bpe")
-    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8)
-    scores = RoFormerLiteWordScores(config, 2)
-    scores.token_bytes.copy_(token_bytes(tokenizer))
-
-    def features(text: str, number: int) -> set[int]:
-        ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
-        words = scores.words_of(ids, torch.zeros_like(ids))
-        keys, tokens = scores.find_features(words)
-        return set(keys[tokens == words.word_of_token.tolist().index(number)].tolist())
-
-    film = features("A fine film", 1)
-    assert len(film - features("A fine film indeed", 1)) == 2  # what is two words further on: nothing, or a word
-    assert features("A fine film indeed", 1) == features("A fine film indeed, truly", 1)
-    assert film != features("The fine film", 1)
-    own = film & features("We saw fine music", 2)
-    # the word twice, its shape, its two affixes of each length, the shapes that both have at other distances
-    assert len(own) >= 11
-    assert len(features("Fine", 0) & features("fine", 0)) == len(features("fine", 0)) - 2  # capitals and shape
-
-
 def test_embeddings_can_be_resized(tmp_path):
     model, tokenizer = _fitted()
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
@@ -264,12 +190,6 @@ def test_texts_that_tell_nothing_get_scores_that_say_nothing():
     assert _scores_alone(scores, examples).abs().max() < 0.1
 
 
-def test_vectors_in_place_of_ids_are_refused():
-    model, _ = _fitted()
-    with pytest.raises(ValueError, match="classifier_text_features.*input_ids"):
-        model(inputs_embeds=torch.zeros(1, 3, model.config.hidden_size))
-
-
 def test_weights_make_the_loss_least():
     generator = np.random.default_rng(0)
     answers = generator.integers(0, 3, 400)
@@ -284,24 +204,6 @@ def test_weights_make_the_loss_least():
     assert encoder == pytest.approx(1, abs=0.25)  # the log-odds of such noise
     assert ngrams < 0.15
     assert weights(useless, 2 * right)[1] == pytest.approx(0.5, abs=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(exporters, "ExportedModel"), reason="transformers before 5.23 saves no graphs")
-def test_exported_graphs_add_the_scores_too(tmp_path):
-    """At sizes that they were not traced with, also where no text has a letter. (A tagger: tests/engines.)"""
-    model, tokenizer = _fitted()
-    export_model(model, "onnx").save_pretrained(tmp_path)
-    session = onnxruntime.InferenceSession(next(tmp_path.glob("*.onnx")))
-    names = [given.name for given in session.get_inputs()]
-    program = export_model(model, "torch")
-    for texts in (TEXTS, TEXTS[:2], ["", " "]):
-        inputs = tokenizer(texts, padding=True, return_tensors="pt")
-        (logits,) = session.run(None, {name: inputs[name].numpy() for name in names})
-        with torch.no_grad():
-            expected = model(**inputs).logits
-        torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=0)
-        torch.testing.assert_close(program(**inputs)["logits"], expected, atol=1e-4, rtol=0)
 
 
 # Messages between neighbouring tags against the recursions that pass along a sentence word by word
@@ -328,19 +230,3 @@ def test_messages_are_those_of_the_recursions(join):
     expected = torch.cat([_along(sentence, transitions, join) for sentence in scores])
     torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-12, rtol=0)
     assert found[0].tolist() == [0] * labels, "a word alone hears nothing"
-
-
-def test_far_words_change_next_to_nothing():
-    """In a long sentence the best tags are those of the exact recursion."""
-    torch.manual_seed(0)
-    scores, transitions = 2 * torch.randn(500, 5), torch.randn(5, 5)
-    found = scores + messages_of_neighbours(scores, transitions, torch.zeros(500, dtype=torch.long))
-    expected = scores + _along(scores, transitions, torch.amax)
-    assert torch.equal(found.argmax(-1), expected.argmax(-1))
-
-
-def test_gradients_reach_scores_and_transitions():
-    scores = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    transitions = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    documents = torch.tensor([0, 0, 0, 1, 1, 2])
-    torch.autograd.gradcheck(lambda s, t: messages_of_neighbours(s, t, documents), (scores, transitions))

@@ -1,103 +1,20 @@
-"""The numbers stay the same: for no rows, in pieces, by functions of torch that transform a model."""
+"""The numbers stay the same: of a batch without rows, and of a feed-forward network in pieces."""
 
 import pytest
 import torch
-from conftest import CLOSE, STACKS, STYLES, VOCAB, build, seq2seq_config, stack_config
-from torch.func import functional_call, grad
+from conftest import stack_config
+from toy_training import HEADS, make_batch, make_model
 
-import hf_roformer_lite as rl
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteMLP
 
-IDS = torch.randint(5, VOCAB, (3, 8), generator=torch.Generator().manual_seed(0))
-MASK = torch.ones_like(IDS).index_put((torch.tensor([0, 0, 1]), torch.tensor([6, 7, 0])), torch.tensor(0))
-LABELS = IDS.masked_fill(MASK == 0, -100)
-CLASSES = torch.tensor([0, 1, 2])
-HEADS = {
-    rl.RoFormerLiteForMaskedLM: {"labels": LABELS},
-    rl.RoFormerLiteForCausalLM: {"labels": LABELS},
-    rl.RoFormerLiteForTokenClassification: {"labels": LABELS},
-    rl.RoFormerLiteForSequenceClassification: {"labels": CLASSES},
-    rl.RoFormerLiteForQuestionAnswering: {"start_positions": CLASSES, "end_positions": CLASSES},
-    rl.RoFormerLiteForConditionalGeneration: {"labels": LABELS},
-}
-every_head = pytest.mark.parametrize("model_class", HEADS)
 
-
-def head(model_class, **fields):
-    if model_class is rl.RoFormerLiteForConditionalGeneration:
-        return build(model_class, seq2seq_config())
-    is_tagger = model_class is rl.RoFormerLiteForTokenClassification
-    return build(model_class, stack_config(num_labels=VOCAB if is_tagger else 3, **fields))
-
-
-def gradients(model) -> dict[str, torch.Tensor]:
-    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-
-
-# No rows
-
-
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", [*STACKS, *STYLES])
-def test_no_rows(name, backend):
-    for is_decoder in (False, True):
-        model, none = build(rl.RoFormerLiteModel, stack_config(name, backend, is_decoder=is_decoder)), IDS[:0]
-        for more in ({}, {"attention_mask": none}, {"position_ids": none}, {"use_cache": False}):
-            assert model(none, **more).last_hidden_state.shape == (0, 8, 32)
-        assert model(IDS[:, :0], use_cache=False).last_hidden_state.shape == (3, 0, 32)
-
-
-@every_head
-def test_no_rows_with_a_head(model_class):
+@pytest.mark.parametrize("kind", HEADS)
+def test_no_rows(kind):
     for training in (False, True):
-        model = head(model_class).train(training)
-        targets = {name: value[:0] for name, value in HEADS[model_class].items()}
-        model(IDS[:0], attention_mask=MASK[:0], **targets).loss.backward()
-        found = gradients(model)
-        assert found and all((gradient == 0).all() for gradient in found.values())
-
-
-def test_no_rows_to_pool():
-    for pooling in ("mean", "cls", "last"):
-        model = head(rl.RoFormerLiteForSequenceClassification, classifier_pooling=pooling)
-        assert model(IDS[:0]).logits.shape == (0, 3) and model(IDS[:, :0]).logits.isfinite().all()
-
-
-# Functions of torch
-
-
-@every_head
-def test_functional_gradients(model_class):
-    """Of padded input; of a language model of packed documents, too."""
-    described = [{"attention_mask": MASK}]
-    if model_class is rl.RoFormerLiteForMaskedLM:
-        described.append({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]] * 3)})
-    for more in described:
-        model, inputs = head(model_class).train(), {"input_ids": IDS, **more, **HEADS[model_class]}
-        weights = dict(model.named_parameters())
-        found = grad(lambda weights: functional_call(model, weights, (), inputs).loss)(weights)  # noqa: B023
-        model(**inputs).loss.backward()
-        for name, gradient in gradients(model).items():
-            torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("items", [None, 9])
-@every_head
-def test_compiled_training_step(model_class, items):
-    """As one graph, with and without `num_items_in_batch`."""
-    torch.compiler.reset()
-    model = head(model_class).train()
-    inputs = {"input_ids": IDS, "attention_mask": MASK, "num_items_in_batch": items, **HEADS[model_class]}
-    loss = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs).loss
-    loss.backward()
-    found = {name: gradient.clone() for name, gradient in gradients(model).items()}
-    model.zero_grad()
-    expected = model(**inputs).loss
-    expected.backward()
-    torch.testing.assert_close(loss, expected)
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, **CLOSE, msg=name)
+        model = make_model(kind).train(training)
+        model(**{name: tensor[:0] for name, tensor in make_batch(kind).items()}).loss.backward()
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        assert gradients and all((gradient == 0).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("gated", [False, True])
