@@ -262,6 +262,21 @@ def test_caches():
         assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
 
 
+@pytest.mark.parametrize(
+    "name, more",
+    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
+)
+def test_evaluation_computes_real_tokens_alone(name, more):
+    _, free = pair(name)
+    batch, tokens = batch_for(name), []
+    labels = batch.pop("labels")
+    linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
+    linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
+    for model in (free, free.base_model):
+        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
+    assert tokens == [24, 24]
+
+
 def real_outputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of its output, those for each token at real tokens alone."""
     real = inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones(4, 12, dtype=torch.bool)
@@ -364,3 +379,18 @@ def test_every_model_within_a_module():
     with pytest.raises(ValueError, match="MambaForCausalLM"):
         padding_free(towers)
     assert type(towers[0].bert) is transformers.BertModel and type(towers[0]) is transformers.BertForMaskedLM
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_adapters(is_first):
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    lora = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+    stock, free = make("bert mlm"), make("bert mlm")
+    torch.manual_seed(1)
+    stock = get_peft_model(stock, lora)
+    torch.manual_seed(1)
+    free = get_peft_model(padding_free(free), lora) if is_first else padding_free(get_peft_model(free, lora))
+    batch = batch_for("bert mlm")
+    assert_same_gradients(free, stock, batch)

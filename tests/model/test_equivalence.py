@@ -8,6 +8,7 @@ from conftest import CLOSE, STACKS, STYLES, VOCAB, build, packed_forms, seq2seq_
 from transformers import AttentionInterface
 
 import hf_roformer_lite as rl
+from hf_roformer_lite.model import attention_functions
 from hf_roformer_lite.model.padding import pool
 
 BACKENDS = ["sdpa", "eager"]
@@ -41,6 +42,19 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
                     packed = model(flat, **form, **more)
                     torch.testing.assert_close(packed.last_hidden_state[0], expected[real], **CLOSE)
                     assert packed.past_key_values is None  # nothing could be appended to documents in one row
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [*STACKS, *STYLES])
+def test_gradients_of_flat_and_dense_agree(name, backend, ragged_input):
+    model = build(rl.RoFormerLiteModel, stack_config(name, backend, initializer_range=0.02)).double()
+    gradients = []
+    for hidden_states in (False, True):
+        model.zero_grad()
+        model(**ragged_input, output_hidden_states=hidden_states)[0].pow(3).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert gradients[0].isfinite().all()
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}])
@@ -275,6 +289,25 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 loss.backward()
                 assert loss.isfinite() and loss > 0
                 assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_half_precision_under_autocast_is_near_the_exact_numbers():
+    """Gradients of short documents are computed in float32, those of long ones as they are."""
+    attention = build(rl.RoFormerLiteModel, stack_config()).layers[0].self_attn
+    for longest, has_grad in ((511, True), (512, True), (9, False)):
+        borders = torch.tensor([0, longest, longest + 4], dtype=torch.int32)
+        kwargs = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders, "max_length_k": longest, "scaling": 0.35}
+        given = torch.randn(3, 1, 4, longest + 4, 8, dtype=torch.bfloat16, requires_grad=has_grad)
+        with torch.autocast("cpu", torch.bfloat16):
+            output, _ = attention_functions.sdpa_attention_by_document(attention, *given, None, **kwargs)
+        assert output.dtype == torch.bfloat16
+        exact = given.detach().double().requires_grad_()
+        expected, _ = attention_functions.sdpa_attention_by_document(attention, *exact, None, **kwargs)
+        assert (output - expected).norm() < 0.01 * expected.norm()
+        if has_grad:
+            output.float().square().sum().backward()
+            expected.square().sum().backward()
+            assert (given.grad - exact.grad).norm() < 0.02 * exact.grad.norm()
 
 
 def test_means_in_half_precision():
