@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from conftest import ROOT
 from saved_models import save_model
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -178,3 +181,22 @@ def test_layout_int8_and_embeddings(tmp_path):
         found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         for ours, theirs in zip(expected.to_tuple(), found, strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_classify_transformers_js(tmp_path):
+    """The tutorial for node: the labels and scores of `predict`."""
+    node = shutil.which("node")
+    package = "require('@huggingface/transformers')"
+    if node is None or subprocess.run([node, "-e", package], capture_output=True).returncode:
+        pytest.skip("needs node, and @huggingface/transformers where NODE_PATH says")
+    save_model("classify", tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
+    lines = [line for line in LINES if line]
+    command = [node, str(ROOT / "tutorials" / "classify_transformers_js.cjs"), "out"]
+    done = subprocess.run(command, cwd=tmp_path, input="\n".join(lines), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    expected = Predictor.load(str(tmp_path / "model")).answer(lines, 8)
+    for found, answer in zip(done.stdout.splitlines(), expected, strict=True):
+        label, score = found.split("\t")
+        assert label == answer.columns["label"] and float(score) == pytest.approx(answer.columns["score"], abs=2e-4)

@@ -33,8 +33,6 @@ def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
 def assert_same_everywhere(model, exported, name: str, shapes=SHAPES) -> None:
     for rows, length in shapes:
         inputs = batch(rows, length)
-        if model.config.type_vocab_size:
-            inputs["token_type_ids"] = inputs["input_ids"] % model.config.type_vocab_size
         with torch.no_grad():
             expected = model(**inputs)[name]
         torch.testing.assert_close(exported(**inputs)[name], expected, rtol=0, atol=1e-5, msg=f"{rows} x {length}")
@@ -59,13 +57,12 @@ def test_torch_takes_any_size(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "pooling"), [("sliding", "mean"), ("learned-typed", "last")])
-def test_onnx_takes_any_size(name, pooling, ragged_input):
-    model = build(rl.RoFormerLiteForSequenceClassification, stack_config(name, classifier_pooling=pooling))
+def test_onnx_takes_any_size(ragged_input):
+    model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
     exported = export_model(model, "onnx")
     assert_same_everywhere(model, exported, "logits")
-    if name == "sliding":  # a row without tokens
-        torch.testing.assert_close(exported(**ragged_input).logits, model(**ragged_input).logits, rtol=0, atol=1e-5)
+    # a row without tokens
+    torch.testing.assert_close(exported(**ragged_input).logits, model(**ragged_input).logits, rtol=0, atol=1e-5)
 
 
 def test_openvino(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +189,8 @@ def test_training_on_wrong_files(mistake, refused, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert message in refused(task, [Path(name).parts[0] for name in files if name != "v.txt"])
+
+
+def test_pipes_are_refused_where_data_are_read_again(refused):
+    os.mkfifo("a.txt")
+    assert "a.txt: is a pipe or a device" in refused("mlm", ["a.txt"])

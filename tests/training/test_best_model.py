@@ -20,13 +20,15 @@ from transformers import (
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from roformer_lite.cli import main
+from roformer_lite.errors import InputError
 from roformer_lite.tasks.classify import add_linear_model, weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
     WeightAveraging,
+    check_metrics,
 )
-from roformer_lite.train.results import is_within_chance
+from roformer_lite.train.results import Evaluation, is_within_chance, verdict
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -64,7 +66,8 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
     assert losses[chosen] == min(losses.values())
     steps = sorted(losses)
     assert training["steps"] == steps[-1] and len(steps) == steps.index(chosen) + 1 + 3 < 30
-    assert "Training stopped after epoch" in training["what_happened"]
+    for said in ("Training stopped after epoch", f"step {chosen:,}, is kept", "overfits"):
+        assert said in training["what_happened"]
     assert training["what_happened"] in (tmp_path / "model" / "README.md").read_text()
     assert results["metrics"]["validation"]["loss"] == pytest.approx(losses[chosen], abs=1e-4)
 
@@ -188,10 +191,13 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
 
 
 def test_a_difference_within_chance_is_called_so():
-    """Six rows of 2,000 are; a hundred are not."""
-    assert is_within_chance("accuracy", 0.903, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
+    """Thirty rows of 2,000 are; a hundred are not."""
+    assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
     assert is_within_chance("spearman", 0.80, 0.79, 200) and not is_within_chance("spearman", 0.80, 0.5, 200)
     assert not is_within_chance("perplexity", 9.0, 10.0, 200)
+    for accuracy, said in ((0.903, "about equal"), (0.95, "The model is better"), (0.85, "A baseline is better")):
+        measured = [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)]
+        assert said in verdict("accuracy", measured, {"n-grams": {"test": {"accuracy": 0.9}}})
 
 
 def test_average_follows_the_formula_and_changes_places_exactly():
@@ -258,3 +264,9 @@ def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
     assert [path.name for path in good.parent.glob("checkpoint-*")] == ["checkpoint-4"]
     for name in ("model.safetensors", AVERAGED_WEIGHTS):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
+
+
+def test_metrics_that_are_no_numbers_are_not_published(tmp_path):
+    args = TrainingArguments(str(tmp_path / "m.training"), use_cpu=True, report_to="none")
+    with pytest.raises(InputError, match="on the test data, loss nan"):
+        check_metrics({"loss": float("nan"), "accuracy": 1.0}, "test", args)

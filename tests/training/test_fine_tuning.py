@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,17 @@ def predictions(model: Path, lines: Path, capsys: pytest.CaptureFixture) -> list
     return capsys.readouterr().out.split("\n")[:-1]
 
 
+def save_bert(folder: Path, words: Iterable[str], do_lower_case: bool = True, **fields: float) -> None:
+    folder.with_name("vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8"
+    )
+    tokenizer = BertTokenizer(str(folder.with_name("vocab.txt")), do_lower_case=do_lower_case)
+    tokenizer.save_pretrained(folder)
+    fields |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=len(tokenizer), **fields)).save_pretrained(folder)
+
+
 def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
     turned = shutil.copytree(folder / "classifier", tmp_path / "turned")  # as another program may have made it
     config = config_of(turned) | {"id2label": {"0": "thing", "1": "cat"}, "label2id": {"thing": 0, "cat": 1}}
@@ -140,10 +152,7 @@ def test_another_tokenizer_than_the_models_is_refused(folder, tmp_path, capsys):
 
 def test_converted_encoder(folder, tmp_path):
     words = sorted({word for text in TEXTS for word in f"{text} {text.upper()}".split()})
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8")
-    BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False).save_pretrained(tmp_path / "bert")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
-    BertModel(BertConfig(vocab_size=5 + len(words), **sizes)).save_pretrained(tmp_path / "bert")
+    save_bert(tmp_path / "bert", words, do_lower_case=False)
     assert main(["convert", "--from", "auto", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 0
     start = ["--encoder_name_or_path", tmp_path / "ours", "--size", "tiny", *UNCHANGED]
     out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
@@ -158,11 +167,7 @@ def test_converted_encoder(folder, tmp_path):
 @pytest.fixture
 def encoder(tmp_path) -> Path:
     """A BERT with a token for each letter, and its tokenizer."""
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"acdeghilmnorstw"]))
-    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "encoder")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
-    torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=20, initializer_range=0.3, **sizes)).save_pretrained(tmp_path / "encoder")
+    save_bert(tmp_path / "encoder", "acdeghilmnorstw", initializer_range=0.3)
     return tmp_path / "encoder"
 
 

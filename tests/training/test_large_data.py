@@ -15,7 +15,7 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
-from roformer_lite.data.blocks import BlockCollator, BlockCutter, blocks, packed
+from roformer_lite.data.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
@@ -98,6 +98,14 @@ def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
         assert all(block[0] == 1 and block[-1] == 2 for block in made)
 
 
+@pytest.mark.parametrize("lengths", [[7] * 5, [10, 1, 1], [1], [6, 6, 6, 4, 4, 4]])
+def test_best_fit(lengths):
+    bins = best_fit(lengths, 10)
+    assert sorted(place for own in bins for place in own) == list(range(len(lengths)))
+    assert all(sum(lengths[place] for place in own) <= 10 for own in bins)
+    assert len(bins) == {7: 5, 10: 2, 1: 1, 6: 3}[lengths[0]]
+
+
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
 def test_packed_documents_do_not_see_each_other(model_class, folder):
     """The loss of packed rows is that of the blocks, each in a row of its own."""
@@ -122,7 +130,8 @@ def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(
         batch = collator([dict(row)])
         masked = (batch["labels"] != -100).nonzero()
         assert len(masked) == 1 and batch["input_ids"][0, masked[0, 1]] == tokenizer.mask_token_id
-        assert batch["labels"].max() not in tokenizer.all_special_ids
+        label = batch["labels"][0, masked[0, 1]]
+        assert label == row["input_ids"][masked[0, 1]] and label not in tokenizer.all_special_ids
 
 
 def letters(count: int) -> str:

@@ -71,8 +71,8 @@ def test_scores_and_thresholds():
         threshold = threshold_for(scores, right, precision)
         assert threshold == pytest.approx(2 * precision - 1, abs=0.05)
         assert right[scores >= threshold].mean() >= precision
-    equal = threshold_for(np.array([0.9, 0.9, 0.5]), np.array([True, False, True]), 0.6)
-    assert equal == 0.5  # equal scores go together
+    equal = threshold_for(np.array([0.9, 0.9]), np.array([True, False]), 0.6)
+    assert equal is None  # equal scores go together
     assert threshold_for(np.array([0.9, 0.5]), np.array([False, True]), 0.6) is None
 
 

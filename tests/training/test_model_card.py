@@ -86,11 +86,12 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
     assert "secret" not in card.content and str(tmp_path) not in card.content
     assert card.data.base_model is None and "Trained from the weights of base on data.jsonl" in card.text
     assert card.data.widget == [{"text": "The <mask> is fine today." if task == "mlm" else "a text to classify"}]
-    assert 'from_pretrained("m")' in card.text and "1 process of 1 thread, 1 core |" in card.text
+    assert 'from_pretrained("m")' in card.text and set(card.data.tags) == {"roformer-lite", "rope", task}
     assert f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
 
     card = card_of(tmp_path, {}, task, "--output_dir", "models/m", "--card_example", "--dataset_title", "Letters")
     assert "my " in card.text and "roformer-lite predict models/m" in card.text
+    assert "rope" not in card_of(tmp_path, {}, task, "--output_dir", "m", stack="learned-typed").data.tags
     assert 'from_pretrained("models/m")' in card.text
     assert "Trained from scratch on Letters" in card.text and card.data.model_name == "m"
 

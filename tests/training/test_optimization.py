@@ -11,6 +11,7 @@ from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_utils import SchedulerType
 
+from roformer_lite.errors import InputError
 from roformer_lite.train import callbacks as clock_module
 from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
 from roformer_lite.train.muon import MuonWithAdamW, make_muon
@@ -135,6 +136,11 @@ def test_time_spent_survives_a_checkpoint(fake_time):
     resumed.on_train_begin(SimpleNamespace(), state, TrainerControl())
     assert resumed.elapsed == pytest.approx(30.0) and not resumed.is_over
     assert resumed.warmup_elapsed == clock.warmup_elapsed > 0
+
+
+def test_schedules_without_a_curve_are_refused(fake_time):
+    with pytest.raises(InputError, match="--time_limit_minutes can't be combined with lr_scheduler_type=reduce_lr"):
+        rates(TrainingClock(limit=1.0), fake_time, 1, 1.0, 0, kind="reduce_lr_on_plateau")
 
 
 ARGUMENTS = {"learning_rate": 1e-3, "weight_decay": 0.1, "adam_beta2": 0.95, "optim_args": "lr=2e-3,momentum=0.9"}
