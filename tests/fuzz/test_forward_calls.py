@@ -139,6 +139,15 @@ def test_changed_arguments(kind, training):
     torch.testing.assert_close(tensors_of(model, call), expected)  # no refused call has left anything behind
 
 
+@pytest.mark.parametrize("model_class", [rl.RoFormerLiteModel, rl.RoFormerLiteForCausalLM])
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
+    """Positions were counted by the sum of the mask: twos moved every token two places on."""
+    model = build(model_class, stack_config(is_decoder=True))
+    ones, sevens = (model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7))
+    torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("backend", "name"), [("sdpa", "default"), ("eager", "sliding"), ("sdpa", "modern")])
 def test_any_mask_beside_a_cache(name, backend, generator):
     """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache, or a refusal where
