@@ -9,6 +9,7 @@ from conftest import build, seq2seq_config, stack_config
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hf_roformer_lite as rl
+from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.export.graphs import write_pooling
 from roformer_lite.train.text_scores_fit import fit_word_scores
 from roformer_lite.train.token_bytes import token_bytes
@@ -17,6 +18,7 @@ TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bo
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 MULTI, REGRESSION = {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}
 LABELS, CLASSIFIER = {"id2label": dict(enumerate("bca"))}, rl.RoFormerLiteForSequenceClassification
+HEAD = {"lm_head_transform": True, "lm_head_bias": True}
 
 ONE_TEXT = {"pairs": False, "label_separator": ";"}
 # The class of each model, fields of its configuration, its task, and what its training would have noted.
@@ -30,6 +32,7 @@ MODELS = {
     "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, "seq2seq", {}),
     "causal": (rl.RoFormerLiteForCausalLM, {"is_decoder": True, "tie_word_embeddings": False}, "causal", {}),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}, "mlm", {}),
+    "roformer": (rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **HEAD}, "mlm", {}),  # what `convert --to roformer` takes
     "embed": (rl.RoFormerLiteModel, {}, "embed", {}),
     "rerank": (CLASSIFIER, {"num_labels": 1}, "rerank", {"pairs": True}),
 }

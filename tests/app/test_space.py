@@ -86,24 +86,3 @@ def test_what_is_in_a_space(tmp_path, capsys):
     exec(code, {"__file__": str(out / "app.py"), "open_page": opened})
     assert opened.call_args == mock.call(str(out / "model"), title=title, texts=TEXTS)
     assert "PWNED" not in capsys.readouterr().out
-
-
-def test_what_is_refused(tmp_path, capsys):
-    model = save_model("classify", tmp_path / "model")
-    (tmp_path / "latin1.txt").write_bytes(b"\xe9")
-    exported = tmp_path / "exported"
-    (exported / "onnx").mkdir(parents=True)
-    shutil.copy(model / "config.json", exported)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        for command, message in (
-            ([str(tmp_path / "modle")], "there is no such directory (did you mean"),
-            ([str(exported)], "was exported for onnx: give --engine onnx"),
-            ([str(model), "--port", port], "no page can be opened there"),
-            ([str(model), "--texts", str(tmp_path / "latin1.txt")], "latin1.txt: cannot be read"),
-            ([str(model), "--space", str(model)], "exists already; choose a new directory"),
-            ([str(model), "--space", "new", "--engine", "onnx"], "can't be combined with --space"),
-        ):
-            assert main(["app", *command]) == 2
-            error = capsys.readouterr().err
-            assert message in error and error.splitlines()[-1].startswith("roformer-lite app: error: "), error

@@ -126,9 +126,7 @@ def test_quantized(tokenizer, tmp_path):
     ("kind", "fields", "message"),
     [
         ("eurobert", {"norm_placement": "post"}, r"norm_placement='post'.*llama.cpp \(eurobert\) needs 'pre'"),
-        ("eurobert", {"hidden_act": "relu"}, "hidden_act='relu'.*needs 'silu'"),
         ("jina-bert-v3", {"num_key_value_heads": 2}, "num_key_value_heads=2.*num_attention_heads=4"),
-        ("nomic-bert", {"head_dim": 8}, "head_dim=8.*of 64"),
         ("eurobert", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters="),
     ],
 )
@@ -140,15 +138,10 @@ def test_refusals(kind, fields, message, tokenizer, tmp_path):
 
 def test_refused_tokenizers_and_models(tokenizer, tmp_path):
     model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
-    for algorithm, kind in (("bpe", "BPE"), ("unigram", "Unigram")):
-        other = rl.RoFormerLiteTokenizer.train(LINES, vocab_size=400, algorithm=algorithm, show_progress=False)
-        with pytest.raises(InputError, match=f"a tokenizer of the kind {kind}"):
+    for lines, algorithm, message in ((LINES, "bpe", "of the kind BPE"), (["한국어 문장"] * 9, "wordpiece", "Korean")):
+        other = rl.RoFormerLiteTokenizer.train(lines, vocab_size=400, algorithm=algorithm, show_progress=False)
+        with pytest.raises(InputError, match=message):
             export_gguf(model, other, tmp_path)
-    korean = rl.RoFormerLiteTokenizer.train(
-        ["한국어 문장"] * 9, vocab_size=80, algorithm="wordpiece", show_progress=False
-    )
-    with pytest.raises(InputError, match="has learned Korean"):
-        export_gguf(model, korean, tmp_path)
     causal = build(rl.RoFormerLiteForCausalLM, stack_config(vocab_size=400, is_decoder=True, **RMS))
     classifier = build(rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS))
     for refused in (causal, classifier):

@@ -68,7 +68,8 @@ def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
     def changed(change: Callable[[dict[str, torch.Tensor], str], object]) -> Damage:
         def damage(folder: Path) -> None:
             tensors = load_file(folder / WEIGHTS)
-            change(tensors, random.Random(seed).choice(sorted(tensors)))
+            names = sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
+            change(tensors, random.Random(seed).choice(names))
             tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -80,7 +81,7 @@ def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
     yield "one tensor renamed", changed(lambda tensors, name: tensors.update({name + "x": tensors.pop(name)}))
     yield "one value NaN", changed(lambda tensors, name: tensors[name].view(-1).__setitem__(-1, float("nan")))
     yield "one value infinite", changed(lambda tensors, name: tensors[name].view(-1).__setitem__(0, float("inf")))
-    yield "all NaN", changed(lambda tensors, name: [tensor.fill_(float("nan")) for tensor in tensors.values()])
+    yield "a tensor of NaN", changed(lambda tensors, name: tensors[name].fill_(float("nan")))
     yield "another shape", changed(lambda tensors, name: tensors.update({name: tensors[name][None]}))
     yield "one row less", changed(lambda tensors, name: tensors.update({name: tensors[name][:-1]}))
 

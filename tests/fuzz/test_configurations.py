@@ -140,9 +140,3 @@ def test_rope_parameters(kind):
             if problem:
                 wrong[name, str(value)] = problem
     assert not wrong
-
-
-def test_many_layers_are_refused_before_anything_is_made_of_them():
-    for name in ("num_hidden_layers", "num_mlp_layers", "qkv_mlp_layers"):
-        with pytest.raises(ValueError, match=f"{name}=1000000000000 is not possible: it must be at most 10,000"):
-            rl.RoFormerLiteConfig(**{name: 10**12})

@@ -32,6 +32,9 @@ STATES = torch.randn(ROWS, SOURCE, 32, generator=GENERATOR)
 PAIR = rl.RoFormerLiteForConditionalGeneration
 CLASSES = rl.RoFormerLiteForSequenceClassification
 DECODER = {"is_decoder": True}
+MULTI = {"problem_type": "multi_label_classification"}
+PLACES = {"start_positions": torch.arange(3), "end_positions": torch.arange(3) + 1}
+TARGET = {"decoder_input_ids": ids(SOURCE), "decoder_attention_mask": torch.ones(ROWS, SOURCE).long()}
 CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "encoder": (
         rl.RoFormerLiteModel,
@@ -60,29 +63,12 @@ CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "causal": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "labels": ids()}),
     "causal, last logits": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "logits_to_keep": 2}),
     "classes": (CLASSES, {"num_labels": 3}, {**PLAIN, "labels": torch.arange(3)}),
-    "sets": (
-        CLASSES,
-        {"num_labels": 3, "problem_type": "multi_label_classification"},
-        {**PLAIN, "labels": torch.tensor([[0.0, 1.0, 1.0]] * ROWS)},
-    ),
+    "sets": (CLASSES, {"num_labels": 3, **MULTI}, {**PLAIN, "labels": torch.tensor([[0.0, 1.0, 1.0]] * ROWS)}),
     "numbers": (CLASSES, {"num_labels": 1}, {**PLAIN, "labels": torch.tensor([0.5, 1.0, 2.0])}),
     "tags": (rl.RoFormerLiteForTokenClassification, {"num_labels": 3}, {**PLAIN, "labels": ids(below=3)}),
-    "answers": (
-        rl.RoFormerLiteForQuestionAnswering,
-        {},
-        {**PLAIN, "start_positions": torch.arange(3), "end_positions": torch.arange(3) + 1},
-    ),
+    "answers": (rl.RoFormerLiteForQuestionAnswering, {}, {**PLAIN, **PLACES}),
     "choices": (rl.RoFormerLiteForMultipleChoice, {}, {**CHOICES, "labels": torch.tensor([0, 1, 1])}),
-    "pair": (
-        PAIR,
-        {},
-        {
-            **PLAIN,
-            "decoder_input_ids": ids(SOURCE),
-            "decoder_attention_mask": torch.ones(ROWS, SOURCE).long(),
-            "labels": ids(SOURCE),
-        },
-    ),
+    "pair": (PAIR, {}, {**PLAIN, **TARGET, "labels": ids(SOURCE)}),
     "pair, labels alone": (PAIR, {}, {**PLAIN, "labels": ids(SOURCE)}),
     "pair, last logits": (PAIR, {}, {**PLAIN, "decoder_input_ids": ids(SOURCE), "logits_to_keep": 2}),
 }
@@ -162,8 +148,7 @@ def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["default", "sliding", "modern"])
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize(("backend", "name"), [("sdpa", "default"), ("eager", "sliding"), ("sdpa", "modern")])
 def test_any_mask_beside_a_cache(name, backend, generator):
     """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache, or a refusal where
     the cache has forgotten what a window of real tokens still reaches."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from conftest import build, stack_config
-from datasets import IterableDataset
 from test_padding_free_models import tiny_model
 from torch.distributed.fsdp import fully_shard
 from toy_training import arguments, make_batch, make_model, make_rows
@@ -26,22 +25,14 @@ KINDS = ("mlm", "seq2seq")
 STEPS = 20
 
 
-def with_trainer(
-    kind: str, model: PreTrainedModel, out: Path, rows=None, resume: bool | str = False, **options
-) -> list[float]:
+def with_trainer(kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options) -> list[float]:
     """Train with the stock Trainer; returns the loss of every step."""
     rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
     made = arguments(out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options})
-    rows = make_rows(kind) if rows is None else rows
-    trainer = Trainer(model, made, train_dataset=rows, eval_dataset=make_rows(kind))
+    trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-def streamed_rows(kind: str) -> IterableDataset:
-    """The rows again and again, as a stream of unknown length."""
-    return IterableDataset.from_generator(lambda: (row for _ in range(STEPS) for row in make_rows(kind)))
 
 
 def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
@@ -57,19 +48,6 @@ def with_loop(kind: str, model: PreTrainedModel) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
-
-
-def worst_gradient(kind: str, parallel: PreTrainedModel, whole: PreTrainedModel) -> float:
-    """Largest difference of any gradient between a tensor-parallel model and the same in one piece."""
-    for model in (parallel, whole):
-        model.train()(**make_batch(kind)).loss.backward()
-    wanted = {name: weight.grad for name, weight in whole.named_parameters()}
-    worst = 0.0
-    for name, weight in parallel.named_parameters():
-        gradient = weight.grad.full_tensor() if hasattr(weight.grad, "full_tensor") else weight.grad
-        worst = max(worst, float((gradient - wanted[name]).abs().max()))
-    parallel.zero_grad()
-    return worst
 
 
 def generated(model: PreTrainedModel) -> list[list[int]]:
@@ -127,15 +105,12 @@ def main(out: Path) -> None:
         results[f"ddp/{kind}"] = with_trainer(kind, make_model(kind), out / f"ddp-{kind}")
     for name in SHARDED:
         model = load(name, out, fsdp_size=2)
-        if model.can_generate():
-            results[f"fsdp/{name}/generated"] = generated(model)
         results[f"fsdp/{name}"] = with_trainer(kind_of(name), model, out / f"fsdp-{name}")
     for name, kind in STOCK.items():
         for is_free in (False, True):
             one, other = (padding_free(tiny_model(name).double(), is_free) for _ in range(2))
             results[f"ddp/{name}/{is_free}"] = with_trainer(kind, one, out / f"ddp-{name}")
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
-    results["stream/mlm"] = with_trainer("mlm", make_model("mlm"), out / "stream", streamed_rows("mlm"))
     saving = {"save_strategy": "steps", "save_steps": 10}
     for resume in (False, str(out / "resumed" / "checkpoint-10")):
         results["resumed/mlm"] = with_trainer("mlm", make_model("mlm"), out / "resumed", resume=resume, **saving)
@@ -143,7 +118,6 @@ def main(out: Path) -> None:
         model = load(name, out, tp_size=2)
         if model.can_generate():
             results[f"tp/{name}/generated"] = generated(model)
-        results[f"tp/{name}/gradient"] = worst_gradient(kind_of(name), model, MODELS[name]())
         results[f"tp/{name}/losses"] = with_loop(kind_of(name), model)
         model.save_pretrained(out / f"tp-{name}")
     if dist.get_rank() == 0:

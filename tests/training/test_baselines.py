@@ -13,8 +13,6 @@ from roformer_lite.evaluate.baselines import (
     neighbour_baselines,
     tagging_baselines,
     text_to_text_baselines,
-    word_features,
-    word_shape,
 )
 
 ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
@@ -42,13 +40,6 @@ def test_a_curve_is_that_of_models_on_fewer_rows():
     assert learning_curve((texts, classes * 0), measured, "accuracy") == []
 
 
-def test_chinese_is_read_by_the_character():
-    texts, classes = ["这部电影很好看", "这部电影很难看"] * 8, np.array([1, 0] * 8)
-    measured = {"test": (["音乐很好听", "音乐很难听"], np.array([1, 0]))}
-    metrics, _ = classification_baselines("single_label_classification", (texts, classes), measured)
-    assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
-
-
 @pytest.mark.parametrize("right", [0, 1])
 def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
     """As by the linear part of the model; a label that the training rows lack is not learned."""
@@ -71,20 +62,12 @@ def test_sets_and_numbers():
 
 
 def test_tags():
-    train = ([["Anna", "likes", "Paris"], ["Paris", "is", "big"], ["Bert", "sings"]] * 6,) + (
-        [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6,
-    )
+    words = [["Anna", "likes", "Paris"], ["Paris", "is", "big"], ["Bert", "sings"]] * 6
+    tags = [["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"], ["B-PER", "O"]] * 6
     measured = {"test": ([["Carl", "likes", "Paris"]], [["B-PER", "O", "B-LOC"]])}
-    metrics = tagging_baselines(True, train, measured)
+    metrics = tagging_baselines(True, (words, tags), measured)
     assert metrics["most frequent tag of each word"]["test"]["recall"] == 0.5  # Carl is unknown
     assert metrics["CRF"]["test"]["f1"] == 1  # but has the place and the shape of a name
-
-
-def test_features_of_words():
-    assert [word_shape(word) for word in ("Film", "USA", "20.5", "e-Mail", "好")] == ["Xx", "X", "d.d", "x-Xx", "c"]
-    features = word_features(["New", "York"])
-    assert "prefix=ne" in features[0] and "1=york" in features[0] and "-1=None" in features[0]
-    assert "suffix=ork" in features[1] and "pair-1=new york" in features[1]
 
 
 def test_text_to_text():

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +27,8 @@ from roformer_lite.train.callbacks import (
     TrainingClock,
     WeightAveraging,
     check_metrics,
-    weights_are_finite,
 )
-from roformer_lite.train.results import Evaluation, is_within_chance, verdict, what_happened
+from roformer_lite.train.results import Evaluation, is_within_chance, verdict
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -56,11 +54,9 @@ def _train(data: Path, out: Path, *options: str) -> dict:
     return json.loads((out / "results.json").read_text())
 
 
-def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
+def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
     results = _train(data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints")
 
-    (expected,) = re.findall(r"at most 60 steps, about \S+ minutes .*, (\S+) GiB", capsys.readouterr().err)
-    assert 0.1 < float(expected) < 10
     training = results["training"]
     losses = {}
     for folder in (tmp_path / "model.training").glob("checkpoint-*"):
@@ -70,7 +66,8 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path, capsys):
     assert losses[chosen] == min(losses.values())
     steps = sorted(losses)
     assert training["steps"] == steps[-1] and len(steps) == steps.index(chosen) + 1 + 3 < 30
-    assert "Training stopped after epoch" in training["what_happened"]
+    for said in ("Training stopped after epoch", f"step {chosen:,}, is kept", "overfits"):
+        assert said in training["what_happened"]
     assert training["what_happened"] in (tmp_path / "model" / "README.md").read_text()
     assert results["metrics"]["validation"]["loss"] == pytest.approx(losses[chosen], abs=1e-4)
 
@@ -94,51 +91,6 @@ def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
     assert saved[0] == saved[1]
 
 
-def test_validation_data_are_held_out_by_default(data, tmp_path):
-    long = tmp_path / "long.tsv"
-    rows = (data / "train.tsv").read_text().splitlines()
-    long.write_text("\n".join(rows + rows[1:] * 3) + "\n")
-    shared = ["train", "classify", "--train_file", str(long), *OPTIONS.split(), "--max_steps", "1", "--output_dir"]
-    wanted = {"held out": ([], {"train": 173, "validation": 19})}
-    wanted["nothing"] = (["--validation_fraction", "0"], {"train": 192})
-    for name, (options, counts) in wanted.items():
-        assert main([*shared, str(tmp_path / name), *options]) == 0
-        assert json.loads((tmp_path / name / "results.json").read_text())["rows"] == counts
-
-
-@pytest.mark.parametrize(
-    ("losses", "epochs", "more", "expected"),
-    [
-        ([3, 2, 1], 3, {}, "epoch 3, step 30, is kept, with the best validation loss, 1. It was still getting better"),
-        ([3, 2, 1], 3, {"metrics": {"exact_match": 1.0}}, "the best validation loss, 1."),
-        (
-            [3, 2, 1],
-            3,
-            {"parts": {"its encoder alone": {}}},
-            "the best validation loss of the encoder alone, 1.",
-        ),
-        ([3, 1, 2, 2], 4, {}, "1. The validation loss has risen since epoch 2"),
-        (
-            [3, 1, 2],
-            9,
-            {},
-            "1. Training stopped after epoch 3, as it no longer helped. The validation loss has",
-        ),
-    ],
-)
-def test_what_is_said(losses, epochs, more, expected):
-    args = SimpleNamespace(
-        metric_for_best_model="loss", greater_is_better=False, load_best_model_at_end=True, num_train_epochs=epochs
-    )
-    history = [{"epoch": n, "step": 10 * n, "eval_loss": loss} for n, loss in enumerate(losses, 1)]
-    evaluations = [Evaluation("validation", more.get("metrics", {}), 100, 1.0)]
-    said = what_happened(args, history, evaluations, more.get("parts", {}), stopped_early=True)
-    assert expected in said and ("longer training" in said) == ("metrics" not in more and losses[-1] == 1)
-
-    ended = what_happened(args, history, evaluations, more.get("parts", {}), stopped_early=False)
-    assert "Training stopped" not in ended  # by --max_steps or a time limit
-
-
 @pytest.mark.parametrize("separator", ["", "+"])
 def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separator):
     """The metrics are those of scikit-learn on what `predict` answers."""
@@ -146,19 +98,14 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
         (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
-    options = ["--label_separator", separator] if separator else []
     files = {"train": data / "train.tsv", "validation": tmp_path / "v.tsv", "test": tmp_path / "t.tsv"}
-    command = ["train", "classify", *(w for split, path in files.items() for w in (f"--{split}_file", str(path)))]
+    command = ["train", "classify", *(f"--{split}_file={path}" for split, path in files.items()), *OPTIONS.split()]
+    own = "--text_scores true --num_train_epochs 2".split() + (["--label_separator", "+"] if separator else [])
     model = str(tmp_path / "m")
-    own = ["--text_scores", "true", "--baselines", "true", "--num_train_epochs", "2", *options]
-    assert main([*command, *OPTIONS.split(), *own, "--output_dir", model]) == 0
-    said = capsys.readouterr().err
-    assert (
-        "2 of the rows to measure have 2 labels that the training data lack (pink, teal): they count as missed" in said
-    )
-    card, results = (Path(model, name).read_text() for name in ("README.md", "results.json"))
-    results = json.loads(results)
-    assert "the training data lack (pink, teal)" in card and results["by_label"]["test"]["pink"]["support"] == 1
+    assert main([*command, *own, "--output_dir", model]) == 0
+    assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
+    results = json.loads(Path(model, "results.json").read_text())
+    assert results["by_label"]["test"]["pink"]["support"] == 1
     assert results["metrics"]["test"]["accuracy"] <= 29 / 31
 
     answers = ["--input_file", str(tmp_path / "t.tsv"), "--text_column", "text", "--prefix", "our_"]
@@ -196,7 +143,7 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
 
 
-def test_rare_labels_count_as_much_as_frequent_ones(tmp_path, capsys):
+def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
     """Of a text with both labels, the rarer one of the whole data is the answer only where labels are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -209,8 +156,6 @@ def test_rare_labels_count_as_much_as_frequent_ones(tmp_path, capsys):
         recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
         assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
     assert recall == {"": 0, "balanced": 1}
-    assert main(["train", "classify", *files, *options, *own, "--label_separator", "+", "--output_dir", "x"]) == 2
-    assert "--class_weights balanced is for rows with one label" in capsys.readouterr().err
 
 
 def test_weighted_loss_is_that_of_torch():
@@ -220,8 +165,6 @@ def test_weighted_loss_is_that_of_torch():
     outputs = SimpleNamespace(logits=logits)
     torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels), expected / 4)
     torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
-    measured = weighted_loss(weights, 0.0, SimpleNamespace(logits=logits.detach()), labels)
-    torch.testing.assert_close(measured, torch.nn.functional.cross_entropy(logits.detach(), labels))
 
 
 def test_answers_below_the_chosen_score_are_left_out(tmp_path):
@@ -248,64 +191,34 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
 
 
 def test_a_difference_within_chance_is_called_so():
-    """Six rows of 2,000 are; a hundred are not."""
-    assert is_within_chance("accuracy", 0.903, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
+    """Thirty rows of 2,000 are; a hundred are not."""
+    assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
     assert is_within_chance("spearman", 0.80, 0.79, 200) and not is_within_chance("spearman", 0.80, 0.5, 200)
     assert not is_within_chance("perplexity", 9.0, 10.0, 200)
-    said = {
-        accuracy: verdict(
-            "accuracy",
-            [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)],
-            {"n-grams": {"test": {"accuracy": 0.9}}},
-        )
-        for accuracy in (0.903, 0.95, 0.85)
-    }
-    assert "about equal" in said[0.903] and "2,000 rows" in said[0.903]
-    assert said[0.95].startswith("The model is better") and said[0.85].startswith("A baseline is better")
+    for accuracy, said in ((0.903, "about equal"), (0.95, "The model is better"), (0.85, "A baseline is better")):
+        measured = [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)]
+        assert said in verdict("accuracy", measured, {"n-grams": {"test": {"accuracy": 0.9}}})
 
 
-def test_average_follows_the_formula_and_changes_places_exactly(tmp_path):
+def test_average_follows_the_formula_and_changes_places_exactly():
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     model.tied = model.weight
     averaging = WeightAveraging(0.9)
-    args = SimpleNamespace(output_dir=tmp_path, should_save=True, load_best_model_at_end=False)
-    state, control = TrainerState(), TrainerControl()
-    averaging.on_train_begin(args, state, control, model=model)
-    expected, history = None, []
-    for step in range(200):
+    told = SimpleNamespace(), TrainerState(), TrainerControl()
+    averaging.on_train_begin(*told, model=model)
+    expected = torch.zeros_like(model.weight)
+    for step in range(100):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
-        averaging.on_step_end(args, state, control, model=model)
-        current = model.weight.detach().clone()
-        decay = min(0.9, (1 + step) / (10 + step))
-        expected = current if expected is None else decay * expected + (1 - decay) * current
-        history.append(current)
-    own = model.weight.detach().clone()
-    with averaging.in_place_of(model):
-        torch.testing.assert_close(model.weight, expected)
-        with pytest.raises(AssertionError):
-            torch.testing.assert_close(model.weight.detach(), own)
-    assert torch.equal(model.weight, own)
-
-    state.global_step = 200
-    folder = tmp_path / "checkpoint-200"
-    folder.mkdir()
-    state.save_to_json(str(folder / "trainer_state.json"))
-    averaging.on_save(args, state, control)
-    assert [path.name for path in folder.glob("averaged*")] == [AVERAGED_WEIGHTS]
-    resumed = WeightAveraging(0.9)
-    resumed.on_train_begin(args, state, control, model=model)
-    for one in (averaging, resumed):
-        one.on_step_end(args, state, control, model=model)
-    assert torch.equal(resumed.average.module.weight, averaging.average.module.weight)
-    averaging.on_train_end(args, state, control, model=model)
-    torch.testing.assert_close(model.weight, resumed.average.module.weight)
-
-    (folder / AVERAGED_WEIGHTS).unlink()
-    with pytest.raises(InputError, match="was not written with --ema_decay"):
-        WeightAveraging(0.9).on_train_begin(args, state, control, model=model)
+        averaging.on_step_end(*told, model=model)
+        own = model.weight.detach().clone()
+        decay = min(0.9, (1 + step) / (10 + step)) if step else 0
+        expected = decay * expected + (1 - decay) * own
+        with averaging.in_place_of(model):
+            torch.testing.assert_close(model.weight.detach(), expected)
+        assert torch.equal(model.weight, own) and (not step or not torch.equal(own, expected))
 
 
 @pytest.fixture
@@ -324,7 +237,8 @@ def exploding(monkeypatch) -> None:
 
 def diverged(data: Path, out: Path, *options: str) -> None:
     files = ["--train_file", str(data / "train.tsv"), "--max_steps", "8", "--per_device_train_batch_size", "8"]
-    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options]) == 2
+    arguments = ["--training_arguments", "logging_steps=1000", *options]
+    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *arguments]) == 2
     assert not out.exists()
 
 
@@ -332,30 +246,24 @@ def diverged(data: Path, out: Path, *options: str) -> None:
     ("arguments", "last_step"),
     [
         ("logging_steps=3 save_strategy=no", 6),  # at the next log
-        ("logging_steps=1000 save_strategy=steps save_steps=5", 5),  # before a checkpoint
-        ("logging_strategy=no save_strategy=no", 6),  # at the end of the epoch
+        ("save_strategy=steps save_steps=5", 5),  # before a checkpoint
+        ("save_strategy=no", 6),  # at the end of the epoch
     ],
 )
 def test_a_training_that_diverges_stops_and_saves_no_model(data, tmp_path, exploding, capsys, arguments, last_step):
-    diverged(data, tmp_path / "m", "--training_arguments", *arguments.split())
+    diverged(data, tmp_path / "m", *arguments.split())
     message = capsys.readouterr().err
     assert "diverged" in message and f"step {last_step}" in message and "--learning_rate (now 0.003)" in message
 
 
 def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
-    saving = "--training_arguments logging_steps=1000 save_strategy=steps save_steps=2 save_total_limit=1"
-    diverged(data, tmp_path / "m", *saving.split(), "--ema_decay", "0.9")
+    saving = "save_strategy=steps save_steps=2 save_total_limit=1 --ema_decay 0.9"
+    diverged(data, tmp_path / "m", *saving.split())
     good = tmp_path / "m.training" / "checkpoint-4"
     assert str(good) in capsys.readouterr().err
     assert [path.name for path in good.parent.glob("checkpoint-*")] == ["checkpoint-4"]
     for name in ("model.safetensors", AVERAGED_WEIGHTS):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
-    assert weights_are_finite(AutoModelForSequenceClassification.from_pretrained(good))
-
-
-def test_a_rate_that_is_far_too_high(data, tmp_path, capsys):
-    diverged(data, tmp_path / "m", *"--learning_rate 1e38 --training_arguments max_grad_norm=0".split())
-    assert "diverged" in capsys.readouterr().err and not list(tmp_path.glob("m.training/checkpoint-*"))
 
 
 def test_metrics_that_are_no_numbers_are_not_published(tmp_path):

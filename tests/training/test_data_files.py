@@ -4,17 +4,13 @@ More mistakes are in tests/fuzz/test_damaged_data.py.
 """
 
 import gzip
-import json
-import os
 import random
-import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from hf_roformer_lite import RoFormerLiteTokenizer
-from roformer_lite.cli import main
 from roformer_lite.data.data_files import (
     in_pieces,
     numbered_lines,
@@ -22,11 +18,8 @@ from roformer_lite.data.data_files import (
     read_running_text,
     read_table,
     read_tagged,
-    text_of,
-    value_of,
 )
 from roformer_lite.errors import InputError
-from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 TINY = (
     "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1 "
@@ -50,23 +43,6 @@ def test_lines_lose_their_ends_and_nothing_else(write):
     expected = [(1, "one"), (2, " two \u2028still two\x85"), (3, ""), (4, "four")]
     assert list(numbered_lines(write("a.txt", content))) == expected
     assert list(numbered_lines(write("a.txt.gz", content))) == expected
-
-
-def test_files_that_cannot_be_read(write, tmp_path):
-    for name in ("a.txt", "a.txt.gz"):
-        with pytest.raises(InputError, match=f"{name}: the file is empty"):
-            list(numbered_lines(write(name, "")))
-    with pytest.raises(InputError, match=r"b\.csv:1: the header names a column twice"):
-        list(read_table(write("b.csv", "the,the\nx,y\n")))
-    with pytest.raises(InputError, match="nothing.txt: No such file"):
-        list(numbered_lines(tmp_path / "nothing.txt"))
-    whole = write("a.txt.gz", "line\n" * 100_000).read_bytes()
-    (tmp_path / "cut.txt.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="cut.txt.gz: cannot be decompressed after line"):
-        list(numbered_lines(tmp_path / "cut.txt.gz"))
-    (tmp_path / "plain.txt.gz").write_text("not compressed")
-    with pytest.raises(InputError, match="plain.txt.gz: cannot be decompressed"):
-        list(numbered_lines(tmp_path / "plain.txt.gz"))
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
@@ -105,12 +81,6 @@ def test_lines_too_long_for_a_text_are_refused(name, write):
             list(read_table(write(name, 'a\n"' + ("x" * 2**20 + "\n") * 17)))
 
 
-def test_pipes_are_refused_where_data_are_read_again(tmp_path, capsys):
-    os.mkfifo(tmp_path / "a.txt")
-    train("mlm", tmp_path / "a.txt", status=2)
-    assert "a.txt: is a pipe or a device, and no file; write its text into a file" in capsys.readouterr().err
-
-
 def test_tsv_takes_quotes_as_text(write):
     rows = list(read_table(write("a.tsv", 'en\tde\n"Hi" he said\t"\n\nx\ty\n')))
     assert rows == [
@@ -129,31 +99,9 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
         list(read_table(path))
 
 
-def test_long_fields(write):
-    long = "x" * 500_000
-    assert next(read_table(write("a.tsv", f"text\n{long}\n")))["text"] == long
-
-
 def test_table_without_header(write):
     rows = list(read_table(write("a.tsv", "x\ty\n"), ["source", "target"]))
     assert (rows[0]["source"], rows[0]["target"], rows[0]["origin"][-2:]) == ("x", "y", ":1")
-
-
-def test_jsonl(write):
-    path = write("a.jsonl.gz", '{"t": {"en": "x"}, "n": 1}\n\n[1]\n')
-    rows = read_table(path)
-    first = next(rows)
-    assert text_of(first, "t.en") == "x"
-    with pytest.raises(InputError, match=r"a\.jsonl\.gz:1: no column 't\.de'; the columns are: t, n"):
-        text_of(first, "t.de")
-    with pytest.raises(InputError, match="name the right one with --label_column, or, if the file has no header"):
-        text_of(first, "label", "label_column")
-    with pytest.raises(InputError, match=r"a\.jsonl\.gz:1: column 'n' must be text, not 1"):
-        text_of(first, "n")
-    with pytest.raises(InputError, match=r"a\.jsonl\.gz:3: a JSON object is needed"):
-        next(rows)
-    with pytest.raises(InputError, match=r"b\.jsonl:1: not JSON"):
-        list(read_table(write("b.jsonl", '{"a": \n')))
 
 
 def test_parallel_files_must_agree(write):
@@ -175,66 +123,3 @@ def test_tagged_columns(write):
     assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
     spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
     assert next(read_tagged(spaces, 1, -1))["tags"] == ["B-ORG", "O"]
-    with pytest.raises(InputError, match=r"b\.txt:1: no column 4; the line has 3"):
-        list(read_tagged(spaces, 1, 4))
-    with pytest.raises(InputError, match=r"c\.tsv:1: column 2 is empty"):
-        list(read_tagged(write("c.tsv", "EU\t\tO\n"), 2, 3))
-    with pytest.raises(InputError, match=r"d\.txt:1: the line has 2 columns, .* would be column 2"):
-        list(read_tagged(write("d.txt", "Anna B\n"), 2, -1))
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv"])
-def test_a_column_that_is_called_origin(name, write):
-    """Rows use that name for their place; a user's column of the name keeps its values."""
-    separator = {"a.tsv": "\t", "a.csv": ","}.get(name)
-    rows = [{"origin": "Paris", "text": "a flight"}, {"origin": "Rome", "text": "a train"}]
-    lines = [json.dumps(row) for row in rows]
-    if separator:
-        lines = [separator.join(row) for row in [["origin", "text"], *(row.values() for row in rows)]]
-    read = list(read_table(write(name, "".join(line + "\n" for line in lines))))
-    assert [text_of(row, "origin") for row in read] == ["Paris", "Rome"]
-    assert read[0]["origin"].endswith(f"{name}:{2 if separator else 1}")
-    with pytest.raises(InputError, match="no column 'label'; the columns are: origin, text"):
-        value_of(read[0], "label")
-    with pytest.raises(InputError, match="no column 'origin'; the columns are: text"):
-        text_of(next(read_table(write("b.csv", "text\na flight\n"))), "origin")
-
-
-def train(task: str, train_file: Path, *options: str | Path, status: int = 0) -> Path:
-    out = train_file.with_name("m")
-    command = ["train", task, "--train_file", train_file, *TINY, "--output_dir", out, *options]
-    assert main([str(argument) for argument in command]) == status
-    return out
-
-
-MISTAKES = {  # the task, the file's name and content, options, and what is said of it
-    "no tags": ("tag", "a.txt", "-DOCSTART-\n\nAnna\n", "", r"a\.txt:3: the line has 1 column, and both token"),
-    "nan": ("classify", "a.csv", "text,label\na,1\nb,nan\n", "--problem_type regression", r"a\.csv:3: .* not 'nan'"),
-    "nothing left": ("classify", "a.csv", "text,label\na,x\nb,y\n", "--validation_fraction 0.9", "leaves no row"),
-}
-
-
-@pytest.fixture
-def untrained(monkeypatch) -> None:
-    monkeypatch.setattr(RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began"))
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_found_before_the_training(name, write, untrained, capsys):
-    task, file, content, options, message = MISTAKES[name]
-    train(task, write(file, content), *options.split(), status=2)
-    assert re.search(message, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("task", "content", "message"),
-    [
-        ("causal", "\n \n", "there is no row with text"),
-        ("mlm", "[UNK] [PAD]\n", "from here on the tokenizer finds no word"),
-    ],
-)
-def test_validation_text_without_words(task, content, message, write, untrained, capsys):
-    files = [write("t.txt", "the cat sees a red house\n" * 20), "--validation_file", write("v.txt", content)]
-    train(task, *files, "--tokenizer_algorithm", "wordpiece", status=2)
-    error = capsys.readouterr().err
-    assert "v.txt" in error and message in error

@@ -27,6 +27,7 @@ from roformer_lite.train.trainer import Trainer
 COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
 PENALTY = 10.0
+SMALL = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 @pytest.fixture
@@ -37,8 +38,7 @@ def probe(tmp_path: Path, monkeypatch):
 
     def fit(model_class: type[PreTrainedModel], labels: list, **fields) -> tuple[np.ndarray, np.ndarray]:
         torch.manual_seed(0)
-        sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-        model = model_class(RoFormerLiteConfig(vocab_size=len(tokenizer), **sizes, **fields)).eval()
+        model = model_class(RoFormerLiteConfig(vocab_size=len(tokenizer), **SMALL, **fields)).eval()
         encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": labels})
         of_tokens = model_class is RoFormerLiteForTokenClassification
         collator = DataCollatorForTokenClassification if of_tokens else DataCollatorWithPadding
@@ -127,10 +127,8 @@ def test_texts_of_a_label_come_together(tmp_path):
 
     def states(contrasted: bool) -> torch.Tensor:
         torch.manual_seed(0)
-        sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-        model = RoFormerLiteForSequenceClassification(
-            RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **sizes)
-        ).eval()
+        config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
+        model = RoFormerLiteForSequenceClassification(config).eval()
         if contrasted:
             linear_probe.contrast(Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded)
         seen = []

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from accelerate.data_loader import prepare_data_loader, skip_first_batches
-from torch.utils.data import DataLoader
 from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_utils import SchedulerType
@@ -16,7 +14,7 @@ from transformers.trainer_utils import SchedulerType
 from roformer_lite.errors import InputError
 from roformer_lite.train import callbacks as clock_module
 from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
-from roformer_lite.train.muon import MuonWithAdamW, make_muon, muon_arguments
+from roformer_lite.train.muon import MuonWithAdamW, make_muon
 from roformer_lite.train.token_budget import TokenBudgetBatchSampler
 
 LENGTHS = np.minimum(np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128).tolist()
@@ -40,12 +38,6 @@ def test_every_example_once_and_never_over_the_budget(budget):
         assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)  # well filled
 
 
-def test_seed_and_epoch_decide():
-    drawn = batches_of(1_024, epoch=2)
-    assert drawn == batches_of(1_024, epoch=2)
-    assert drawn != batches_of(1_024, epoch=3) and drawn != batches_of(1_024, seed=2, epoch=2)
-
-
 @pytest.mark.parametrize(("world_size", "budget"), [(2, 512), (24, 512), (32, 1_024)])
 def test_processes_share_the_batches_evenly(world_size, budget):
     """The batches of a step have nearly as many tokens, but for the last steps, which do not fill a group."""
@@ -66,33 +58,16 @@ def test_processes_share_the_batches_evenly(world_size, budget):
 
 
 def test_the_order_is_random():
-    """Of examples, of the groups, and within them: nothing goes from full batches to less full ones."""
+    """Of examples and of the groups, by the seed and the epoch: nothing goes from full batches to less full ones."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
+    assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(512, lengths=lengths, epoch=1)
     shortest = [min(lengths[index] for index in batch) for batch in batches]
     longest = [max(lengths[index] for index in batch) for batch in batches]
     assert max(shortest) < np.quantile(LENGTHS, 0.5) < min(longest)
     tokens = np.array([sum(lengths[index] for index in batch) for batch in batches])
     middle = tokens[: len(tokens) // 24 * 24].reshape(-1, 24)
     assert abs(np.corrcoef(np.arange(len(middle)), middle.mean(1))[0, 1]) < 0.5
-    rising, falling = ((sign * np.diff(middle, axis=1) > 0).sum() for sign in (1, -1))
-    assert 0.8 < rising / falling < 1.25
-
-
-def test_resuming_skips_what_was_seen():
-    """The way the Trainer does it: skip_first_batches, then set_epoch on the sampler inside."""
-    sampler = TokenBudgetBatchSampler(LENGTHS, 1_024, seed=1)
-    loader = DataLoader(range(len(LENGTHS)), batch_sampler=sampler, collate_fn=list)
-    skipping = skip_first_batches(prepare_data_loader(loader, num_processes=1, process_index=0), 7)
-    skipping.batch_sampler.batch_sampler.set_epoch(4)
-    assert list(skipping) == batches_of(1_024, epoch=4)[7:]
-
-
-def test_what_cannot_be_batched():
-    with pytest.raises(ValueError, match="max_tokens=100 is below the longest example, which has 128 tokens"):
-        TokenBudgetBatchSampler(LENGTHS, 100)
-    with pytest.raises(ValueError, match="no examples"):
-        TokenBudgetBatchSampler([], 100)
 
 
 @pytest.fixture
@@ -143,13 +118,8 @@ def test_rate_ends_with_the_time(fake_time):
 
 def test_rate_ends_with_the_steps_when_they_come_first(fake_time):
     timed, _ = rates(TrainingClock(limit=10_000.0), fake_time, 100, 0.5, 10, total_steps=100)
-    scheduler = get_scheduler("linear", torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), 10, 100)
-    plain = []
-    for _ in range(100):
-        plain.append(scheduler.get_last_lr()[0])
-        scheduler.optimizer.step()
-        scheduler.step()
-    assert timed == pytest.approx(plain)
+    falling = [(100 - step) / 90 for step in range(10, 100)]
+    assert timed == pytest.approx([step / 10 for step in range(10)] + falling)
 
 
 def test_warm_up_as_a_share_is_a_share_of_the_time(fake_time):
@@ -223,30 +193,11 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
         assert torch.equal(weight, named[name]) and not torch.equal(weight, start[name]), name
 
 
-@pytest.mark.parametrize("kind", ["single", "seq2seq", "frozen"])
-def test_muon_has_the_matrices_of_the_layers_alone(kind, tmp_path):
-    model = make_model("mlm" if kind == "frozen" else kind)
-    if kind == "frozen":
-        model.get_input_embeddings().requires_grad_(False)
-    optimizer = optimizer_for(model, tmp_path)
-    names = {id(weight): name for name, weight in model.named_parameters()}
-    *others, matrices = optimizer.param_groups
-    assert [names[id(weight)] for weight in matrices["params"]] == [
-        name for name, weight in model.named_parameters() if ".layers." in name and weight.ndim == 2
-    ]
-    given = [weight for group in optimizer.param_groups for weight in group["params"]]
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    assert len(given) == len(trained) and {*map(id, given)} == {*map(id, trained)}
-    assert {group["weight_decay"] for group in others} == {0.1, 0.0}
-    for layer in (module for name, module in model.named_modules() if name.endswith(".layers")):
-        layer.requires_grad_(False)
-    with pytest.raises(InputError, match="no matrices to train"):
-        optimizer_for(model, tmp_path)
-
-
-def test_arguments():
-    assert muon_arguments("lr=2e-2, ns_steps=6,momentum=0.9") == {"lr": 0.02, "ns_steps": 6, "momentum": 0.9}
-    assert muon_arguments(None) == {}
-    for wrong in ("beta=1", "lr=much", "ns_steps=2.5"):
-        with pytest.raises(InputError, match=f"optim_args={wrong}: with --optim muon the names are lr, momentum"):
-            muon_arguments(wrong)
+def test_frozen_weights_are_left_alone(tmp_path):
+    model = make_model("seq2seq")
+    model.get_input_embeddings().requires_grad_(False)
+    next(module for name, module in model.named_modules() if name.endswith(".layers")).requires_grad_(False)
+    names = {weight: name for name, weight in model.named_parameters() if weight.requires_grad}
+    groups = [[names[weight] for weight in group["params"]] for group in optimizer_for(model, tmp_path).param_groups]
+    assert sorted(sum(groups, [])) == sorted(names.values())
+    assert all(".layers." in name for name in groups[-1]) and len(groups[-1]) > 5

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hub_server import ENVIRONMENT, running_hub
-from huggingface_hub import ModelCard
 
 from roformer_lite.cli import main
 
@@ -92,20 +91,9 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
             assert several["mean"][split][name] == pytest.approx(np.mean(values), rel=1e-12)
             assert several["standard_deviation"][split][name] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
     assert not (folder / "whole.training").exists()
-
-
-@pytest.mark.slow
-def test_card_and_summary_say_which_seed_was_kept(folder, whole):
-    results = results_of(whole)
-    several = results["seeds"]
     mean, deviation = (several[name]["test"]["accuracy"] for name in ("mean", "standard_deviation"))
-    card = ModelCard.load(whole / "README.md")
-    for text in ((folder / "shown.txt").read_text(), card.text):
-        assert f"{mean:.4f} ± {deviation:.4f}" in text and f"The model of seed {several['kept']} is kept" in text
-    assert f"--seeds {' '.join(SEEDS)}" in card.text and f"| seed | {several['kept']} |" in card.text
-    assert [round(value, 4) for value in results["metrics"]["test"].values()][1:] == [
-        result.metric_value for result in card.data.eval_results if result.dataset_split == "test"
-    ]
+    for text in ((folder / "shown.txt").read_text(), (whole / "README.md").read_text("utf-8")):
+        assert f"{mean:.4f} ± {deviation:.4f}" in text and f"The model of seed {kept} is kept" in text
 
 
 @pytest.mark.slow
@@ -125,19 +113,6 @@ def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     assert of_seeds(folder / "killed") == of_seeds(whole) and not left.exists()
     weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
     assert weights[0] == weights[1]
-
-
-@pytest.mark.slow
-def test_all_seeds_see_the_rows_that_the_first_one_holds_out(folder):
-    data = ["--train_file", str(folder / "train.csv"), "--validation_fraction", "0.3"]
-    shared = ["train", "classify", *data, *OPTIONS, "--max_steps", "1", "--output_dir"]
-    assert main([*shared, str(folder / "held"), "--seeds", "4", "2"]) == 0
-    for seed in ("4", "2"):
-        assert main([*shared, str(folder / f"of-{seed}"), "--seed", seed]) == 0
-    found = of_seeds(folder / "held")["metrics"]
-    assert (
-        found["4"] == results_of(folder / "of-4")["metrics"] and found["2"] != results_of(folder / "of-2")["metrics"]
-    )
 
 
 def test_refused_before_anything_is_trained(folder, capsys):
