@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 Metrics = dict[str, float]
 ByLabel = dict[str, Metrics]  # precision, recall, f1 and support of each label
+# Those that are means over rows of values from 0 to 1, or close to that, and correlations.
+FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
+_CORRELATIONS = ("pearson", "spearman")
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # and every loss
 
 
@@ -107,6 +110,17 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
     only_ours, only_theirs = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
     return float(binomtest(only_ours, only_ours + only_theirs).pvalue) if only_ours + only_theirs else 1.0
+
+
+def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
+    """Whether two values of a metric, measured on so many rows, differ by less than two standard errors of the
+    difference of two independent measurements. False, but for equal values, for metrics that are neither fractions nor
+    correlations: of these the rows would have to be known."""
+    if metric in FRACTIONS:
+        return abs(ours - theirs) <= 2 * math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / rows)
+    if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
+        return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
+    return ours == theirs
 
 
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:

@@ -1,6 +1,5 @@
 """What is known about a finished training: its metrics, as `results.json` has them and as they are printed."""
 
-import math
 import os
 import platform
 import shlex
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from hf_roformer_lite.version import __version__
 
 from ..evaluate.baselines import Baselines
-from ..evaluate.metrics import LOWER_IS_BETTER, ByLabel, Metrics
+from ..evaluate.metrics import FRACTIONS, LOWER_IS_BETTER, ByLabel, Metrics, is_within_chance
 from ..tasks.base import Task
 from ..tasks.examples import example_line, neutral_example
 from .options import TrainingOptions
@@ -31,9 +30,6 @@ _SHOWN = (
     "optim optim_args bf16 fp16 generation_num_beams per_device_eval_batch_size"
 ).split()
 _SHOWN_OPTIONS = ("max_tokens_per_batch", "time_limit_minutes", "ema_decay", "word_dropout")
-# Metrics that are means over rows of values from 0 to 1, or close to that, and correlations.
-_FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
-_CORRELATIONS = ("pearson", "spearman")
 _SIGNIFICANT = 0.05  # below this probability a difference is not put down to chance
 
 
@@ -154,17 +150,6 @@ def verdict(
     return f"A baseline is better: the model's {values}."
 
 
-def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
-    """Whether two values of a metric, measured on so many rows, differ by less than two standard errors of the
-    difference of two independent measurements. False, but for equal values, for metrics that are neither fractions nor
-    correlations: of these the rows would have to be known."""
-    if metric in _FRACTIONS:
-        return abs(ours - theirs) <= 2 * math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / rows)
-    if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
-        return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
-    return ours == theirs
-
-
 def what_happened(
     args: TrainingArguments,
     history: Sequence[dict[str, float]],
@@ -194,7 +179,7 @@ def what_happened(
     losses = _of_validation(history, "loss")
     lowest = losses[_best(losses, False)][0] if losses else None
     validation = evaluations[0].metrics if evaluations else {}
-    is_perfect = any(validation.get(fraction) == 1 for fraction in _FRACTIONS)
+    is_perfect = any(validation.get(fraction) == 1 for fraction in FRACTIONS)
     if losses and lowest is not losses[-1][0]:
         text += f" The validation loss has risen since epoch {lowest['epoch']:.4g}: from there on it overfits."
     elif best is last and not is_perfect:

@@ -1,6 +1,5 @@
 """Weighs the scores of the text against the logits of the trained encoder, on validation data."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificatio
 from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
 
 from ..evaluate.baselines import Baselines
-from ..evaluate.metrics import Metrics
+from ..evaluate.metrics import Metrics, is_within_chance
 from .text_scores_fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
@@ -174,15 +173,15 @@ def _chosen_weights(
     validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
 ) -> tuple[float, ...]:
     """Those of the sum, or 0 for the encoder or for the scores where the other one alone is better than the sum by
-    more than a standard error: a smaller lead is chance, and these rows have chosen the encoder's epoch."""
+    more than chance: a small lead says little on a few hundred rows, which have chosen the encoder's epoch too."""
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
-    answers = int((validation.answers != -100).sum()) if validation.answers.ndim == 1 else len(validation.answers)
-    enough = joint + math.sqrt(max(0.0, joint * (1 - joint)) / max(1, answers))
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
-    if encoder > max(enough, text):
-        validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
-    elif text > enough:
-        validation = replace(validation, logits=torch.zeros_like(validation.logits))
+    best = max(encoder, text)
+    if best > joint and not is_within_chance(main_metric, best, joint, len(validation.answers)):
+        if encoder > text:
+            validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
+        else:
+            validation = replace(validation, logits=torch.zeros_like(validation.logits))
     found = best_weights(validation, problem_type)
     is_heard = [validation.logits.any(), validation.text_scores.any(), True]
     return tuple(weight if heard else 0.0 for weight, heard in zip(found, is_heard, strict=False))

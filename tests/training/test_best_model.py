@@ -19,8 +19,10 @@ from transformers import (
 )
 
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
+from hf_roformer_lite.model.text_features import LONGEST_TOKEN
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.evaluate.metrics import is_within_chance
 from roformer_lite.tasks.classify import add_linear_model, weighted_loss
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
@@ -28,7 +30,9 @@ from roformer_lite.train.callbacks import (
     WeightAveraging,
     check_metrics,
 )
-from roformer_lite.train.results import Evaluation, is_within_chance, verdict
+from roformer_lite.train.results import Evaluation, verdict
+from roformer_lite.train.text_scores_fit import fit_document_scores
+from roformer_lite.train.text_scores_weights import Split, add_fitted_scores
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -141,6 +145,38 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")
     assert again(**inputs).logits.argmax(-1).tolist() == [row["labels"] for row in rows[:20]]
+
+
+def test_without_validation_data_the_linear_model_answers(tmp_path):
+    """Of few rows, of which none are held out; the encoder has hardly begun."""
+    rows = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 10]
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "test")]
+    own = ["--text_scores", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
+    assert main(["train", "classify", *files, *OPTIONS.split(), *own]) == 0
+    results = json.loads((tmp_path / "m" / "results.json").read_text())
+    assert results["metrics"]["test"]["accuracy"] == 1 > results["parts"]["its encoder alone"]["test"]["accuracy"]
+
+
+def test_a_part_alone_must_lead_by_more_than_chance():
+    """Of two equally good parts neither is left out for its luck on thirty rows; beside a perfect one a bad one is."""
+    model = AutoModelForSequenceClassification.from_config(RoFormerLiteConfig.from_preset("tiny", num_labels=2))
+    tokens = torch.zeros(model.config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8)
+    tokens[5:7, 0] = torch.tensor(list(b"ab"))
+    generator, answers = torch.Generator().manual_seed(0), torch.arange(30) % 2
+
+    def logits(accuracy: float) -> torch.Tensor:
+        is_right = torch.rand(30, generator=generator) < accuracy
+        return torch.nn.functional.one_hot(torch.where(is_right, answers, 1 - answers)).double()
+
+    def measure(joint: np.ndarray) -> dict[str, float]:
+        return {"accuracy": (joint.argmax(1) == answers.numpy()).mean()}
+
+    for encoder, text in [(0.75, 0.75)] * 10 + [(1.0, 0.3)]:
+        scores = fit_document_scores(tokens, [[5], [6]], np.array([0, 1]), model.config)
+        split = Split(logits(encoder), logits(text), answers, measure)
+        _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
+        assert all(weights) if encoder == text else not weights
 
 
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):

@@ -4,9 +4,16 @@ import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config
 from toy_training import HEADS, arguments, make_batch, make_model, make_rows
-from transformers import DataCollatorForSeq2Seq, Trainer
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorWithFlattening,
+    Trainer,
+    TrainerState,
+)
 
 import hf_roformer_lite as rl
+from roformer_lite.train.callbacks import SeededCollator
 
 LM_KINDS = ["mlm", "causal", "seq2seq"]
 
@@ -93,3 +100,50 @@ def test_stock_collator_builds_the_decoder_input(tokenizer):
         pads = len(labels) - len(row["labels"])
         assert labels == row["labels"] + [-100] * pads
         assert inputs == [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads][: len(labels)]
+
+
+def without_padding(rows: list[dict[str, torch.Tensor]], first_label: int | None = None) -> list[dict]:
+    """The rows as lists of their real tokens; collators pad them again."""
+    found = []
+    for row in rows:
+        real = row["attention_mask"].bool()
+        found.append({key: row[key][real].tolist() for key in ("input_ids", "labels")})
+        if first_label is not None:
+            found[-1]["labels"][0] = first_label
+    return found
+
+
+@pytest.mark.parametrize(("kind", "told"), [("mlm", "position_ids"), ("causal", "flash_attn_kwargs")])
+def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
+    rows = without_padding(make_rows(kind), first_label=-100)
+    flattening = DataCollatorWithFlattening(**{f"return_{told}": True, "return_seq_idx": True})
+    runs, shapes = [], []
+    for collator in (DataCollatorForSeq2Seq(tokenizer), flattening):
+        model = make_model(kind)
+        model.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        )
+        trainer = Trainer(
+            model,
+            arguments(tmp_path, per_device_train_batch_size=4),
+            train_dataset=rows,
+            eval_dataset=rows,
+            data_collator=collator,
+        )
+        trainer.train()
+        runs.append(torch.tensor([*logged(trainer), *logged(trainer, "grad_norm"), trainer.evaluate()["eval_loss"]]))
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-5)
+    assert shapes[0][0] == 4 and shapes[-1][0] == 1 and shapes[-1][1] == sum(len(row["input_ids"]) for row in rows)
+
+
+def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
+    """Whatever was drawn before, as in a training that continues."""
+    masks = SeededCollator(DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3), seed=1)
+    rows = [{"input_ids": list(range(5, 45))}] * 4
+
+    def labels_of(epoch: float) -> list[list[int]]:
+        masks.on_epoch_begin(None, TrainerState(epoch=epoch), None)
+        return masks(rows)["labels"].tolist()
+
+    first = labels_of(0)
+    assert labels_of(1) != first == labels_of(0)
