@@ -77,8 +77,8 @@ class Predictor:
             return predictor
         config, results = load_config(directory), read_optional_object(directory, RESULTS_FILE)
         task, settings = _task_of(config, results, directory), results.get("settings", {})
-        if not isinstance(settings, dict):
-            raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
+        if not isinstance(settings, dict) or not isinstance(settings.get("pairs", False), bool):
+            raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object, and pairs in it true or false")
         tokenizer = load_tokenizer(directory, config)
         if tokenizer is None:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
