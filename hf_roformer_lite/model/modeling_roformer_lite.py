@@ -59,12 +59,13 @@ KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of the tokens that BERT's rule does n
 
 
 def accepts_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `forward` take its `past_key_values` as `cache` too, as transformers 5.24 and later name and pass it."""
+    """Let `forward` take its `past_key_values` as `cache` too, as transformers 5.24 and later name and pass it. The
+    paged cache of continuous batching has that name in all versions; it is no `Cache`, and attention reads it."""
 
     @wraps(forward)
-    def renamed(*args: Any, cache: Cache | None = None, **kwargs: Any) -> Any:
-        if cache is not None:
-            kwargs["past_key_values"] = cache
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("cache"), Cache):
+            kwargs["past_key_values"] = kwargs.pop("cache")
         return forward(*args, **kwargs)
 
     return renamed
