@@ -136,7 +136,7 @@ def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
         return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
 
     found = search(None)
-    if split.chain is None:
+    if split.chain is None and split.text_scores.any():  # else there is nothing to be drawn to
         rows = len(split.logits)
         found = (rows * found + _DOUBTED * search(0.0)) / (rows + _DOUBTED)
     return tuple(found.tolist())
