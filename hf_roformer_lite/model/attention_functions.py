@@ -8,6 +8,7 @@ length.
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
+from inspect import signature
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +27,9 @@ except ImportError:  # before torch 2.10
 # vLLM and SGLang look for in the source of a model.
 ALL_ATTENTION_FUNCTIONS = AttentionInterface()
 SERVERS = ("vllm", "sglang")  # what servers register: they take the tokens of all requests in one row, and know whose
+# Whether the functions write keys and values into the paged cache of continuous batching. Since transformers 5.24 the
+# layers do.
+WRITE_PAGED_CACHE = "cache" in signature(sdpa_attention_forward).parameters
 MIN_HALF_PRECISION_KEYS = 512  # see `_learns_faster_in_float32`
 
 

@@ -33,7 +33,13 @@ from transformers.utils.generic import TransformersKwargs, merge_with_config_def
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_functions import ALL_ATTENTION_FUNCTIONS, SERVERS, check_vllm, eager_attention_forward
+from .attention_functions import (
+    ALL_ATTENTION_FUNCTIONS,
+    SERVERS,
+    WRITE_PAGED_CACHE,
+    check_vllm,
+    eager_attention_forward,
+)
 from .configuration_roformer_lite import RemoteCode, RoFormerLiteConfig
 from .padding import (
     Documents,
@@ -296,6 +302,8 @@ class RoFormerLiteAttention(nn.Module):
                 key, value = cache.update(key, value, self.layer_idx)
                 if self.is_cross_attention:
                     past_key_values.is_updated[self.layer_idx] = True
+            elif kwargs.get("cache") is not None and not WRITE_PAGED_CACHE:  # which says more in kwargs
+                key, value = kwargs["cache"].update(key, value, self.layer_idx, kwargs=kwargs)
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )

@@ -12,7 +12,6 @@ from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteModel
 from roformer_lite.cli import main
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["grouped-gated-rms", "sliding", "learned-typed", "partial-rotary-value"])
 def test_continuous_batching(name, backend, generator):
