@@ -46,6 +46,10 @@ class Split:
     def number_of_weights(self) -> int:
         return 2 if self.chain is None else 3
 
+    @property
+    def number_of_documents(self) -> int:
+        return len(self.answers) if self.chain is None else len(self.chain[1].unique())
+
     def join(self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax) -> torch.Tensor:
         """Logits with these weights of the encoder, of the scores and of the transitions. Gradients need memory by the
         number of rows; see `parts`."""
@@ -190,7 +194,7 @@ def _chosen_weights(
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
     best = max(encoder, text)
-    if best > joint and not is_within_chance(main_metric, best, joint, len(validation.answers)):
+    if best > joint and not is_within_chance(main_metric, best, joint, validation.number_of_documents):
         if encoder > text:
             validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
         else:

@@ -81,6 +81,7 @@ class RoFormerLiteTrainerMixin:
         collator = self.data_collator
         if hasattr(collator, "generator"):
             collator = SeededCollator(collator, seed)
+            self.remove_callback(SeededCollator)  # that of an earlier loader
             self.add_callback(collator)
         if not self.options.max_tokens_per_batch:
             with self._collating_by(collator):
