@@ -1,4 +1,5 @@
-"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms and gating, one changed at a time.
+"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms, gating and ways of training, one changed
+at a time.
 
 Each training is a `roformer-lite train` of its own, and options that are not listed here are options of that command.
 Its figures stay in `DIR/runs` and are not measured again, so that the same command continues after an interruption.
@@ -24,6 +25,7 @@ from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, LabelArguments
 from roformer_lite.train.run import shown_command
 
 from .report import machine, save
+from .training_changes import CHANGES, OF_TASKS
 from .variants import DEFAULT, VARIANTS, planned
 
 # No run may stop earlier than another or compute in another type, and the last weights are measured.
@@ -46,7 +48,10 @@ class Options:
     out: Path = field(metadata={"help": "directory of the figures of every run and of their summary"})
     task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(metadata={"help": "what is trained"})
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"})
-    variants: list[str] = field(default_factory=lambda: list(VARIANTS), metadata={"help": "besides the default"})
+    variants: list[str] = field(
+        default_factory=lambda: list(VARIANTS),
+        metadata={"help": f"besides the default. Default: all of the configuration; others are {', '.join(CHANGES)}"},
+    )
     config: list[str] = field(default_factory=list, metadata={"help": "fields of the default, as name=value"})
 
     def __post_init__(self) -> None:
@@ -77,7 +82,14 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     data = training.data
     if not (data.validation_file or data.validation_fraction or data.dataset_name):
         raise InputError("give --validation_file or --validation_fraction, the data that variants are compared on")
-    changes = planned(training, options.variants)
+    changes = planned(training, [variant for variant in options.variants if variant not in CHANGES])
+    for variant in options.variants:
+        if options.task not in OF_TASKS.get(variant, (options.task,)):
+            raise InputError(f"--variants {variant} is of {' and '.join(OF_TASKS[variant])}, not of {options.task}")
+        if variant in CHANGES:
+            if training.training.max_steps is None:
+                raise InputError(f"--variants {variant}: give --max_steps, of which a part is changed")
+            changes[variant] = []
     return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
 
 
@@ -100,18 +112,19 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
                 "or remove it"
             )
         return found
-    figures = {"variant": variant, "seed": seed, "command": command, **train(command)}
+    figures = {"variant": variant, "seed": seed, "command": command, **train(variant, command)}
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
     unfinished.replace(path)
     return figures
 
 
-def train(command: list[str]) -> dict[str, Any]:
+def train(variant: str, command: list[str]) -> dict[str, Any]:
     """Train in a process of its own; the model is deleted."""
+    module = ["benchmarks.training_changes", variant] if variant in CHANGES else ["roformer_lite.cli"]
     before = _processor_seconds()
     with TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "roformer_lite.cli", *command, "--output_dir", f"{folder}/model"]
+        program = [sys.executable, "-m", *module, *command, "--output_dir", f"{folder}/model"]
         done = subprocess.run(program, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"roformer-lite {' '.join(command)} failed:\n{done.stderr[-2000:]}")

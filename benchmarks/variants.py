@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rmsnorm": {"norm_type": "rmsnorm"},
     "gated": {"gated_mlp": True},
     "ungated": {"gated_mlp": False},
+    "squared-relu": {"hidden_act": "relu2"},
 }
 _MULTIPLE = 8  # of the inner width of a feed-forward
 

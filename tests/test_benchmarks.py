@@ -2,12 +2,19 @@
 
 import sys
 
+import pytest
+import torch
 from conftest import ROOT
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from toy_training import make_model
+
+from roformer_lite.train.callbacks import SeededCollator
+from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import padding_free, stacks  # noqa: E402
+from benchmarks import padding_free, stacks, training_changes  # noqa: E402
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.report import markdown  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
@@ -54,3 +61,72 @@ def test_padding_free_models_learn_the_same(tmp_path):
     assert padding_free.markdown(families).count("\n") == 1 + len(families)
     padding_free.draw(families, tmp_path / "steps.svg")
     assert (tmp_path / "steps.svg").stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["mlm", "causal"])
+@pytest.mark.parametrize("change", training_changes.OF_MODELS)
+def test_changes_of_a_model(change, kind, ragged_input):
+    """What each promises, and that padding still costs nothing."""
+    model = make_model(kind)
+    before = model(**ragged_input).logits
+    training_changes.OF_MODELS[change](model)
+    after = model(**ragged_input).logits
+    stack, real = model.model, ragged_input["attention_mask"].bool()
+    if change == "zero-outputs":
+        alone = stack.final_norm(stack.embeddings(ragged_input["input_ids"], torch.zeros(1)))
+        expected, _ = model.logits_and_loss(alone, None, False, None, 0.0)
+        torch.testing.assert_close(after[real], expected[real])
+        return
+    if change == "bigrams":  # the table begins with zeros
+        torch.testing.assert_close(after, before)
+        nn.init.normal_(stack.embeddings.bigram_embeddings.weight)
+    else:
+        stack.layers[0].self_attn.q_proj.weight.data *= 3
+        stack.layers[0].self_attn.q_proj.bias.data *= 3
+        torch.testing.assert_close(model(**ragged_input).logits, after)
+    changed = model(**ragged_input).logits
+    assert (changed - before)[real].abs().max() > 0.1
+    row = ragged_input["input_ids"][1:2, :9]  # that of the second row without its padding
+    torch.testing.assert_close(model(row).logits, changed[1:2, :9])
+
+
+@pytest.mark.parametrize("task", ["mlm", "causal", "seq2seq"])
+@pytest.mark.parametrize("change", training_changes.OF_TRAININGS)
+def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
+    """The batches of ten steps, in the order in which the model sees them."""
+    if task not in training_changes.OF_TASKS.get(change, (task,)):
+        pytest.skip("not a change of this task")
+    words = [[f"{name}{i}" for i in range(40)] for name in ("noun", "verb", "name")]
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[i % 3][: 5 + i % 30]) for i in range(200)))
+    seen: list[tuple[int, int, float, bool]] = []
+    usual = RoFormerLiteTrainerMixin.compute_loss
+
+    def compute_loss(trainer, model, inputs, *args, **kwargs):
+        labelled = (inputs["labels"] != -100).float().sum() / inputs["attention_mask"].sum()
+        lengths = inputs["attention_mask"].sum(1)
+        seen.append((len(lengths), int(lengths.max()), labelled.item(), model.stacks()[-1].is_decoder))
+        return usual(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(RoFormerLiteTrainerMixin, "compute_loss", compute_loss)
+    loader = RoFormerLiteTrainerMixin.get_train_dataloader
+    monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)  # put back afterwards, as these:
+    for name in ("on_step_begin", "__call__"):
+        monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
+    monkeypatch.setattr(training_changes, "OTHER_WAY", 5)
+    files = [str(tmp_path / "text.txt")] * (2 if task == "seq2seq" else 1)
+    options = "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
+    options += "--validation_fraction 0 --per_device_train_batch_size 8 --max_steps 10 --use_cpu"
+    own = [] if task == "seq2seq" else ["--block_size", "64"]
+    command = ["train", task, "--train_file", *files, *options.split(), *own, "--output_dir", str(tmp_path / "model")]
+    assert training_changes.main(change, command) == 0
+    seen = seen[-(25 if change == "rising-batch" else 10) :]  # what is seen before measures time and memory
+    rows, longest, labelled, causal = zip(*seen, strict=True)
+    if change == "rising-batch":
+        assert rows == (2,) * 20 + (8,) * 5
+    elif change == "short-first":
+        assert max(longest[:5]) <= max(longest[5:]) / (1.2 if task == "seq2seq" else 3.5)
+    elif change == "falling-mask-ratio":
+        assert sum(labelled[:3]) > 1.4 * sum(labelled[-3:])
+    else:
+        assert causal == tuple((task == "causal") != (step % 5 == 4) for step in range(10))
+        assert (labelled[4] < 0.4) == (task == "causal")

@@ -302,8 +302,8 @@ class RoFormerLiteAttention(nn.Module):
                 key, value = cache.update(key, value, self.layer_idx)
                 if self.is_cross_attention:
                     past_key_values.is_updated[self.layer_idx] = True
-            elif kwargs.get("cache") is not None and not WRITE_PAGED_CACHE:  # which says more in kwargs
-                key, value = kwargs["cache"].update(key, value, self.layer_idx, kwargs=kwargs)
+            elif (paged := kwargs.get("cache")) is not None and not WRITE_PAGED_CACHE:
+                key, value = paged.update(key, value, self.layer_idx, kwargs=kwargs)  # and changes kwargs
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
