@@ -133,6 +133,10 @@ def test_inputs_of_other_kinds():
         torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
         for one, other in zip(found.hidden_states or (), expected.hidden_states or (), strict=True):
             torch.testing.assert_close(one[real], other[real], **CLOSE)
+    causal = build("Qwen3Model")
+    by_type = {"full_attention": (mask[:, None, None] * torch.ones(12, 12).tril()).bool()}
+    found = padding_free(copy.deepcopy(causal))(ids, attention_mask=by_type).last_hidden_state
+    torch.testing.assert_close(found, causal(ids, attention_mask=by_type).last_hidden_state, **CLOSE)
     stock.set_attn_implementation("eager")
     free = padding_free(copy.deepcopy(stock))
     inputs = {"input_ids": ids, "attention_mask": mask, "output_attentions": True}

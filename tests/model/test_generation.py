@@ -120,8 +120,9 @@ def test_generation_follows_the_last_real_token():
     padded = {"input_ids": torch.nn.functional.pad(ids, (0, 4)), "attention_mask": torch.tensor([[1] * 5 + [0] * 4])}
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
-    for more in ({}, {"logits_to_keep": 0}, {"assistant_model": model}, {"prompt_lookup_num_tokens": 2}):
-        assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
+    twos = {"attention_mask": 2 * padded["attention_mask"]}
+    for more in ({}, twos, {"logits_to_keep": 0}, {"assistant_model": model}, {"prompt_lookup_num_tokens": 2}):
+        assert model.generate(**{**padded, **options, **more})[:, 9:].tolist() == expected
 
 
 # Ways to generate

@@ -41,16 +41,18 @@ def test_an_empty_directory_is_filled(tmp_path):
     assert contents(tmp_path) == {"model/config.json": "new"} and [*tmp_path.iterdir()] == [target]
 
 
-def test_what_came_in_the_meantime_stays(tmp_path):
+@pytest.mark.parametrize("came", [["mine.txt"], ["config.json", "results.json"]])
+def test_what_came_in_the_meantime_stays(came, tmp_path):
     target = tmp_path / "prepared"
     with pytest.raises(InputError, match="something else was written there") as refused:
         with complete_directory(target) as folder:
             (folder / "ours").write_text("hours of work")
             target.mkdir()
-            (target / "mine.txt").write_text("x")
+            for name in came:
+                (target / name).write_text("x")
     (kept,) = (path for path in tmp_path.iterdir() if path != target)
     assert str(kept) in str(refused.value) and contents(kept) == {"ours": "hours of work"}
-    assert contents(target) == {"mine.txt": "x"}
+    assert contents(target) == dict.fromkeys(came, "x")
 
 
 def test_two_commands_do_not_write_at_once(tmp_path):
