@@ -26,6 +26,9 @@ COMMANDS = {
     "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
+# torch keeps 1,024 kernels of oneDNN, which multiplies bfloat16, each for one shape. Batches without padding have new
+# shapes all the time, of which gigabytes would be kept. Both libraries read their limit when torch is imported.
+_KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them")
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
+    for name, kept in _KERNELS_KEPT.items():
+        os.environ.setdefault(name, kept)
     try:
         _check_encoding(arguments.options)
         import_module(f".commands.{arguments.command}", __package__).main(arguments.options)
