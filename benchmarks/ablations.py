@@ -36,6 +36,8 @@ _NOT_ALIKE = {
     "--seed": "give --seeds",
     "--output_dir": "give --out",
     "--overwrite_output_dir": "models are not kept; remove a file of --out to measure its run again",
+    "eval_strategy": "the last weights are measured",
+    "save_strategy": "the last weights are measured",
     "--time_limit_minutes": "a clock would end the runs at different steps; give --max_steps",
 }
 _LOSS = "loss"
@@ -67,7 +69,7 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     """
     for word in words:
         name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if name in _ALIKE:
+        if name in _ALIKE and name != "--training_arguments":  # which add up
             raise InputError(f"{name} is not possible here: it is {_ALIKE[_ALIKE.index(name) + 1]} in all runs")
         if name in _NOT_ALIKE:
             raise InputError(f"{name} is not possible here: {_NOT_ALIKE[name]}")

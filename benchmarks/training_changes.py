@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention, RoFormerLiteMLP, RoFormerLiteModel
 from roformer_lite.cli import main as roformer_lite
+from roformer_lite.commands.train import parse_run
 from roformer_lite.train import train
 from roformer_lite.train.callbacks import SeededCollator
 from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
@@ -197,11 +198,10 @@ OF_TASKS = {"falling-mask-ratio": ("mlm",), "both-ways": ("mlm", "causal")}  # o
 CHANGES = (*OF_MODELS, *OF_TRAININGS)
 
 
-def steps_of_rising_batches(words: list[str]) -> list[str]:
+def with_more_steps(words: list[str]) -> list[str]:
     """The words of a command with as many more steps as small batches need for the same rows."""
-    at = words.index("--max_steps") + 1
-    steps = int(words[at])
-    return [*words[:at], str(int(steps * (SMALL * CHANGED + 1 - CHANGED))), *words[at + 1 :]]
+    steps = parse_run(words[1], words[2:]).training.max_steps
+    return [*words, "--max_steps", str(int(steps * (SMALL * CHANGED + 1 - CHANGED)))]
 
 
 def main(name: str, words: list[str]) -> int:
@@ -219,7 +219,7 @@ def main(name: str, words: list[str]) -> int:
         plan_batches(small=False, by_length=True)
     else:
         OF_TRAININGS[name]()
-    return roformer_lite(steps_of_rising_batches(words) if name == "rising-batch" else words)
+    return roformer_lite(with_more_steps(words) if name == "rising-batch" else words)
 
 
 if __name__ == "__main__":
