@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -25,21 +26,19 @@ from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, LabelArguments
 from roformer_lite.train.run import shown_command
 
 from .report import machine, save
-from .training_changes import CHANGES, OF_TASKS
+from .training_changes import CHANGES, OF_TASKS, OF_TRAININGS
 from .variants import DEFAULT, VARIANTS, planned
 
 # No run may stop earlier than another or compute in another type, and the last weights are measured.
-_ALIKE = (
-    "--baselines false --bf16 false --training_arguments eval_strategy=no save_strategy=no --disable_tqdm true".split()
-)
+_FIXED = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
+_ALIKE = [*chain(*_FIXED.items()), "--training_arguments", "eval_strategy=no", "save_strategy=no"]
 _NOT_ALIKE = {
     "--seed": "give --seeds",
     "--output_dir": "give --out",
     "--overwrite_output_dir": "models are not kept; remove a file of --out to measure its run again",
-    "eval_strategy": "the last weights are measured",
-    "save_strategy": "the last weights are measured",
     "--time_limit_minutes": "a clock would end the runs at different steps; give --max_steps",
 }
+_CHANGE_BATCHES = ("packing", "dataloader_num_workers", "gradient_accumulation_steps")
 _LOSS = "loss"
 
 
@@ -69,8 +68,8 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     """
     for word in words:
         name = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if name in _ALIKE and name != "--training_arguments":  # which add up
-            raise InputError(f"{name} is not possible here: it is {_ALIKE[_ALIKE.index(name) + 1]} in all runs")
+        if name in _FIXED:
+            raise InputError(f"{name} is not possible here: it is {_FIXED[name]} in all runs")
         if name in _NOT_ALIKE:
             raise InputError(f"{name} is not possible here: {_NOT_ALIKE[name]}")
     alike = list(_ALIKE)
@@ -84,13 +83,20 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     data = training.data
     if not (data.validation_file or data.validation_fraction or data.dataset_name):
         raise InputError("give --validation_file or --validation_fraction, the data that variants are compared on")
+    if any(training.training.stock[name] != "no" for name in ("eval_strategy", "save_strategy")):
+        raise InputError("eval_strategy and save_strategy are no in all runs: the last weights are measured")
+    own_loop = [name for name in options.variants if name in OF_TRAININGS]
+    if own_loop:
+        given_too = [name for name in _CHANGE_BATCHES if getattr(data, name, None) or name in training.training.stock]
+        given_too += ["max_tokens_per_batch"] if training.training.max_tokens_per_batch else []
+        if given_too or training.training.max_steps is None:
+            without = f" and no {' and no '.join(given_too)}" if given_too else ""
+            raise InputError(f"--variants {own_loop[0]} makes its own batches: give --max_steps{without}")
     changes = planned(training, [variant for variant in options.variants if variant not in CHANGES])
     for variant in options.variants:
         if options.task not in OF_TASKS.get(variant, (options.task,)):
             raise InputError(f"--variants {variant} is of {' and '.join(OF_TASKS[variant])}, not of {options.task}")
         if variant in CHANGES:
-            if training.training.max_steps is None:
-                raise InputError(f"--variants {variant}: give --max_steps, of which a part is changed")
             changes[variant] = []
     return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
 
@@ -129,7 +135,7 @@ def train(variant: str, command: list[str]) -> dict[str, Any]:
         program = [sys.executable, "-m", *module, *command, "--output_dir", f"{folder}/model"]
         done = subprocess.run(program, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"roformer-lite {' '.join(command)} failed:\n{done.stderr[-2000:]}")
+            raise SystemExit(f"python -m {' '.join([*module, *command])} failed:\n{done.stderr[-2000:]}")
         results = json.loads((Path(folder) / "model" / "results.json").read_text("utf-8"))
     kept = {name: results[name] for name in ("parameters", "main_metric", "metrics", "versions")}
     return {**kept, "processor_minutes": (_processor_seconds() - before) / 60}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -30,7 +31,8 @@ ADDED, HASHED = 31, 92_821  # any two odd numbers
 
 
 def zero_outputs(model: PreTrainedModel) -> None:
-    """Every branch begins as zero, so that a new model is its embeddings (Zhang et al. 2019, arXiv:1901.09321)."""
+    """Every branch begins as zero, so that a new model with norms before the branches is its embeddings (Zhang et al.
+    2019, arXiv:1901.09321)."""
     for module in model.modules():
         output = {RoFormerLiteAttention: "o_proj", RoFormerLiteMLP: "down_proj"}.get(type(module))
         if output:
@@ -38,7 +40,8 @@ def zero_outputs(model: PreTrainedModel) -> None:
 
 
 def normalise_queries_and_keys(model: PreTrainedModel) -> None:
-    """RMSNorm over each head's queries and keys, before the rotation (Henry et al. 2020, arXiv:2010.04245)."""
+    """RMSNorm over each head's queries and keys, before the rotation (after Henry et al. 2020, arXiv:2010.04245, who
+    divide by the length and learn one factor)."""
     for attention in [module for module in model.modules() if isinstance(module, RoFormerLiteAttention)]:
         for projection in (attention.q_proj, attention.k_proj):
             projection.register_parameter("head_norm", nn.Parameter(torch.ones(attention.head_dim)))
@@ -52,7 +55,10 @@ def normalise_queries_and_keys(model: PreTrainedModel) -> None:
 
 
 def add_bigrams(model: PreTrainedModel) -> None:
-    """A vector of each token and the one before it, by their hash, is added to that of the token."""
+    """A vector of each token and the one before it, by their hash, is added to that of the token.
+
+    With a cache the token before is not known: of a pair the loss is right, and what it generates is not.
+    """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings
         table = nn.Embedding(BIGRAMS, tokens.embedding_dim)
@@ -69,7 +75,7 @@ def add_bigrams(model: PreTrainedModel) -> None:
 
 
 def fewer_masks() -> None:
-    """The share of masked tokens falls from 30 to 15 % (Wettig et al. 2022, arXiv:2202.08005, begin with many)."""
+    """The share of masked tokens falls from 30 to 15 % (Ankner et al. 2023, arXiv:2305.15096)."""
 
     usual = SeededCollator.__call__
 
@@ -85,21 +91,17 @@ def fewer_masks() -> None:
 
 
 class Batches(Sampler[list[int]]):
-    """The first rows of a random order in small batches, the rest in batches of `size`; both of all rows, or the first
-    of the shorter half."""
+    """Rows in random order, in small batches first and then in batches of `size`; with `by_length` the first ones are
+    of the shorter half. No row is taken twice before all are taken once."""
 
     def __init__(self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool):
-        self.plan: list[list[int]] = []
-        random = torch.Generator().manual_seed(seed)
-        first = int(rows * CHANGED)
-        order = torch.randperm(len(lengths), generator=random).tolist()
+        random, first = np.random.default_rng(seed), int(rows * CHANGED)
+        order = np.concatenate([random.permutation(len(lengths)) for _ in range(-(-rows // len(lengths)))])
         if by_length:
-            half = set(sorted(order, key=lambda row: lengths[row])[: len(order) // 2])
-            short, other = [row for row in order if row in half], [row for row in order if row not in half]
-            rest = short[first:] + other
-            order = short[:first] + [rest[at] for at in torch.randperm(len(rest), generator=random).tolist()]
-        order = (order * (rows // len(order) + 1))[:rows]
-        for part, step in ((order[:first], small), (order[first:], size)):
+            short = np.flatnonzero(np.array(lengths)[order] <= np.median(lengths))[:first]
+            order = np.concatenate((order[short], random.permutation(np.delete(order, short))))
+        self.plan: list[list[int]] = []
+        for part, step in ((order[:first].tolist(), small), (order[first:rows].tolist(), size)):
             self.plan += [part[at : at + step] for at in range(0, len(part), step)]
 
     def __len__(self) -> int:
@@ -110,7 +112,7 @@ class Batches(Sampler[list[int]]):
 
 
 def plan_batches(small: bool, by_length: bool) -> None:
-    """Batches that grow, or whose first rows are short (Press et al. 2020, arXiv:2012.15832)."""
+    """Batches that grow (Smith et al. 2017, arXiv:1711.00489), or the shorter rows first."""
     usual = RoFormerLiteTrainerMixin.get_train_dataloader
 
     def get_train_dataloader(trainer: Any) -> DataLoader:
@@ -124,7 +126,8 @@ def plan_batches(small: bool, by_length: bool) -> None:
 
 
 def cut_blocks() -> None:
-    """Language models: the first batches have the same tokens in blocks of a quarter of the length."""
+    """Language models: the first batches have the same tokens in blocks of a quarter of the length (Press et al. 2020,
+    arXiv:2012.15832)."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -144,8 +147,11 @@ def cut_blocks() -> None:
 
 
 def learn_both_ways() -> None:
-    """One batch of sixteen is learned causally by a masked model, and masked by a causal one (Charpentier & Samuel
-    2024, arXiv:2410.24159)."""
+    """One batch of sixteen is learned causally by a masked model, and masked by a causal one.
+
+    After Charpentier & Samuel 2024, arXiv:2410.24159. Their masked tokens are predicted from the place before, which
+    is so here in causal models alone.
+    """
     usual = RoFormerLiteTrainerMixin.compute_loss
 
     def compute_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +161,7 @@ def learn_both_ways() -> None:
         was_causal = stack.is_decoder
         ids, labels = inputs["input_ids"], inputs["labels"]
         if was_causal:  # it shifts the labels itself: a masked token is predicted from the place before it
-            masked = (torch.rand(ids.shape) < MASKED_LAST) & (labels != -100)
+            masked = (torch.rand(ids.shape, device=ids.device) < MASKED_LAST) & (labels != -100)
             inputs = {
                 **inputs,
                 "input_ids": ids.masked_fill(masked, trainer.processing_class.mask_token_id),
@@ -182,7 +188,8 @@ def _set_causal(stack: RoFormerLiteModel, is_causal: bool) -> None:
         layer.self_attn.is_causal = is_causal
 
 
-# Of a new model, and of the training. What is told of short rows first is cut blocks, and of pairs the shorter ones.
+# Of a new model, and of the training. `short-first` cuts the blocks of language models; of other tasks it takes the
+# shorter rows first.
 OF_MODELS: dict[str, Callable[[PreTrainedModel], None]] = {
     "zero-outputs": zero_outputs,
     "query-key-norm": normalise_queries_and_keys,
@@ -215,7 +222,7 @@ def main(name: str, words: list[str]) -> int:
             return model
 
         train.make_model = make_model
-    elif name == "short-first" and words[1] == "seq2seq":
+    elif name == "short-first" and words[1] not in ("mlm", "causal"):
         plan_batches(small=False, by_length=True)
     else:
         OF_TRAININGS[name]()

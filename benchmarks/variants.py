@@ -12,6 +12,8 @@ from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.models import parse_overrides
 from roformer_lite.train.run import Run
 
+from .training_changes import CHANGES
+
 DEFAULT = "default"
 VARIANTS: dict[str, dict[str, Any]] = {
     "rope": {"position_embedding_type": "rope"},
@@ -82,7 +84,8 @@ def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
     plan: dict[str, list[str]] = {DEFAULT: []}
     for variant in chosen:
         if variant not in VARIANTS and variant != DEFAULT:
-            raise InputError(f"--variants {variant} is not known; it must be one of {', '.join([DEFAULT, *VARIANTS])}")
+            known = ", ".join([DEFAULT, *VARIANTS, *CHANGES])
+            raise InputError(f"--variants {variant} is not known; it must be one of {known}")
         changes = [] if variant == DEFAULT else assignments(run, variant)
         if changes:
             make_config(run, changes)

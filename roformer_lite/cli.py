@@ -27,7 +27,7 @@ COMMANDS = {
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
 # torch keeps 1,024 kernels of oneDNN, which multiplies bfloat16, each for one shape. Batches without padding have new
-# shapes all the time, of which gigabytes would be kept. Both libraries read their limit when torch is imported.
+# shapes all the time, of which gigabytes would be kept. The limits are read before the first product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 

@@ -48,6 +48,7 @@ class Split:
 
     @property
     def number_of_documents(self) -> int:
+        """Documents, or sentences, of which long ones are several."""
         return len(self.answers) if self.chain is None else len(self.chain[1].unique())
 
     def join(self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax) -> torch.Tensor:

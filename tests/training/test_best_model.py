@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -177,6 +178,8 @@ def test_a_part_alone_must_lead_by_more_than_chance():
         split = Split(logits(encoder), logits(text), answers, measure)
         _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
         assert all(weights) if encoder == text else not weights
+    of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))  # ten words in each
+    assert split.number_of_documents == 30 and replace(split, chain=of_sentences).number_of_documents == 3
 
 
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
