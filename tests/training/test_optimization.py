@@ -208,15 +208,17 @@ def test_frozen_weights_are_left_alone(tmp_path):
 
 # Memory
 
+# Of getrusage, a process's peak is at least that of the one that started it: here of all of these tests.
 MEASURED = """
-import resource, sys
+import pathlib, re, sys
 from roformer_lite.cli import main
 assert main(sys.argv[1:]) == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 2**20)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says a process's peak by itself")
 def test_no_more_memory_than_was_said(tmp_path):
     """Also in bfloat16, where torch keeps a kernel for each new number of tokens."""
     words = np.random.default_rng(0).integers(0, 900, (4_000, 30))
