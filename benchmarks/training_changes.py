@@ -24,7 +24,7 @@ from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
 SHORT = 4  # a block becomes so many short ones
 SMALL = 4  # a batch becomes so many small ones
 CHANGED = 0.5  # share of the rows that come short, or in small batches
-MASKED_FIRST, MASKED_LAST = 0.30, 0.15
+MORE_MASKED, MASKED = 0.30, 0.15  # shares of the tokens
 OTHER_WAY = 16  # of so many batches one is learned the other way, causal or masked
 BIGRAMS = 16_384  # rows of the table
 ADDED, HASHED = 31, 92_821  # any two odd numbers
@@ -74,20 +74,20 @@ def add_bigrams(model: PreTrainedModel) -> None:
         tokens.register_forward_hook(add)
 
 
-def fewer_masks() -> None:
-    """The share of masked tokens falls from 30 to 15 % (Ankner et al. 2023, arXiv:2305.15096)."""
-
+def mask(first: float, last: float) -> None:
+    """The share of masked tokens goes from `first` to `last` in training (Ankner et al. 2023, arXiv:2305.15096). The
+    validation data have as many as `--mlm_probability` says."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         collator.share_done = state.global_step / state.max_steps
 
-    def mask(collator: Any, examples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    def collate(collator: Any, examples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         share = getattr(collator, "share_done", 0.0)
-        collator.collator.mlm_probability = MASKED_FIRST + (MASKED_LAST - MASKED_FIRST) * share
+        collator.collator.mlm_probability = first + (last - first) * share
         return usual(collator, examples)
 
-    SeededCollator.on_step_begin, SeededCollator.__call__ = on_step_begin, mask
+    SeededCollator.on_step_begin, SeededCollator.__call__ = on_step_begin, collate
 
 
 class Batches(Sampler[list[int]]):
@@ -161,7 +161,7 @@ def learn_both_ways() -> None:
         was_causal = stack.is_decoder
         ids, labels = inputs["input_ids"], inputs["labels"]
         if was_causal:  # it shifts the labels itself: a masked token is predicted from the place before it
-            masked = (torch.rand(ids.shape, device=ids.device) < MASKED_LAST) & (labels != -100)
+            masked = (torch.rand(ids.shape, device=ids.device) < MASKED) & (labels != -100)
             inputs = {
                 **inputs,
                 "input_ids": ids.masked_fill(masked, trainer.processing_class.mask_token_id),
@@ -196,12 +196,13 @@ OF_MODELS: dict[str, Callable[[PreTrainedModel], None]] = {
     "bigrams": add_bigrams,
 }
 OF_TRAININGS: dict[str, Callable[[], None]] = {
-    "falling-mask-ratio": fewer_masks,
+    "falling-mask-ratio": lambda: mask(MORE_MASKED, MASKED),
+    "more-masks": lambda: mask(MORE_MASKED, MORE_MASKED),
     "short-first": cut_blocks,
     "rising-batch": lambda: plan_batches(small=True, by_length=False),
     "both-ways": learn_both_ways,
 }
-OF_TASKS = {"falling-mask-ratio": ("mlm",), "both-ways": ("mlm", "causal")}  # others: of all
+OF_TASKS = {"falling-mask-ratio": ("mlm",), "more-masks": ("mlm",), "both-ways": ("mlm", "causal")}  # others: of all
 CHANGES = (*OF_MODELS, *OF_TRAININGS)
 
 

@@ -212,7 +212,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
-    mlm_probability: float = option("Fraction of the tokens to mask and predict.", 0.15)
+    mlm_probability: float = option("Fraction of the tokens to mask and predict.", 0.3)
 
     def __post_init__(self):
         super().__post_init__()
