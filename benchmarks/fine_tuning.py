@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from transformers import HfArgumentParser
 
-from .processes import python
+from .processes import peak_of_process, python
 from .report import show
 
 
@@ -101,7 +101,7 @@ def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, An
         accuracies = CONTENDERS[name](checkpoint, files, options, Path(out))
     usage = resource.getrusage(resource.RUSAGE_SELF)
     seconds = {"cpu_seconds": usage.ru_utime + usage.ru_stime, "seconds": time.monotonic() - started}
-    print(json.dumps({**accuracies, **seconds, "peak_mib": usage.ru_maxrss / 1024}))
+    print(json.dumps({**accuracies, **seconds, "peak_mib": peak_of_process("cpu") / 2**20}))
 
 
 def run(name: str, checkpoint: str, files: list[str], options: dict[str, Any]) -> dict[str, float]:

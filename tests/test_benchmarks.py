@@ -159,9 +159,9 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
     monkeypatch.setattr(training_changes, "OTHER_WAY", 5)
     files = [make_text(tmp_path / "text.txt")] * (2 if task == "seq2seq" else 1)
-    own = {"seq2seq": ["10"], "mlm": ["10", "--block_size", "64", "--mlm_probability", "0.15"]}
-    own["causal"] = own["mlm"][:3]
-    command = ["train", task, "--train_file", *files, *TINY, *own[task], "--output_dir", str(tmp_path / "model")]
+    own = ["10"] if task == "seq2seq" else ["10", "--block_size", "64"]
+    own += ["--mlm_probability", "0.15"] if task == "mlm" else []  # what the changes are measured against
+    command = ["train", task, "--train_file", *files, *TINY, *own, "--output_dir", str(tmp_path / "model")]
     assert training_changes.main(change, command) == 0
     seen = seen[-(25 if change == "rising-batch" else 10) :]  # what is seen before measures time and memory
     rows, longest, labelled, causal = zip(*seen, strict=True)
@@ -170,7 +170,7 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     elif change == "short-first":
         assert max(longest[:5]) <= max(longest[5:]) / (1.2 if task == "seq2seq" else 3.5)
     elif change == "falling-mask-ratio":
-        assert sum(labelled[:3]) > 1.15 * sum(labelled[-3:])  # 0.9 and 0.63 on average
+        assert sum(labelled[:3]) > 1.4 * sum(labelled[-3:])
     elif change == "more-masks":
         assert 0.2 < sum(labelled) / 10 < 0.4
     else:
