@@ -29,7 +29,7 @@ from .data_files import Row, row_of
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
-_FEWEST_ROWS = 100  # too few to spare any
+FEWEST_ROWS = 100  # of fewer, none can be spared
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,12 @@ class Source(NamedTuple):
 
 
 def load_splits(
-    task: Task, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
+    task: Task,
+    args: DataArguments,
+    cache_dir: Path,
+    seed: int,
+    wanted: Sequence[str] = _SPLITS,
+    fewest_rows: int = FEWEST_ROWS,
 ) -> DatasetDict:
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
@@ -52,6 +57,7 @@ def load_splits(
         cache_dir: Where the rows are stored; memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.
         wanted: The splits to read, of which there must be the first.
+        fewest_rows: Of fewer training rows none are held out unasked.
 
     Raises:
         InputError: about a file, a line or a column that cannot be used.
@@ -64,7 +70,7 @@ def load_splits(
         skipped = 0
         if "validation" not in sources and args.validation_fraction is None:
             skipped = _rows_to_hold_out(
-                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones"
+                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones", fewest_rows
             )
         if skipped:
             sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
@@ -75,7 +81,7 @@ def load_splits(
         splits[split] = _collect_rows(source, task, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
         which = "at random" if task.data.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which)
+        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, fewest_rows)
         if amount:
             parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
             splits["train"], splits["validation"] = parts["train"], parts["test"]
@@ -103,14 +109,14 @@ def _stream(task: Task, source: Source, skipped: int) -> Iterator[Row]:
             yield row
 
 
-def _rows_to_hold_out(rows: int, fraction: float | None, which: str) -> int:
+def _rows_to_hold_out(rows: int, fraction: float | None, which: str, fewest_rows: int) -> int:
     """How many of the training rows are held out, where no validation data are given.
 
     Raises:
         InputError: when nothing would be left.
     """
     if fraction is None:
-        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= _FEWEST_ROWS else 0
+        amount = min(round(rows * _HELD_OUT), _MOST_HELD_OUT) if rows >= fewest_rows else 0
         if amount:
             logger.warning(
                 "no validation data are given: %d of the %d training rows, %s, are held out: they choose the best "

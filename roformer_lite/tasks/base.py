@@ -43,6 +43,7 @@ class TaskData(ABC):
     """
 
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
+    has_labels: ClassVar[bool] = False  # whether labels are learned, and not the text itself
 
     def __init__(self, args: TaskArguments):
         self.args = args

@@ -33,6 +33,7 @@ _SHOWN = 20  # labels in a message
 class LabelData(TaskData):
     """Data whose labels are those of the training data, in an order that the model's configuration keeps."""
 
+    has_labels = True
     label_word: ClassVar[str]  # what messages call a label
     labelled: ClassVar[str] = "rows"  # what has one
     outside: ClassVar[str | None] = None  # the label of what is nothing to be found

@@ -232,7 +232,7 @@ class ClassifyDataArguments(LabelArguments):
     text_pair_column: str | None = option("Column of a second text, for pairs.")
     label_column: str = option("Column of the label, any text or number.", "label")
     max_length: int | None = option(
-        "Truncate texts (a pair together) to this many tokens. Default: 1024; fine-tuning: 256, or as many as the "
+        "Truncate texts (a pair together) to this many tokens. Default: 2048; fine-tuning: 256, or as many as the "
         "model has positions for."
     )
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = option(

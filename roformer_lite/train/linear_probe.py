@@ -28,6 +28,7 @@ from transformers import (
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.padding_free import padding_free
 
+from ..data.splits import FEWEST_ROWS
 from ..saved_model import is_ours, load_config, read_optional_object
 from .run import Run
 
@@ -36,7 +37,8 @@ _PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # on squared weights, for sta
 _MOST_STEPS = 100  # of L-BFGS
 _TRIED = 256  # texts by which the fitted head is compared with the random one
 CONTRASTED_ROWS = 500  # with more, the training itself teaches the encoder enough
-_CONTRASTS, _MOST_TEXTS, _MOST_TOKENS = 32, 48, 4096  # steps, and texts and tokens of each
+_FEWEST_CONTRASTS, _MOST_CONTRASTS, _PASSES = 32, 96, 12  # steps, and how often they see each text between the two
+_MOST_TEXTS, _MOST_TOKENS = 48, 4096  # of a step
 _POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}  # names of sentence-transformers
 
 
@@ -78,6 +80,13 @@ def read_as_trained(run: Run, folder: Path) -> Run:
     return replace(run, model=replace(run.model, model_name_or_path=str(folder), config=config))
 
 
+def fewest_rows_to_spare(run: Run) -> int:
+    """Of how many rows a classifier that starts from a sentence encoder holds some out unasked: with few, pairs of all
+    of them teach more than a choice of checkpoints by a tenth. But some of the options need rows that are held out."""
+    asked = run.training.num_train_epochs, run.training.max_steps, run.data.text_scores, run.data.min_precision
+    return CONTRASTED_ROWS if not any(asked) else FEWEST_ROWS
+
+
 def contrast(trainer: Trainer, train: Dataset) -> None:
     """Teach the encoder the labels before its head is fitted, as in SetFit (Tunstall et al. 2022, arXiv:2209.11055):
     the cosine of two texts shall be 1 where they have the same label, and 0 where not. All pairs of a batch count, so
@@ -92,12 +101,13 @@ def contrast(trainer: Trainer, train: Dataset) -> None:
         return
     draw, was_training = np.random.default_rng(trainer.args.seed), model.training
     texts = min(_MOST_TEXTS, max(8, _MOST_TOKENS // max(map(len, train["input_ids"]))))
+    steps = min(_MOST_CONTRASTS, max(_FEWEST_CONTRASTS, _PASSES * len(train) // texts))
     optimizer = torch.optim.AdamW(model.base_model.parameters(), lr=trainer.args.learning_rate)
-    scheduler = get_linear_schedule_with_warmup(optimizer, _CONTRASTS // 10, _CONTRASTS)
+    scheduler = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
     seen: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model.train()
-    for _ in range(_CONTRASTS):
+    for _ in range(steps):
         chosen = draw.permutation(np.unique(labels))[: texts // 2]
         of_each = (draw.permutation(np.flatnonzero(labels == label))[: texts // len(chosen)] for label in chosen)
         batch = trainer.data_collator([train[row] for row in np.concatenate(list(of_each)).tolist()])

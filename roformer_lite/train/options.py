@@ -46,7 +46,8 @@ class DataArguments:
     test_file: list[str] | None = option("Test data, measured only at the end.")
     validation_fraction: float | None = option(
         "Without validation data: hold out this fraction of the training data (0.05 is one row in twenty). Default: "
-        "0.1, 2,000 rows at most, and none of fewer than 100 rows; 0 holds out nothing."
+        "0.1, 2,000 rows at most, and none of fewer than 100 rows (500 where a classifier starts from a sentence "
+        "encoder); 0 holds out nothing."
     )
     column_names: list[str] | None = option("Names of the columns of .tsv and .csv files that have no header line.")
     dataset_name: str | None = option("A dataset on the Hub, instead of files.")
@@ -177,8 +178,8 @@ class TrainingOptions:
         "Replace a finished model, and discard an unfinished training with other options.", False
     )
     num_train_epochs: float | None = option(
-        "Passes over the training data. Default: 300,000 examples divided by the rows of the data, but at least 3 and "
-        "at most 20; fine-tuning: 4."
+        "Passes over the training data. Default: until 300,000 examples or, with labels, 8 million tokens were seen, "
+        "but at least 3 and at most 20; fine-tuning: 4."
     )
     max_steps: int | None = option("Number of training steps, instead of epochs.")
     time_limit_minutes: float | None = option(

@@ -41,7 +41,7 @@ _FINE_TUNING = {
 }
 _RATE_OF_OWN_WEIGHTS = 3e-4
 # Tokens of a text to classify. Short ones cost nothing more; what pretrained models need of memory grows with it.
-_LONGEST_TEXT, _LONGEST_FINE_TUNED = 1024, 256
+_LONGEST_TEXT, _LONGEST_FINE_TUNED = 2048, 256
 
 
 @dataclass

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _MEASURED_BATCHES = 2  # by which memory and time are estimated
+_MEASURED_ROWS = 1000  # by which the tokens of a pass are estimated
 
 
 class RoFormerLiteTrainerMixin:
@@ -218,7 +219,9 @@ def make_trainer(
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
     if options.num_train_epochs is None and isinstance(train, Dataset):
-        args.num_train_epochs = epochs_for(len(train))
+        some = train.select(range(0, len(train), max(1, len(train) // _MEASURED_ROWS)))
+        tokens = sum(task.data.lengths(some)) / len(some) * len(train) if task.data.has_labels else 0
+        args.num_train_epochs = epochs_for(len(train), tokens)
     if "metric_for_best_model" not in options.stock:
         args.metric_for_best_model = task.metrics.for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)

@@ -16,7 +16,7 @@ from ..saved_model import reason
 from .muon import MUON, muon_arguments
 from .run import Run
 
-_FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES = 3, 20, 300_000
+_FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES, _TOKENS = 3, 20, 300_000, 8_000_000
 # Options of ours that are fields of TrainingArguments too.
 _SHARED = (
     "max_steps per_device_train_batch_size per_device_eval_batch_size learning_rate warmup_steps weight_decay optim "
@@ -112,7 +112,9 @@ def is_greater_better(metric: str) -> bool:
     return not (name.endswith("loss") or name in LOWER_IS_BETTER)
 
 
-def epochs_for(examples: int) -> float:
-    """The passes over the data where no number is given: 300,000 examples in all, but at least 3 passes and at most
-    20. Early stopping ends a training that learns no more; these bounds prevent a schedule of days."""
-    return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _EXAMPLES // max(1, examples))))
+def epochs_for(examples: int, tokens: float = 0) -> float:
+    """The passes over the data where no number is given: 300,000 examples in all, and 8 million tokens where `tokens`
+    of one pass are given, but at least 3 passes and at most 20. Early stopping ends a training that learns no more;
+    these bounds prevent a schedule of days."""
+    enough = min(_EXAMPLES // max(1, examples), _TOKENS // max(1, tokens))
+    return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, enough)))

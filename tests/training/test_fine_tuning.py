@@ -208,7 +208,11 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
 
     if "cls" in pooling.values():
         return
-    few = train("classify", data, tmp_path / "f", "--model_name_or_path", encoder)
-    assert json.loads((few / "results.json").read_text())["training"]["steps"] == 1  # after the contrast
+    (tmp_path / "b.jsonl").write_text(data.read_text() * 6)  # 120 rows, of which a tenth would be held out
+    for options, holds_out in (((), False), (("--num_train_epochs", "1"), True)):
+        few = train("classify", tmp_path / "b.jsonl", tmp_path / "f", "--model_name_or_path", encoder, *options)
+        results = json.loads((few / "results.json").read_text())
+        assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (holds_out, holds_out)
+        shutil.rmtree(few)
     stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]

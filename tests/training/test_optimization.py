@@ -1,6 +1,7 @@
 """What the program adds to the Trainer: batches by tokens, rates that follow the clock, Muon, and bounds on memory."""
 
 import copy
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_utils import SchedulerType
 
+from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.train import callbacks as clock_module
 from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
@@ -232,3 +234,16 @@ def test_no_more_memory_than_was_said(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     said = float(re.search(r"([\d.]+) GiB of memory at the peak", done.stderr)[1])
     assert float(done.stdout.split()[-1]) < 1.25 * said
+
+
+def test_long_texts_with_labels_are_seen_fewer_times(tmp_path):
+    """250 texts, truncated at 2,048 tokens, are 8 million tokens in little more than 15 passes."""
+    rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
+    common = "--size tiny --vocab_size 300 --max_steps 1 --per_device_train_batch_size 1 --text_scores false"
+    common += " --baselines false --validation_fraction 0 --use_cpu --disable_tqdm"
+    for options, epochs in ((common, 15), (f"{common} --max_length 64", 20)):
+        out = tmp_path / str(epochs)
+        files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(out)]
+        assert main(["train", "classify", *files, *options.split()]) == 0
+        assert json.loads((out / "results.json").read_text())["training"]["arguments"]["num_train_epochs"] == epochs
