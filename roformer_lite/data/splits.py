@@ -47,7 +47,7 @@ def load_splits(
     cache_dir: Path,
     seed: int,
     wanted: Sequence[str] = _SPLITS,
-    fewest_rows: int = FEWEST_ROWS,
+    fewest_rows: Callable[[], int] = lambda: FEWEST_ROWS,
 ) -> DatasetDict:
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
@@ -57,7 +57,7 @@ def load_splits(
         cache_dir: Where the rows are stored; memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.
         wanted: The splits to read, of which there must be the first.
-        fewest_rows: Of fewer training rows none are held out unasked.
+        fewest_rows: Of fewer training rows none are held out unasked. It is called when the rows were read.
 
     Raises:
         InputError: about a file, a line or a column that cannot be used.
@@ -70,7 +70,7 @@ def load_splits(
         skipped = 0
         if "validation" not in sources and args.validation_fraction is None:
             skipped = _rows_to_hold_out(
-                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones", fewest_rows
+                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones", fewest_rows()
             )
         if skipped:
             sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
@@ -81,7 +81,7 @@ def load_splits(
         splits[split] = _collect_rows(source, task, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
         which = "at random" if task.data.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, fewest_rows)
+        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, fewest_rows())
         if amount:
             parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
             splits["train"], splits["validation"] = parts["train"], parts["test"]

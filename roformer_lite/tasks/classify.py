@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel, SchedulerType
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
@@ -101,6 +101,11 @@ class ClassifyData(LabelData):
         if self.problem_type != REGRESSION:
             names = set(chain.from_iterable(rows["train"]["labels"]))
             self.set_labels(sorted(names, key=_numbers_first))
+        if self.args.min_precision is not None and "validation" not in rows:
+            raise InputError(
+                f"--min_precision {self.args.min_precision}: there are no validation data to find the threshold on; "
+                "give --validation_file or a --validation_fraction"
+            )
         for name in ("class_weights", "min_precision"):
             value = getattr(self.args, name)
             if value is not None and self.problem_type != SINGLE:
@@ -375,6 +380,8 @@ class ClassifyTask(Task):
     def trainer_parts(
         self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
     ) -> dict[str, Any]:
+        from ..train.linear_probe import ends_fitted
+
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.args.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
@@ -383,15 +390,16 @@ class ClassifyTask(Task):
             weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
             smoothing = args.label_smoothing_factor
             parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
-        is_default = args.max_steps < 1 and "num_train_epochs" in run.filled
-        if is_default and "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"]):
+        is_pairs_only = "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"])
+        if is_pairs_only and ends_fitted(run, args):
             print(
                 "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted, and "
                 "stays so, as there are no validation data to tell whether training on helps",
                 file=sys.stderr,
             )
             self.model.ends_fitted = True
-            args.max_steps = 1  # of warm-up, with a learning rate of 0
+            args.max_steps, args.warmup_steps = 1, 1  # with a learning rate of 0
+            args.lr_scheduler_type = SchedulerType.LINEAR
         return parts
 
 

@@ -128,14 +128,17 @@ class LabelModel(TaskModel):
         if wanted is None:
             wanted = is_new
         tokens, can_weigh = token_bytes(self.data.tokenizer), "validation" in encoded
-        if tokens is None or not wanted or not (can_weigh or is_new) or trainer.is_fsdp_enabled:
+        if tokens is None or not wanted or trainer.is_fsdp_enabled:
             return {}
         if not can_weigh and trainer.is_world_process_zero():
+            alone = "the linear model or CRF on the text answers alone" if is_new else "the encoder answers alone"
             print(
-                "There are no validation data to weigh the encoder by: the linear model or CRF on the text answers "
-                "alone (--validation_fraction holds rows out; --text_scores false takes the encoder alone)",
+                f"There are no validation data to weigh the encoder by: {alone} (--validation_fraction holds rows "
+                "out; --text_scores false takes the encoder alone)",
                 file=sys.stderr,
             )
+        if not (can_weigh or is_new):
+            return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
         splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}

@@ -28,7 +28,6 @@ from transformers import (
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 from hf_roformer_lite.padding_free import padding_free
 
-from ..data.splits import FEWEST_ROWS
 from ..saved_model import is_ours, load_config, read_optional_object
 from .run import Run
 
@@ -80,11 +79,12 @@ def read_as_trained(run: Run, folder: Path) -> Run:
     return replace(run, model=replace(run.model, model_name_or_path=str(folder), config=config))
 
 
-def fewest_rows_to_spare(run: Run) -> int:
-    """Of how many rows a classifier that starts from a sentence encoder holds some out unasked: with few, pairs of all
-    of them teach more than a choice of checkpoints by a tenth. But some of the options need rows that are held out."""
-    asked = run.training.num_train_epochs, run.training.max_steps, run.data.text_scores, run.data.min_precision
-    return CONTRASTED_ROWS if not any(asked) else FEWEST_ROWS
+def ends_fitted(run: Run, args: TrainingArguments) -> bool:
+    """Whether a classifier that learns from pairs of few rows may end with its fitted head, as no option asks for what
+    comes after that. `run` has its defaults filled in."""
+    asked = [run.data.class_weights, run.data.min_precision, run.data.text_scores]
+    asked += {"num_train_epochs", "word_dropout", "ema_decay"} - run.filled
+    return args.max_steps < 1 and not any(asked)
 
 
 def contrast(trainer: Trainer, train: Dataset) -> None:

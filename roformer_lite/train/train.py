@@ -16,7 +16,7 @@ from ..tasks.base import Task
 from ..tasks.examples import neutral_example
 from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, save_finished_model
-from .linear_probe import fewest_rows_to_spare, read_as_trained
+from .linear_probe import CONTRASTED_ROWS, ends_fitted, read_as_trained
 from .models import make_model, pretrained_config
 from .results import Evaluation, FinishedTraining
 from .run import Run
@@ -50,9 +50,16 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         elif run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)  # so that a missing login shows before the data
         set_seed(args.seed)
-        fewest = FEWEST_ROWS if start is run or of_seeds else fewest_rows_to_spare(run)
+
+        def fewest_rows() -> int:
+            """Pairs of all of few rows teach a sentence encoder more than a tenth tells about its checkpoints."""
+            has_one_label = getattr(task.data, "problem_type", None) == "single_label_classification"
+            is_alone = args.world_size == 1 and not of_seeds
+            learns = start is not run and has_one_label and is_alone and ends_fitted(options, args)
+            return CONTRASTED_ROWS if learns else FEWEST_ROWS
+
         split_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-        rows = load_splits(task, run.data, cache, split_seed, fewest_rows=fewest)
+        rows = load_splits(task, run.data, cache, split_seed, fewest_rows=fewest_rows)
         if of_seeds and "validation" not in rows:
             raise InputError(
                 "--seeds: there are no validation data to choose the best model by; give --validation_file or a "

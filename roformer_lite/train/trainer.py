@@ -219,7 +219,7 @@ def make_trainer(
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
     if options.num_train_epochs is None and isinstance(train, Dataset):
-        some = train.select(range(0, len(train), max(1, len(train) // _MEASURED_ROWS)))
+        some = train.shuffle(seed=0).select(range(min(len(train), _MEASURED_ROWS)))
         tokens = sum(task.data.lengths(some)) / len(some) * len(train) if task.data.has_labels else 0
         args.num_train_epochs = epochs_for(len(train), tokens)
     if "metric_for_best_model" not in options.stock:

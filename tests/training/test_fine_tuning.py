@@ -208,11 +208,17 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
 
     if "cls" in pooling.values():
         return
-    (tmp_path / "b.jsonl").write_text(data.read_text() * 6)  # 120 rows, of which a tenth would be held out
-    for options, holds_out in (((), False), (("--num_train_epochs", "1"), True)):
-        few = train("classify", tmp_path / "b.jsonl", tmp_path / "f", "--model_name_or_path", encoder, *options)
+    numbers = write_rows(tmp_path / "n.jsonl", ["1", "2", "3", "4"])
+    for rows in (data, numbers):
+        rows.write_text(rows.read_text() * 6)  # 120, of which a tenth would be held out
+    of_classes, of_numbers = ["--class_weights", "balanced"], ["--problem_type", "regression"]
+    for rows, options, holds_out in ((data, [], False), (data, of_classes, True), (numbers, of_numbers, True)):
+        few = train("classify", rows, tmp_path / "f", "--model_name_or_path", encoder, *options)
         results = json.loads((few / "results.json").read_text())
         assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (holds_out, holds_out)
         shutil.rmtree(few)
+    none_to_choose_by = ["--validation_fraction", 0, "--min_precision", 0.9]
+    train("classify", data, few, "--model_name_or_path", encoder, *none_to_choose_by, status=2)
+    assert not few.exists()
     stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
