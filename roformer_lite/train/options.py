@@ -187,7 +187,8 @@ class TrainingOptions:
         "final evaluation come on top."
     )
     per_device_train_batch_size: int | None = option(
-        "Rows in a training batch on each device. Default: 32; mlm and causal 8, embed 64, rerank 16."
+        "Rows in a training batch on each device. Default: 32, with labels fewer where they have more than 8,192 "
+        "tokens on average; mlm and causal 8, embed 64, rerank 16."
     )
     max_tokens_per_batch: int | None = option(
         "Limit on the real tokens in a training batch on each device, instead of a number of rows."

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 _MEASURED_BATCHES = 2  # by which memory and time are estimated
-_MEASURED_ROWS = 1000  # by which the tokens of a pass are estimated
+_MEASURED_ROWS = 1000
+_TOKENS_OF_A_BATCH = 8192  # of rows with labels, on average: 8 million tokens are 1,000 steps
 
 
 class RoFormerLiteTrainerMixin:
@@ -218,10 +219,13 @@ def make_trainer(
     options, train = run.training, encoded["train"]
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
-    if options.num_train_epochs is None and isinstance(train, Dataset):
-        some = train.shuffle(seed=0).select(range(min(len(train), _MEASURED_ROWS)))
-        tokens = sum(task.data.lengths(some)) / len(some) * len(train) if task.data.has_labels else 0
-        args.num_train_epochs = epochs_for(len(train), tokens)
+    if isinstance(train, Dataset):
+        tokens = _tokens_of_a_row(task, train) if task.data.has_labels else 0.0
+        if options.num_train_epochs is None:
+            args.num_train_epochs = epochs_for(len(train), tokens * len(train))
+        if "per_device_train_batch_size" in run.filled and tokens:
+            most = max(1, round(_TOKENS_OF_A_BATCH / tokens))
+            args.per_device_train_batch_size = min(args.per_device_train_batch_size, most)
     if "metric_for_best_model" not in options.stock:
         args.metric_for_best_model = task.metrics.for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
@@ -238,6 +242,12 @@ def make_trainer(
         )
     except (ImportError, ValueError) as error:
         raise InputError(f"--training_arguments: the Trainer refuses them here: {reason(error)}") from error
+
+
+def _tokens_of_a_row(task: "Task", train: Dataset) -> float:
+    """On average, by at most 1,000 random rows."""
+    some = train.shuffle(seed=0).select(range(min(len(train), _MEASURED_ROWS)))
+    return sum(task.data.lengths(some)) / len(some)
 
 
 def fit(
