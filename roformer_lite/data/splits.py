@@ -29,7 +29,6 @@ from .data_files import Row, row_of
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 2000  # of the training rows, where nothing else is asked for
-FEWEST_ROWS = 100  # of fewer, none can be spared
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +41,7 @@ class Source(NamedTuple):
 
 
 def load_splits(
-    task: Task,
-    args: DataArguments,
-    cache_dir: Path,
-    seed: int,
-    wanted: Sequence[str] = _SPLITS,
-    fewest_rows: Callable[[], int] = lambda: FEWEST_ROWS,
+    task: Task, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
@@ -57,7 +51,6 @@ def load_splits(
         cache_dir: Where the rows are stored; memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.
         wanted: The splits to read, of which there must be the first.
-        fewest_rows: Of fewer training rows none are held out unasked. It is called when the rows were read.
 
     Raises:
         InputError: about a file, a line or a column that cannot be used.
@@ -69,9 +62,8 @@ def load_splits(
     if streamed is not None:
         skipped = 0
         if "validation" not in sources and args.validation_fraction is None:
-            skipped = _rows_to_hold_out(
-                sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT)), None, "the first ones", fewest_rows()
-            )
+            counted = sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT))
+            skipped = _rows_to_hold_out(counted, None, "the first ones", task.data.fewest_rows)
         if skipped:
             sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
         splits["train"] = IterableDataset.from_generator(
@@ -81,7 +73,7 @@ def load_splits(
         splits[split] = _collect_rows(source, task, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
         which = "at random" if task.data.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, fewest_rows())
+        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, task.data.fewest_rows)
         if amount:
             parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
             splits["train"], splits["validation"] = parts["train"], parts["test"]

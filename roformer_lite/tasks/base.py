@@ -44,6 +44,7 @@ class TaskData(ABC):
 
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     has_labels: ClassVar[bool] = False  # whether labels are learned, and not the text itself
+    learns_from_few = False  # rows without any held out, which would choose a checkpoint; set by the training
 
     def __init__(self, args: TaskArguments):
         self.args = args
@@ -86,6 +87,11 @@ class TaskData(ABC):
     def settings(self) -> dict[str, Any]:
         """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
         return {name: getattr(self.args, name) for name in self.args.measuring_options}
+
+    @property
+    def fewest_rows(self) -> int:
+        """Of fewer training rows none are held out unasked, as none can be spared; known once the rows are read."""
+        return 100
 
     @property
     def max_length(self) -> int:

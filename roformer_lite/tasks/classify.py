@@ -91,6 +91,13 @@ class ClassifyData(LabelData):
         self.require(self.problem_type == MULTI or len(names) == 1, row, f"one label is needed, not {label!r}")
         return {**raw, "labels": names}
 
+    @property
+    def fewest_rows(self) -> int:
+        """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about its checkpoints."""
+        from ..train.linear_probe import CONTRASTED_ROWS
+
+        return CONTRASTED_ROWS if self.learns_from_few and self.problem_type == SINGLE else super().fewest_rows
+
     def is_empty(self, row: Row) -> bool:
         return not row["text"] or row.get("text_pair") == ""
 

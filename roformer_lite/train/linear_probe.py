@@ -81,10 +81,10 @@ def read_as_trained(run: Run, folder: Path) -> Run:
 
 def ends_fitted(run: Run, args: TrainingArguments) -> bool:
     """Whether a classifier that learns from pairs of few rows may end with its fitted head, as no option asks for what
-    comes after that. `run` has its defaults filled in."""
+    comes after that; several processes don't learn from pairs. `run` has its defaults filled in."""
     asked = [run.data.class_weights, run.data.min_precision, run.data.text_scores]
     asked += {"num_train_epochs", "word_dropout", "ema_decay"} - run.filled
-    return args.max_steps < 1 and not any(asked)
+    return args.world_size == 1 and args.max_steps < 1 and not any(asked)
 
 
 def contrast(trainer: Trainer, train: Dataset) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import Trainer, set_seed
 
-from ..data.splits import FEWEST_ROWS, load_splits
+from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines
 from ..evaluate.evaluation import encode, evaluate
@@ -16,7 +16,7 @@ from ..tasks.base import Task
 from ..tasks.examples import neutral_example
 from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, save_finished_model
-from .linear_probe import CONTRASTED_ROWS, ends_fitted, read_as_trained
+from .linear_probe import ends_fitted, read_as_trained
 from .models import make_model, pretrained_config
 from .results import Evaluation, FinishedTraining
 from .run import Run
@@ -50,16 +50,9 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         elif run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)  # so that a missing login shows before the data
         set_seed(args.seed)
-
-        def fewest_rows() -> int:
-            """Pairs of all of few rows teach a sentence encoder more than a tenth tells about its checkpoints."""
-            has_one_label = getattr(task.data, "problem_type", None) == "single_label_classification"
-            is_alone = args.world_size == 1 and not of_seeds
-            learns = start is not run and has_one_label and is_alone and ends_fitted(options, args)
-            return CONTRASTED_ROWS if learns else FEWEST_ROWS
-
-        split_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-        rows = load_splits(task, run.data, cache, split_seed, fewest_rows=fewest_rows)
+        # Seeds are chosen by rows that are held out.
+        task.data.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
+        rows = load_splits(task, run.data, cache, of_seeds.training.seeds[0] if of_seeds else args.seed)
         if of_seeds and "validation" not in rows:
             raise InputError(
                 "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
