@@ -32,7 +32,7 @@ Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]  # queries, documents, which of them are right
 
-_MOST_TEXTS, _MOST_SENTENCES = 50_000, 10_000  # to learn from
+_MOST_TEXTS, _MOST_SENTENCES = 100_000, 10_000  # to learn from
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 
@@ -40,8 +40,11 @@ T = TypeVar("T")
 
 
 def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """`amount` of the rows or fewer, spread evenly over all of them."""
-    return rows[:: max(1, -(-len(rows) // amount))]
+    """All rows, or `amount` of them, spread evenly."""
+    if len(rows) <= amount:
+        return rows
+    places = np.arange(amount) * len(rows) // amount
+    return rows[places] if isinstance(rows, np.ndarray) else [rows[place] for place in places.tolist()]
 
 
 # classify
@@ -58,7 +61,7 @@ def classification_baselines(
 
     Args:
         problem_type: As in the configuration of a model.
-        train: Texts and answers to learn from; 50,000 of them at most are used.
+        train: Texts and answers to learn from; 100,000 of them at most are used.
         measured: Texts and answers of each split to measure. Before the second one, the first is learned too, as the
             linear part of the trained model does.
     """
@@ -221,7 +224,7 @@ def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[
 
     Args:
         bleu_tokenizer: As for `translation_metrics`.
-        train: Sources and targets to remember; 50,000 pairs at most are used.
+        train: Sources and targets to remember; 100,000 pairs at most are used.
         measured: Sources and targets of each split to measure.
     """
     from sklearn.neighbors import NearestNeighbors
@@ -315,7 +318,7 @@ class TfidfCosine:
     """The cosine of texts by words and character n-grams together, weighted by TF-IDF.
 
     Args:
-        texts: Of the training data, which the weights are counted in; 50,000 at most are used.
+        texts: Of the training data, which the weights are counted in; 100,000 at most are used.
     """
 
     def __init__(self, texts: Sequence[str]):

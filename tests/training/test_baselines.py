@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_lite.evaluate.baselines import (
+    at_most,
     byte_baselines,
     classification_baselines,
     learning_curve,
@@ -16,6 +17,13 @@ from roformer_lite.evaluate.baselines import (
 )
 
 ANIMALS, STARS = "the cat sat by the dog", "a star shines on the moon"
+
+
+def test_of_slightly_too_many_rows_few_are_left_out():
+    texts, classes = [str(row) for row in range(110)], np.arange(110)
+    assert at_most(texts, 100) == [str(row) for row in at_most(classes, 100)]
+    assert len(set(at_most(texts, 100))) == 100 and np.diff(at_most(classes, 100)).max() == 2
+    assert at_most(texts, 200) is texts
 
 
 def test_classes():
