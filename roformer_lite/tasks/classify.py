@@ -181,7 +181,7 @@ class ClassifyModel(LabelModel):
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     data: ClassifyData
-    ends_fitted = False  # whether the training is over once the head is fitted
+    may_end_fitted = False  # whether the training is over once the head is fitted
 
     def config_fields(self) -> dict[str, Any]:
         return {"problem_type": self.data.problem_type, **super().config_fields()}
@@ -199,8 +199,14 @@ class ClassifyModel(LabelModel):
 
             contrast(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
-        if self.ends_fitted and not is_fitted:
-            trainer.args.max_steps = -1
+        if self.may_end_fitted and is_fitted:
+            print(
+                "The rows are few: the encoder has learned the labels from pairs of them. The fitted head stays as it "
+                "is, as there are no validation data to tell whether training on helps",
+                file=sys.stderr,
+            )
+            trainer.args.max_steps = trainer.args.warmup_steps = 1  # with a learning rate of 0
+            trainer.args.lr_scheduler_type = SchedulerType.LINEAR
         if self.data.args.teacher is not None:
             from ..train.teacher import open_teacher, take_over_tokens
 
@@ -398,15 +404,7 @@ class ClassifyTask(Task):
             smoothing = args.label_smoothing_factor
             parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
         is_pairs_only = "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"])
-        if is_pairs_only and ends_fitted(run, args):
-            print(
-                "The rows are few: the encoder learns the labels from pairs of them. The head is then fitted, and "
-                "stays so, as there are no validation data to tell whether training on helps",
-                file=sys.stderr,
-            )
-            self.model.ends_fitted = True
-            args.max_steps, args.warmup_steps = 1, 1  # with a learning rate of 0
-            args.lr_scheduler_type = SchedulerType.LINEAR
+        self.model.may_end_fitted = is_pairs_only and ends_fitted(run, args)
         return parts
 
 

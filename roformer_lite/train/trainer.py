@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
 
 from ..errors import InputError
-from ..saved_model import reason
+from ..saved_model import read_object, reason
 from .bfloat16 import choose_bfloat16, steps_of, use_bfloat16
 from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
 from .muon import MUON, make_muon
@@ -269,6 +269,9 @@ def fit(
             task.model.prepare_head(trainer, train)
         else:
             trainer.checkpoints.check(Path(checkpoint))
+            state = read_object(Path(checkpoint) / "trainer_state.json")
+            if state["global_step"] >= state["max_steps"]:  # it had ended, perhaps with its fitted head
+                args.max_steps = state["global_step"]
             if args.should_save:
                 step = Path(checkpoint).name.rpartition("-")[2]
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
@@ -277,7 +280,7 @@ def fit(
             steps = steps_of(trainer)
             memory, minutes = expected_cost(trainer, steps)  # in all processes: their batches are made together
             expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
-            if args.should_save:
+            if args.should_save and steps > 1:
                 print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
     except Exception as error:

@@ -13,6 +13,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification
 from roformer_lite.cli import main
+from roformer_lite.train import linear_probe
+from roformer_lite.train.callbacks import TrainingClock
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()
@@ -222,3 +224,24 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     assert not few.exists()
     stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(is_kept, encoder, tmp_path, monkeypatch):
+    """A fitted head that was kept stays as it is; without one all epochs are trained."""
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    fit_head = linear_probe.fit_head
+    monkeypatch.setattr(linear_probe, "fit_head", lambda *args: fit_head(*args) and is_kept)
+
+    def interrupt(clock, args, state, control, **kwargs) -> None:
+        if state.global_step == (1 if is_kept else 2):
+            raise KeyboardInterrupt
+
+    data, saving = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"]), "save_strategy=epoch"
+    start = ["--model_name_or_path", encoder, "--training_arguments", saving, "eval_strategy=no"]
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingClock, "on_train_end" if is_kept else "on_step_begin", interrupt)
+        train("classify", data, tmp_path / "m", *start, status=130)
+    results = json.loads((train("classify", data, tmp_path / "m", *start) / "results.json").read_text())
+    assert results["training"]["steps"] == (1 if is_kept else 4)
