@@ -197,12 +197,12 @@ class ClassifyModel(LabelModel):
         if self.learns_from_pairs(trainer.args, train):
             from ..train.linear_probe import contrast
 
+            print("The rows are few: the encoder learns the labels from pairs of them first", file=sys.stderr)
             contrast(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
         if self.may_end_fitted and is_fitted:
             print(
-                "The rows are few: the encoder has learned the labels from pairs of them. The fitted head stays as it "
-                "is, as there are no validation data to tell whether training on helps",
+                "The fitted head stays as it is, as there are no validation data to tell whether training on helps",
                 file=sys.stderr,
             )
             trainer.args.max_steps = trainer.args.warmup_steps = 1  # with a learning rate of 0
