@@ -440,12 +440,13 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
             self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
 
-    def add_text_scores(self, text_scores: nn.Module) -> None:
-        """Add fitted scores of the text to the logits from now on; the configuration says so too."""
-        self.config.classifier_text_features = len(text_scores.weight)
+    def add_text_scores(self, text_scores: nn.Module | None) -> None:
+        """Add fitted scores of the text to the logits from now on, in the place of earlier ones; None removes those. It
+        is written into the configuration, too."""
+        self.config.classifier_text_features = 0 if text_scores is None else len(text_scores.weight)
         self.config.decode_tags = getattr(text_scores, "decodes", False)
         self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
-        self.text_scores = text_scores.to(self.device, self.dtype)
+        self.text_scores = None if text_scores is None else text_scores.to(self.device, self.dtype)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """As in every model of transformers; new tokens have no text."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..evaluate.baselines import at_most
 from .data_files import Row, columns_of, number_of, text_of, value_of
 
 if TYPE_CHECKING:
@@ -69,14 +70,14 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
     """Pairs or triplets as what a reranker is measured by: a query, its right documents and 29 others.
 
     The others are the negatives of the row, where it has some, and then the documents that follow in the data. Of more
-    than 500 queries, 500 that are spread over them are taken.
+    than 500 queries, 500 random ones are taken.
     """
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
     for row in rows if "negative" in rows.column_names else ():
         negatives.setdefault(row["anchor"], []).append(row["negative"])
     samples = []
-    for number in range(0, len(queries), max(1, -(-len(queries) // _QUERIES))):
+    for number in at_most(range(len(queries)), _QUERIES):
         positive = [documents[place] for place in sorted(right[number])]
         start = min(right[number])
         following = documents[start:] + documents[:start]

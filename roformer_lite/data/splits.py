@@ -76,7 +76,7 @@ def load_splits(
         amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, task.data.fewest_rows)
         if amount:
             parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
-            splits["train"], splits["validation"] = parts["train"], parts["test"]
+            splits["train"], splits["validation"] = _with_all_labels(task, parts["train"], parts["test"])
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
 
@@ -125,6 +125,16 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str, fewest_rows
             "more data or a smaller fraction"
         )
     return amount
+
+
+def _with_all_labels(task: Task, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
+    """The same two, but for the rows held out that are needed for training."""
+    needed = task.data.needed_for_training(train, held_out)
+    if not needed or len(needed) == len(held_out):
+        return train, held_out
+    logger.warning("%d of them are trained on, as no other row has their label", len(needed))
+    others = sorted(set(range(len(held_out))) - set(needed))
+    return concatenate_datasets([train, held_out.select(needed)]), held_out.select(others)
 
 
 def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int) -> DatasetDict:

@@ -32,7 +32,7 @@ Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]  # queries, documents, which of them are right
 
-_MOST_TEXTS, _MOST_SENTENCES = 100_000, 10_000  # to learn from
+_MOST = 100_000  # rows to learn from
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 
 def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """All rows, or `amount` of them, spread evenly."""
+    """All rows, or `amount` random ones in their order, of sequences of the same length the same ones."""
     if len(rows) <= amount:
         return rows
-    places = np.arange(amount) * len(rows) // amount
+    places = np.sort(np.random.default_rng(0).permutation(len(rows))[:amount])
     return rows[places] if isinstance(rows, np.ndarray) else [rows[place] for place in places.tolist()]
 
 
@@ -80,7 +80,7 @@ def classification_baselines(
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts, answers = (at_most(part, _MOST_TEXTS) for part in known)
+        texts, answers = (at_most(part, _MOST) for part in known)
         features = _text_features(texts)
         inputs = features.fit_transform(texts), features.transform(examples[0])
         for name, model in models.items():
@@ -106,7 +106,10 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
 
 def learning_curve(train: Examples, measured: Examples, metric: str) -> list[float]:
     """A metric of the linear model of `classification_baselines`, for rows with one label, that learns from a random
-    quarter of the rows and from a random half of them; empty where so few have a single label."""
+    quarter of the rows and from a random half of them; empty where so few have a single label, and where they are more
+    than it learns at once."""
+    if len(train[0]) > _MOST:
+        return []
     order, found = np.random.default_rng(0).permutation(len(train[0])), []
     for some in (order[: len(order) // 4], order[: len(order) // 2]):
         part = ([train[0][row] for row in some], train[1][some])
@@ -136,11 +139,11 @@ def tagging_baselines(entities: bool, train: Sentences, measured: Mapping[str, S
 
     Args:
         entities: Whether the tags mark entities; see `tagging_metrics`.
-        train: Sentences and tags to learn from; 10,000 of them at most are used by the field.
+        train: Sentences and tags to learn from; 100,000 of them at most are used by the field.
         measured: Sentences and tags of each split to measure.
     """
     commonest = _commonest_tags(train)
-    words, tags = (at_most(part, _MOST_SENTENCES) for part in train)
+    words, tags = (at_most(part, _MOST) for part in train)
     field = train_field(zip(map(word_features, words), tags, strict=True))
     taggers = {
         "most frequent tag of each word": lambda words: [commonest[word] for word in words],
@@ -229,7 +232,7 @@ def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[
     """
     from sklearn.neighbors import NearestNeighbors
 
-    known, answers = (at_most(side, _MOST_TEXTS) for side in train)
+    known, answers = (at_most(side, _MOST) for side in train)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
     memory = NearestNeighbors(n_neighbors=1, metric="cosine").fit(features.fit_transform(known))
 
@@ -324,7 +327,7 @@ class TfidfCosine:
     def __init__(self, texts: Sequence[str]):
         words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
-        self.features = make_union(words, characters).fit(at_most(texts, _MOST_TEXTS))
+        self.features = make_union(words, characters).fit(at_most(texts, _MOST))
 
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""

@@ -69,7 +69,7 @@ def evaluate(trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: D
     metrics, prediction = measure(trainer, task, split, rows, encoded)
     check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
     by_label = task.metrics.by_label(prediction, rows)
-    return Evaluation(split, metrics, len(rows), time.monotonic() - started, by_label)
+    return Evaluation(split, metrics, task.metrics.measurements(rows), time.monotonic() - started, by_label)
 
 
 @dataclass

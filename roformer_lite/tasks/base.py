@@ -68,6 +68,10 @@ class TaskData(ABC):
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         """The text of the rows, to train a tokenizer on."""
 
+    def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
+        """The numbers of rows that can't be held out, such as the only ones with a label."""
+        return []
+
     def inspect(self, rows: DatasetDict) -> None:
         """Find what depends on all of the training data, such as the set of labels.
 
@@ -172,7 +176,9 @@ class TaskModel:
         it has got one."""
         return False
 
-    def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: TaskMetrics) -> Baselines:
+    def complete(
+        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: TaskMetrics
+    ) -> Baselines:
         """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""
         return {}
 
@@ -214,6 +220,10 @@ class TaskMetrics(ABC):
     def in_training(self, args: TrainingArguments) -> list[str]:
         """The metrics of the validation data during the training."""
         return ["loss", *self.names]
+
+    def measurements(self, rows: Dataset) -> int:
+        """How many measurements the main metric of a split is the mean of."""
+        return len(rows)
 
     def check(self, args: TrainingArguments, best: str | None = None) -> None:
         """Refuse options by which nothing could be measured, once the data are known.

@@ -311,8 +311,8 @@ class ClassifyMetrics(LabelMetrics):
             return report_of_sets(true, predicted, self.data.with_foreign(true))
         return report_of_classes([*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true))
 
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
-        return _split_of(trainer, scores, encoded, self.data.problem_type)
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
+        return _split_of(trainer, scores, encoded, self.data.problem_type, self.data.answers(rows))
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import classification_baselines, learning_curve
@@ -431,12 +431,15 @@ def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -
     return classification_metrics(predicted, answers.astype(int))
 
 
-def _split_of(trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Sequence[Row], problem_type: str) -> Split:
+def _split_of(
+    trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Sequence[Row], problem_type: str, answers: np.ndarray
+) -> Split:
+    """`answers` are measured by, with labels that the model lacks; it is weighed by the labels of `encoded`."""
     from ..train.text_scores_weights import make_split
 
     ids, true = [row["input_ids"] for row in encoded], np.array([row["labels"] for row in encoded])
     logits = trainer.predict(encoded).predictions[: len(true)]
-    return make_split(scores, ids, logits, true, partial(measure_logits, problem_type, answers=true))
+    return make_split(scores, ids, logits, true, partial(measure_logits, problem_type, answers=answers))
 
 
 def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
@@ -462,8 +465,10 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     if tokens is None or not hasattr(model, "add_text_scores"):
         raise InputError(f"{type(model).__name__} with this tokenizer can't read its text for a linear model")
     ids, answers = [row["input_ids"] for row in train], np.array([row["labels"] for row in train])
+    model.add_text_scores(None)
     scores = fit_document_scores(tokens, ids, answers, model.config)
-    split = _split_of(trainer, scores, trainer.eval_dataset, problem_type)
+    measured = np.array([row["labels"] for row in trainer.eval_dataset])
+    split = _split_of(trainer, scores, trainer.eval_dataset, problem_type, measured)
     parts, _ = add_fitted_scores(model, scores, {"validation": split}, _MAIN[problem_type])
     return {name: by_split["validation"] for name, by_split in parts.items()}
 

@@ -193,6 +193,9 @@ class EmbedMetrics(SentenceMetrics):
         options["batch_size"] = batch_size
         return NamedMetrics({suffix: kind(truncate_dim=width, **options) for suffix, width in widths.items()}, names)
 
+    def measurements(self, rows: Dataset) -> int:
+        return len(rows) if self.are_correlations else len(queries_and_documents(rows)[0])
+
     def notes(self, model: PreTrainedModel) -> list[str]:
         notes = super().notes(model)
         if self.data.measured_kind == "texts":

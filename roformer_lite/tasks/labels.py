@@ -36,6 +36,7 @@ class LabelData(TaskData):
     has_labels = True
     label_word: ClassVar[str]  # what messages call a label
     labelled: ClassVar[str] = "rows"  # what has one
+    names_column: ClassVar[str] = "labels"  # of the rows, a list of labels in each
     outside: ClassVar[str | None] = None  # the label of what is nothing to be found
 
     def __init__(self, args: TaskArguments):
@@ -53,6 +54,16 @@ class LabelData(TaskData):
         if len(self.labels) < 2:
             only = ", ".join(self.labels)
             raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
+
+    def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
+        if self.names_column not in train.column_names:  # numbers
+            return []
+        known, needed = set(chain.from_iterable(train[self.names_column])), []
+        for number, names in enumerate(held_out[self.names_column]):
+            if not known.issuperset(names):
+                known.update(names)
+                needed.append(number)
+        return needed
 
     def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
         """Count what has labels that the training data lack, and report it in a line: these labels are missed. `rows`
@@ -120,7 +131,9 @@ class LabelModel(TaskModel):
 
         return fit_head(trainer, train)
 
-    def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: LabelMetrics) -> Baselines:
+    def complete(
+        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: LabelMetrics
+    ) -> Baselines:
         from ..train.text_scores_weights import add_fitted_scores
         from ..train.token_bytes import token_bytes
 
@@ -141,7 +154,7 @@ class LabelModel(TaskModel):
             return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
-        splits = {split: metrics.split_of(trainer, scores, encoded[split]) for split in measured}
+        splits = {split: metrics.split_of(trainer, scores, rows[split], encoded[split]) for split in measured}
         parts, self.text_weights = add_fitted_scores(trainer.model, scores, splits, metrics.main)
         return parts
 
@@ -166,7 +179,7 @@ class LabelMetrics(TaskMetrics):
         return {} if report is None else report.scores
 
     @abstractmethod
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
         """What the trained encoder and the scores of the text say about a split."""
 
 

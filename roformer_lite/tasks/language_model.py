@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import Baselines
 
 _SHUFFLED = 10_000  # blocks of a stream
-_SAMPLE = 5_000  # blocks that baselines learn from
+_SAMPLE = 20_000  # blocks that baselines learn from
 
 
 class LanguageModelData(TaskData):
@@ -118,7 +118,10 @@ class LanguageModelMetrics(TaskMetrics):
 
         if "text" in (rows["train"].column_names or ()):
             return rows, encoded
-        blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
+        train = encoded["train"]
+        if isinstance(train, Dataset):
+            train = train.shuffle(seed=0)  # as the blocks of each directory come together
+        blocks = [row["input_ids"] for row in train.take(_SAMPLE)]
         texts = self.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
         train = Dataset.from_dict({"input_ids": blocks, "text": texts})
         return DatasetDict({**rows, "train": train}), DatasetDict({**encoded, "train": train})

@@ -83,6 +83,9 @@ class RerankMetrics(SentenceMetrics):
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(encoded), **options)
         return NamedMetrics({"": made}, self.names)
 
+    def measurements(self, rows: Dataset) -> int:
+        return len(rows) if self.are_correlations else len(candidates(rows))
+
     def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         if self.are_correlations:
             return super().baseline_metrics(cosine, encoded)

@@ -145,7 +145,8 @@ class Seq2SeqMetrics(TaskMetrics):
         return [
             f"BLEU (tokenizer {self.data.args.bleu_tokenizer}) and chrF are sacrebleu {version('sacrebleu')}'s on the "
             f"untouched reference text; beam search with {beams} beam{'' if beams == 1 else 's'}. "
-            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the cross-entropy in nats by token."
+            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the cross-entropy in nats by token "
+            "of a batch, averaged over the rows."
         ]
 
 

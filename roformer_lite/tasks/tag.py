@@ -52,7 +52,7 @@ _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 class TagData(LabelData):
     """Sentences: rows of `tokens` and as many `tags`."""
 
-    label_word, labelled, outside = "tag", "tokens", "O"
+    label_word, labelled, outside, names_column = "tag", "tokens", "O", "tags"
     args: TagDataArguments
 
     def __init__(self, args: TagDataArguments):
@@ -190,9 +190,11 @@ class TagModel(LabelModel):
             self.data.set_labels(labels_of(config))
         return super().why_new_head(config)
 
-    def complete(self, run: Run, trainer: Trainer, encoded: DatasetDict, metrics: TagMetrics) -> Baselines:
+    def complete(
+        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: TagMetrics
+    ) -> Baselines:
         """A model of this package also learns to answer one tag for each word, in a sequence that can be."""
-        parts = super().complete(run, trainer, encoded, metrics)
+        parts = super().complete(run, trainer, rows, encoded, metrics)
         from ..train.token_bytes import token_bytes
 
         model, tokens = trainer.model, token_bytes(self.data.tokenizer)
@@ -302,16 +304,14 @@ class TagMetrics(LabelMetrics):
         labels = [*self.data.labels, *sorted(self.data.foreign)]
         return report_of_classes([*chain(*true)], [*chain(*predicted)], labels)
 
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Dataset) -> Split:
+    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
         from ..train.text_scores_weights import make_split
 
         ids, answers = encoded["input_ids"][:], np.concatenate([np.array(row) for row in encoded["labels"]])
-        own, trainer.model.text_scores = trainer.model.text_scores, None  # those that are replaced
         trainer.preprocess_logits_for_metrics = None
-        rows = trainer.predict(encoded).predictions[: len(ids)]
+        predictions = trainer.predict(encoded).predictions[: len(ids)]
         trainer.preprocess_logits_for_metrics = self.reduce_logits
-        trainer.model.text_scores = own
-        logits = np.concatenate([row[: len(row_ids)] for row, row_ids in zip(rows, ids, strict=True)])
+        logits = np.concatenate([row[: len(row_ids)] for row, row_ids in zip(predictions, ids, strict=True)])
         true: list[list[str]] = []
         for part, tags in zip(encoded["part"], encoded["tags"], strict=True):
             true = [*true, tags] if part == 0 else [*true[:-1], true[-1] + tags]

@@ -282,6 +282,18 @@ class EarlyStopping(EarlyStoppingCallback):
             self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
 
 
+def has_ended(state: TrainerState, limit: float | None) -> bool:
+    """Whether the training of a checkpoint was over: by its steps, early, or by the clock's limit in seconds."""
+    clock = state.stateful_callbacks[TrainingClock.__name__]["attributes"]
+    stopping = state.stateful_callbacks.get(EarlyStopping.__name__)
+    count, patience = 0, 1
+    if stopping is not None:
+        count, patience = (*stopping["attributes"].values(), stopping["args"]["early_stopping_patience"])
+    return (
+        state.global_step >= state.max_steps or count >= patience or (limit is not None and clock["elapsed"] >= limit)
+    )
+
+
 class SeededCollator(TrainerCallback):
     """Makes batches by a collator that has a generator, such as that of masked language models.
 

@@ -186,6 +186,8 @@ def pretrained_for_task(
         model.base_model.load_state_dict(stack)
         message = f"{why_new_head}; the training starts with a new head"
     task.model.has_new_head, task.model.has_own_class = bool(new), is_own
+    if getattr(task.args, "text_scores", False):
+        model.add_text_scores(None)  # others are fitted beside the encoder, which is trained and weighed without these
     try:
         padding_free(model)
     except ValueError as error:

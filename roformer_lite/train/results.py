@@ -39,7 +39,7 @@ class Evaluation:
 
     split: str
     metrics: Metrics
-    rows: int
+    measurements: int  # that the metrics are means of: rows, or queries
     seconds: float
     by_label: ByLabel = field(default_factory=dict)
 
@@ -142,8 +142,8 @@ def verdict(
     chance = (paired or {}).get(name)
     if chance is not None:
         values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
-    if is_within_chance(metric, ours, theirs[name], last.rows) if chance is None else chance >= _SIGNIFICANT:
-        equal = f"{last.rows:,} rows can't tell them apart"
+    if is_within_chance(metric, ours, theirs[name], last.measurements) if chance is None else chance >= _SIGNIFICANT:
+        equal = f"{last.measurements:,} rows can't tell them apart"
         return f"The model and the best baseline are about equal: its {values}; {equal}."
     if sign * ours > sign * theirs[name]:
         return f"The model is better than the baselines: its {values}."

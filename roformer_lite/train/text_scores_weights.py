@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
 from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
 
-from ..evaluate.baselines import Baselines
+from ..evaluate.baselines import Baselines, at_most
 from ..evaluate.metrics import Metrics, is_within_chance
 from .text_scores_fit import Examples, read
 
@@ -116,15 +116,18 @@ def make_split(
 
 def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
     """The weights of the encoder's logits, of the scores of the text and of the transitions, none negative, for which
-    the loss on the split, or on its first 30,000 documents or tokens (fewer with more than 16 tags), is least.
+    the loss on the split, or on about 30,000 of its documents or tokens (fewer with more than 16 tags), is least.
 
     A few rows leave much of that to chance, they have chosen the encoder's epoch too, and it is the encoder that knows
     less where rows are few. So the weights of documents are drawn towards those without the encoder: by a half with
     100 rows, by a tenth with 900.
     """
     labels = split.logits.shape[1]
-    split = split.rows(0, _MOST_ROWS if split.chain is None else min(_MOST_ROWS, _MOST_TAGS // labels))
-    parts, count = list(split.parts()), max(1, int((split.answers != -100).sum()))
+    if split.chain is None:
+        parts = [split.documents(at_most(np.arange(len(split.answers)), _MOST_ROWS))]
+    else:  # parts at random, as sentences may be sorted by their lengths
+        parts = at_most(list(split.parts()), max(1, min(_MOST_ROWS, _MOST_TAGS // labels) // _TOKENS_AT_ONCE))
+    count = max(1, sum(int((part.answers != -100).sum()) for part in parts))
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         weights, total = torch.tensor(values, dtype=torch.float64, requires_grad=True), 0.0
@@ -142,7 +145,7 @@ def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
 
     found = search(None)
     if split.chain is None and split.text_scores.any():  # else there is nothing to be drawn to
-        rows = len(split.logits)
+        rows = len(parts[0].answers)
         found = (rows * found + _DOUBTED * search(0.0)) / (rows + _DOUBTED)
     return tuple(found.tolist())
 

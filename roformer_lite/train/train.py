@@ -109,7 +109,7 @@ def measure(
         InputError: when that fails, whatever the reason; the last checkpoint then has the trained weights.
     """
     try:
-        parts = task.model.complete(run, trainer, encoded, task.metrics)
+        parts = task.model.complete(run, trainer, rows, encoded, task.metrics)
         evaluations = []
         for split in [name for name in ("validation", "test") if name in rows]:
             evaluations.append(evaluate(trainer, task, split, rows[split], encoded[split]))

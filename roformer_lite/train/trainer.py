@@ -18,12 +18,20 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset, DatasetDict
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState, TrainingArguments
 
 from ..errors import InputError
-from ..saved_model import read_object, reason
+from ..saved_model import reason
 from .bfloat16 import choose_bfloat16, steps_of, use_bfloat16
-from .callbacks import DivergenceGuard, EarlyStopping, SeededCollator, TrainingClock, WeightAveraging, follow_the_clock
+from .callbacks import (
+    DivergenceGuard,
+    EarlyStopping,
+    SeededCollator,
+    TrainingClock,
+    WeightAveraging,
+    follow_the_clock,
+    has_ended,
+)
 from .muon import MUON, make_muon
 from .options import TrainingOptions
 from .run import Run
@@ -177,8 +185,10 @@ class RoFormerLiteTrainerMixin:
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         device = self.args.device
         averaged = nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
-        # What is drawn here, such as masks, must not change the training: it only measures.
+        # What is drawn here, such as masks, is the same each time, so that checkpoints compare, and the training draws
+        # on as if nothing had happened.
         with torch.random.fork_rng([device] if device.type == "cuda" else []), averaged:
+            torch.manual_seed(self.args.seed)
             return super().evaluate(*args, **kwargs)
 
 
@@ -258,7 +268,8 @@ def fit(
     directory: TrainingDirectory,
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
-    args = trainer.args
+    args, before = trainer.args, None
+    planned = args.max_steps
     try:
         if trainer.options.bf16 is None and task.model.tries_bfloat16 and args.mixed_precision == "no":
             known = directory.state().get("bf16")  # a continued training keeps its type
@@ -269,9 +280,9 @@ def fit(
             task.model.prepare_head(trainer, train)
         else:
             trainer.checkpoints.check(Path(checkpoint))
-            state = read_object(Path(checkpoint) / "trainer_state.json")
-            if state["global_step"] >= state["max_steps"]:  # it had ended, perhaps with its fitted head
-                args.max_steps = state["global_step"]
+            before = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+            if has_ended(before, trainer.clock.limit):
+                args.max_steps = before.global_step
             if args.should_save:
                 step = Path(checkpoint).name.rpartition("-")[2]
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
@@ -283,6 +294,8 @@ def fit(
             if args.should_save and steps > 1:
                 print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
+        if before is not None:
+            args.max_steps, trainer.state.max_steps = planned, before.max_steps
     except Exception as error:
         begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
         if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):

@@ -82,16 +82,18 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_training_stops_at_the_same_step(data, tmp_path):
-    """The patience counts what was measured before the interruption."""
+@pytest.mark.parametrize("lost", [2, 0])
+def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
+    """The patience counts what was measured before the interruption; a training that had stopped is only measured."""
     options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
     steps = {int(path.name.split("-")[1]): path for path in (tmp_path / "again.training").glob("checkpoint-*")}
-    for step in sorted(steps)[-2:]:
+    for step in sorted(steps)[len(steps) - lost :]:
         shutil.rmtree(steps[step])
     again = _train(data, tmp_path / "again", *options)
-    assert again["training"]["steps"] == whole["training"]["steps"]
+    for name in ("steps", "what_happened", "arguments"):
+        assert again["training"][name] == whole["training"][name]
     saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "again")]
     assert saved[0] == saved[1]
 
@@ -111,7 +113,8 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
     results = json.loads(Path(model, "results.json").read_text())
     assert results["by_label"]["test"]["pink"]["support"] == 1
-    assert results["metrics"]["test"]["accuracy"] <= 29 / 31
+    measured = [results["metrics"], *results["parts"].values()]
+    assert len(measured) == 3 and all(by_split["test"]["accuracy"] <= 29 / 31 for by_split in measured)
 
     answers = ["--input_file", str(tmp_path / "t.tsv"), "--text_column", "text", "--prefix", "our_"]
     assert main(["predict", model, *answers, "--output_file", str(tmp_path / "answers.csv")]) == 0
@@ -128,6 +131,19 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
         assert "pink, teal are all unknown to the model, which has: blue, green" in capsys.readouterr().err
 
 
+def test_a_label_of_one_row_is_learned(tmp_path):
+    """That row is not held out."""
+    rows = [f"{colour} {number}\t{colour}" for number in range(40) for colour in COLOURS]
+    rows += [f"number {number}\t{number}" for number in range(40)]
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    command = ["train", "classify", "--train_file", str(tmp_path / "rows.tsv"), *OPTIONS.split(), "--max_steps", "1"]
+    assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
+    labels = json.loads((tmp_path / "m" / "config.json").read_text())["label2id"]
+    assert labels.keys() == {*COLOURS, *map(str, range(40))}
+    found = json.loads((tmp_path / "m" / "results.json").read_text())["rows"]
+    assert found["train"] + found["validation"] == 200 and 10 <= found["validation"] < 20
+
+
 def test_linear_model_beside_a_stock_trainer(tmp_path):
     """Where the encoder has learned nothing, the linear part answers, also after saving; where it knows all, it stays
     as it was."""
@@ -142,6 +158,7 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
     trainer = Trainer(model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer)
     parts = add_linear_model(trainer)
     assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
+    assert add_linear_model(trainer) == parts  # in the place of the first one
     trainer.save_model(str(tmp_path / "m"))
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     inputs = tokenizer(texts[:20], padding=True, return_tensors="pt")

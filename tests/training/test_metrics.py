@@ -67,6 +67,8 @@ def test_scores_and_thresholds():
     right = generator.random(20_000) < scores
     assert calibration_error(scores, right) < 0.02
     assert calibration_error(scores / 2, right) == pytest.approx(0.25, abs=0.02)
+    tied = np.repeat([1.0, 0.5], (900, 100)), np.repeat([True, False], (940, 60))
+    assert calibration_error(*tied) == pytest.approx(0.1 * abs(0.5 - 0.4))
     for precision in (0.6, 0.9):  # of scores that are right as often as they say, and evenly spread
         threshold = threshold_for(scores, right, precision)
         assert threshold == pytest.approx(2 * precision - 1, abs=0.05)

@@ -227,3 +227,5 @@ def test_baselines_and_candidates():
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}  # on from its own place
     assert TfidfCosine(["a b c d x y z"]).reranking(samples)["mrr@10"] == 1
+    many = Dataset.from_dict({"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]})
+    assert len(candidates(many)) == 500
