@@ -441,8 +441,8 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         self.post_init()
 
     def add_text_scores(self, text_scores: nn.Module | None) -> None:
-        """Add fitted scores of the text to the logits from now on, in the place of earlier ones; None removes those. It
-        is written into the configuration, too."""
+        """Add fitted scores of the text to the logits from now on, in the place of earlier ones; None removes those.
+        The configuration says so too."""
         self.config.classifier_text_features = 0 if text_scores is None else len(text_scores.weight)
         self.config.decode_tags = getattr(text_scores, "decodes", False)
         self.config.classifier_text_counts = getattr(text_scores, "counts_repeated", False)
