@@ -14,6 +14,7 @@ from .checkpoints import (
     is_ours,
     load_checkpoint,
     open_checkpoint,
+    sentence_pooling,
     source_of,
 )
 from .registry import CONVERTERS, convert, export, families, find_converter
@@ -34,6 +35,7 @@ __all__ = [
     "is_ours",
     "load_checkpoint",
     "open_checkpoint",
+    "sentence_pooling",
     "source_of",
     "verify",
 ]

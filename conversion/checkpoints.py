@@ -23,6 +23,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 import hf_roformer_lite
 from hf_roformer_lite.model.configuration_roformer_lite import AUTO_CLASSES
+from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel
 
 from .converter import Converter, check_numbers
 from .registry import export, family_of, find_converter, fitting_family
@@ -37,6 +38,7 @@ _STOCK_TOKENIZERS = {
 }
 _GENERATION = "generation_config.json"
 _MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # its names, our `classifier_pooling`
 _OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
@@ -148,6 +150,8 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
     with whole_directory(out) as unfinished:
         model, converter = load_checkpoint(path, name)
         tokenizer = load_tokenizer(path, converter)
+        if (pooling := sentence_pooling(path)) is not None and isinstance(model, RoFormerLiteModel):
+            model.config.classifier_pooling = pooling
         model.save_pretrained(unfinished)
         copy_sentence_modules(path, unfinished)
         if tokenizer is not None:
@@ -271,6 +275,20 @@ def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
             config = {"tokenizer_class": None, **_read_json(found)}
             config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
         (out / found.name).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def sentence_pooling(path: str | Path) -> str | None:
+    """How a checkpoint of sentence-transformers makes one vector of the states of its tokens, as the field
+    `classifier_pooling` says it; None where it is none, or does it in another way."""
+    file = find_file(path, "1_Pooling/config.json")
+    if file is None:
+        return None
+    with naming(file):
+        options = dict(_read_json(file))
+    start = "pooling_mode_"  # of options that older versions have in the place of one
+    older = [name.removeprefix(start) for name, is_on in options.items() if name.startswith(start) and is_on is True]
+    modes = [str(options["pooling_mode"])] if "pooling_mode" in options else older
+    return _POOLINGS.get(modes[0].removesuffix("_token").removesuffix("_tokens")) if len(modes) == 1 else None
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:

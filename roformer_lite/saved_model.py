@@ -17,6 +17,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import cached_file
@@ -311,6 +312,16 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfi
 def _stack(config: PreTrainedConfig, field: str) -> int | None:
     """A field of a configuration, of the encoder where it is that of a pair."""
     return getattr(getattr(config, "encoder", config), field, None)
+
+
+def most_positions(model: nn.Module) -> int | None:
+    """How many tokens the model's tables of learned positions have room for; None without one."""
+    rows = []
+    for name, table in model.named_modules():
+        if isinstance(table, nn.Embedding) and ("position" in name or name.endswith("wpe")):
+            before = 0 if table.padding_idx is None else table.padding_idx + 1  # RoBERTa counts from there
+            rows.append(table.num_embeddings - max(before, getattr(table, "offset", 0)))  # BART's first two are unused
+    return min(rows, default=None)
 
 
 def sentence_modules(name: str | Path) -> list[str]:

@@ -11,7 +11,7 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoF
 from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
-from .saved_model import sentence_modules
+from .saved_model import load_config, sentence_modules
 
 _MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
 
@@ -25,10 +25,11 @@ class SentenceEncoderOutput(ModelOutput):
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are more than pooled states of tokens.
+    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not states of tokens, pooled as
+    its configuration says.
 
     Raises:
-        InputError: naming the file, or the module that `SentenceEncoder` does not have.
+        InputError: naming the file, the module that `SentenceEncoder` does not have, or the pooling.
     """
     kinds = sentence_modules(name)
     others = [kind for kind in kinds if kind not in _MODULES]
@@ -37,6 +38,16 @@ def check_sentence_modules(name: str | Path) -> None:
             f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and here are pooled vectors "
             "alone; use sentence-transformers"
         )
+    own = getattr(load_config(name), "classifier_pooling", None)
+    if kinds and own is not None:
+        from hf_roformer_lite.conversion import sentence_pooling  # with which come all sources of weights
+
+        if sentence_pooling(name) != own:
+            raise InputError(
+                f"{name}: 1_Pooling/config.json pools its vectors in another way than classifier_pooling={own!r} of "
+                "config.json; set the field to mean, cls or last if one of them is that way, or use "
+                "sentence-transformers"
+            )
 
 
 def is_bare_encoder(model: PreTrainedModel) -> bool:

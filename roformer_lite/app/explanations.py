@@ -32,9 +32,10 @@ def attention_to(
     finally:
         model.set_attn_implementation(usual)
     shares = (outputs.cross_attentions if written else outputs.attentions)[-1][0].float().mean(0)  # (look, tokens)
-    if getattr(config, "is_decoder", False):
+    reads_first = getattr(config, "classifier_pooling", None) == "cls" or getattr(model.base_model, "pooler", None)
+    if not written and len(shares) > 1 and not shares.triu(1).any():  # none sees what follows: a decoder
         shares = shares[-1:]
-    elif getattr(config, "classifier_pooling", None) == "cls":
+    elif reads_first:
         shares = shares[:1]
     parts: list[tuple[str, float]] = []
     encoding, reached = encoded.encodings[0], [0] * len(texts)

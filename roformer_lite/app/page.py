@@ -184,7 +184,9 @@ class Page:
             options = {"top_k": labels}
         (answer,) = self._answer(given if self.takes_pairs else given[0], **options)
         if "top_k" in options:
-            columns = answer.columns
+            columns, threshold = answer.columns, self.saved.settings.get("threshold", 0)
+            if columns["score_1"] < threshold:
+                gradio.Warning(f"`predict` gives no label here, as it asks for a score of {threshold:.4f}.")
             return {columns[f"label_{n}"]: columns[f"score_{n}"] for n in range(1, labels + 1)}
         if self.fills_masks:
             found = pipeline("fill-mask", model=model, tokenizer=tokenizer)(given[0])
@@ -208,6 +210,8 @@ class Page:
 
     def _rank(self, query: str, others: list[str]) -> list[list[Any]]:
         """Texts by the scores of their pairs with a query, or by the cosines of embeddings, the highest first."""
+        if not others:
+            raise InputError("a box is empty; write a text into it")
         if self.takes_pairs:
             scores = [found.columns["score"] for found in self._answer(*([query, text] for text in others))]
         else:

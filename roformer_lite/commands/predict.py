@@ -121,8 +121,6 @@ class AnsweringArguments:
         check_number("repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST)
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
-        if self.none_label is not None and self.threshold is None:
-            raise InputError(f"--none_label {self.none_label} has no effect without a threshold; give --threshold")
         if self.greedy and self.beams is not None:
             raise InputError("--greedy can't be combined with --beams; give one of them")
         searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
@@ -177,11 +175,11 @@ def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict
         logger.warning("%s is read line by line; --text_column reads a column of it", files.input_file)
     interactive = not files.input_file and sys.stdin.isatty()
     chunks = _chunks(_lines(files), 1 if interactive else files.batch_size * _BATCHES_AT_ONCE)
-    with _progress(files, _lines) as bar:
+    with table_stream(output, files.output_file or "") as stream, _progress(files, _lines) as bar:
         for chunk in chunks:
             for answer in predictor.answer(chunk, files.batch_size, options, bar.update):
-                output.write(answer.line + "\n")
-            output.flush()
+                stream.write(answer.line + "\n")
+            stream.flush()
 
 
 def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:

@@ -185,22 +185,9 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
 
 
 def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Iterator[Row]:
-    csv.field_size_limit(_LONGEST_LINE)  # unless told, it refuses fields above 128 KiB
-    quoting: dict[str, Any] = (
-        {"delimiter": ",", "strict": True}
-        if file_format(path) == ".csv"
-        else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    )
-    records = csv.reader((line + "\n" for _, line in numbered_lines(path)), **quoting)
-    columns, first_line = list(column_names or ()), 1
-    while True:
-        try:
-            values = next(records, None)
-        except csv.Error as error:
-            raise InputError(f"{path}:{first_line}: {error}") from error
-        if values is None:
-            return
-        origin, first_line = f"{path}:{first_line}", records.line_num + 1
+    columns = list(column_names or ())
+    for number, values in _records(path):
+        origin = f"{path}:{number}"
         if not values:
             continue
         if not columns:
@@ -216,6 +203,25 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
                 f"{origin}: {len(values)} columns, but there should be {len(columns)}: {', '.join(columns)}"
             )
         yield row_of(dict(zip(columns, values, strict=True)), origin)
+
+
+def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each record, with the number of its first line; of an empty line none."""
+    if file_format(path) == ".tsv":  # where quotes are text
+        yield from ((number, line.split("\t") if line else []) for number, line in numbered_lines(path))
+        return
+    csv.field_size_limit(_LONGEST_LINE)  # unless told, it refuses fields above 128 KiB
+    records, first_line = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True), 1
+    while True:
+        try:
+            values = next(records)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            what = "a carriage return must stand in double quotes" if "new-line" in str(error) else error
+            raise InputError(f"{path}:{first_line}: {what}") from error
+        yield first_line, values
+        first_line = records.line_num + 1
 
 
 def row_of(columns: dict[str, Any], origin: str) -> Row:

@@ -49,6 +49,7 @@ class SavedModel:
     model: PreTrainedModel | Engine
     tokenizer: PreTrainedTokenizerBase
     settings: dict[str, Any]
+    positions: int | None = None  # of tokens that the model has, where they end
 
 
 @dataclass
@@ -120,6 +121,16 @@ class Answers(ABC):
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [Answer(" ".join(text.split("\n")).strip(), {"prediction": text.strip()}) for text in texts]
 
+    def check_length(self, inputs: list[Input], encoded: BatchEncoding, more: int = 0) -> None:
+        """Refuse an input that, with so many `more` tokens, has more of them than the model has positions."""
+        lengths = encoded["attention_mask"].sum(-1) + more
+        longest, most = int(lengths.argmax()), self.saved.positions
+        if most is not None and lengths[longest] > most:
+            generated = f", {more} of them to be generated (--max_new_tokens)" if more else ""
+            raise InputError(
+                f"{inputs[longest][:40]!r} has {lengths[longest]} tokens{generated}; this model has places for {most}"
+            )
+
     def encode(self, *columns: list[str]) -> BatchEncoding:
         """Tensors of texts, or of pairs, with a warning when some are truncated to what the model takes."""
         longest = self.tokenizer.model_max_length
@@ -146,6 +157,7 @@ class MaskedLMAnswers(Answers):
 
     def answer(self, inputs: list[Input], options: dict[str, Any]) -> list[Answer]:
         encoded = self.tokenizer(inputs, padding=True, return_tensors="pt", verbose=False).to(self.model.device)
+        self.check_length(inputs, encoded)
         logits = self.model(**encoded).logits  # (B, L, vocab)
         logits[..., self.tokenizer.all_special_ids] = -torch.inf  # what a mask hides is text
         masked = encoded["input_ids"] == self.tokenizer.mask_token_id
@@ -172,6 +184,7 @@ class CausalLMAnswers(Answers):
             prompts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt", verbose=False
         ).to(self.model.device)
         arguments = {"max_new_tokens": 50, **_limits(options), **self._choice_of_tokens(options)}
+        self.check_length(inputs, encoded, arguments["max_new_tokens"])
         return self.texts(self.model.generate(**encoded, **arguments)[:, encoded["input_ids"].shape[1] :])
 
     def _choice_of_tokens(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -201,6 +214,9 @@ class ClassifyAnswers(Answers):
         ranking = [name for name in _RANKING if name in options]
         if ranking and problem_type_of(config) == REGRESSION:
             raise InputError(f"--{ranking[0]} is for labels; this model gives a number")
+        if "none_label" in options and "threshold" not in {**settings, **options}:
+            name = options["none_label"]
+            raise InputError(f"--none_label {name} has no effect without a threshold; give --threshold")
         if options.get("top_k", 1) > config.num_labels:
             raise InputError(f"--top_k {options['top_k']}: this model has {config.num_labels} labels")
         if "text_pair_column" in options and settings.get("pairs") is False:

@@ -16,6 +16,7 @@ from ..output import RESULTS_FILE
 from ..saved_model import (
     load_config,
     load_tokenizer,
+    most_positions,
     read_optional_object,
     reason,
     try_tokenizer,
@@ -93,7 +94,14 @@ class Predictor:
             model = kind.load(directory, config, _device(device))
         else:
             model = load_engine(engine, directory, config, tokenizer)
-        saved = SavedModel(model, tokenizer, settings)
+        if isinstance(model, PreTrainedModel):
+            positions = most_positions(model)
+        else:  # a graph, whose table can't be seen
+            is_table = getattr(config, "position_embedding_type", None) == "learned"
+            positions = config.max_position_embeddings if is_table else None
+        if positions is not None:
+            tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+        saved = SavedModel(model, tokenizer, settings, positions)
         predictor = cls(task, saved, kind(saved))
         predictor._try(directory)
         return predictor

@@ -51,6 +51,7 @@ _NAMES = {
 }
 _MAIN = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
 _RELIABILITY_FILE = "reliability.png"
+_NEVER = 2.0  # a threshold that no score reaches
 _ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
 _ABOUT_LABELS = (
     "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
@@ -137,7 +138,9 @@ class ClassifyData(LabelData):
     def settings(self) -> dict[str, Any]:
         pairs, separator = self.args.text_pair_column is not None, self.args.label_separator or ","
         found = {"pairs": pairs, **super().settings(), "label_separator": separator}
-        return found if self.threshold is None else {**found, "threshold": self.threshold}
+        if self.args.min_precision is None:
+            return found
+        return {**found, "threshold": _NEVER if self.threshold is None else self.threshold}
 
     def answers(self, rows: Dataset) -> np.ndarray:
         """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label `(rows, labels)`. Labels
@@ -276,6 +279,8 @@ class ClassifyMetrics(LabelMetrics):
             self.scored[split] = scores.numpy(), best.numpy() == self.data.answers(rows)
             if split == "validation" and self.data.args.min_precision:
                 self.data.threshold = threshold_for(*self.scored[split], self.data.args.min_precision)
+                if self.data.threshold is None:
+                    print(f"{self._no_threshold()} `predict --threshold` chooses another one", file=sys.stderr)
         return found, prediction
 
     def paired_tests(self, split: str) -> dict[str, float]:
@@ -348,6 +353,12 @@ class ClassifyMetrics(LabelMetrics):
         if self.scored:
             draw_reliability(*list(self.scored.values())[-1], folder / _RELIABILITY_FILE)
 
+    def _no_threshold(self) -> str:
+        return (
+            f"No score is so high that {self.data.args.min_precision:g} of the answers to the validation data were "
+            "right: `predict` gives no label."
+        )
+
     def _about_more_rows(self) -> list[str]:
         """What the linear model has learnt from more rows, and what twice as many might bring."""
         if not self.curve:
@@ -371,7 +382,7 @@ class ClassifyMetrics(LabelMetrics):
             f"(expected calibration error on the {split} data). ![Fraction of right answers]({_RELIABILITY_FILE})"
         ]
         if wanted and self.data.threshold is None:
-            found.append(f"No score is so high that {wanted:g} of the answers to the validation data were right.")
+            found.append(self._no_threshold())
         elif wanted:
             sure = scores >= self.data.threshold
             precision = f", of which {right[sure].mean():.3f} are right" if sure.any() else ""

@@ -38,7 +38,6 @@ _TRIED = 256  # texts by which the fitted head is compared with the random one
 CONTRASTED_ROWS = 500  # with more, the training itself teaches the encoder enough
 _FEWEST_CONTRASTS, _MOST_CONTRASTS, _PASSES = 32, 96, 12  # steps, and how often they see each text between the two
 _MOST_TEXTS, _MOST_TOKENS = 48, 4096  # of a step
-_POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}  # names of sentence-transformers
 
 
 class MeasuredFirst(TrainerCallback):
@@ -60,23 +59,20 @@ def read_as_trained(run: Run, folder: Path) -> Run:
     name = run.model.model_name_or_path
     if name is None or run.task != "classify" or not run.data.fit_head or run.model.config:
         return run
-    options = read_optional_object(name, "1_Pooling/config.json")
-    old = [key.removeprefix("pooling_mode_") for key, is_on in options.items() if is_on is True]
-    modes = [options["pooling_mode"]] if "pooling_mode" in options else old
-    pooling = _POOLINGS.get(str(modes[0])) if len(modes) == 1 else None
-    if pooling is None or is_ours(load_config(name)):
+    if not read_optional_object(name, "1_Pooling/config.json") or is_ours(load_config(name)):
         return run
     # With it come all sources of weights, at some cost.
-    from hf_roformer_lite.conversion import ConversionError, convert_checkpoint
+    from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, sentence_pooling
 
+    if sentence_pooling(name) is None:
+        return run
     try:
         convert_checkpoint("auto", name, folder)
     except ConversionError as error:
         print(f"{name}: it is trained in its own class, as it can't be converted: {error}", file=sys.stderr)
         return run
     print(f"{name}: a model of this package with its weights, whose head reads its sentence vectors", file=sys.stderr)
-    config = [f"classifier_pooling={pooling}"]
-    return replace(run, model=replace(run.model, model_name_or_path=str(folder), config=config))
+    return replace(run, model=replace(run.model, model_name_or_path=str(folder)))
 
 
 def ends_fitted(run: Run, args: TrainingArguments) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from torch import nn
 from transformers import (
     AutoModel,
     PreTrainedModel,
@@ -22,7 +21,7 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import RoFormerLiteFo
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
-from ..saved_model import check_vocabulary, load_config, load_with_new_head, reason
+from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
 from ..tasks.base import Task
 from .run import Run
 
@@ -76,19 +75,15 @@ def _token_ids(tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrained
 def _check_positions(run: Run, task: Task, model: PreTrainedModel) -> None:
     """Refuse texts longer than a table of learned positions, before the first long one stops the training. A length
     that was not given becomes that of the table."""
-    rows = []
-    for name, table in model.named_modules():
-        if isinstance(table, nn.Embedding) and ("position" in name or name.endswith("wpe")):
-            before = 0 if table.padding_idx is None else table.padding_idx + 1  # RoBERTa counts from there
-            rows.append(table.num_embeddings - max(before, getattr(table, "offset", 0)))  # BART's first two are unused
+    most = most_positions(model)
     lengths = {name: getattr(task.args, name, 0) for name in ("max_length", "max_source_length", "max_target_length")}
     for name, length in {**lengths, "block_size": getattr(task.args, "longest_block", 0)}.items():
-        if rows and length > min(rows):
+        if most is not None and length > most:
             if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
                 raise InputError(
-                    f"--{name} {length} is more than the model has positions for; give --{name} {min(rows)} or less"
+                    f"--{name} {length} is more than the model has positions for; give --{name} {most} or less"
                 )
-            setattr(task.args, name, min(rows))
+            setattr(task.args, name, most)
             task.data.tokenizer.model_max_length = task.data.max_length
 
 

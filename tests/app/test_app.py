@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 pytest.importorskip("gradio", reason="the extra app is not installed")
 
@@ -19,6 +19,7 @@ from saved_models import TEXTS, save_model  # noqa: E402
 from roformer_lite.app.explanations import attention_to, ngram_scores  # noqa: E402
 from roformer_lite.app.page import Page, open_page  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
+from roformer_lite.errors import InputError  # noqa: E402
 from roformer_lite.predict.predictor import Predictor  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
@@ -96,6 +97,8 @@ def test_nearest_texts(trial_of, predicted):
             own, *others = map(json.loads, predicted(kind, TEXTS))
             expected = torch.cosine_similarity(torch.tensor([own]), torch.tensor(others)).tolist()
         assert [scores[text] for text in TEXTS[1:]] == pytest.approx(expected, abs=1e-4)
+        with pytest.raises(InputError, match="a box is empty"):
+            trial_of(kind).show(TEXTS[0], "")
 
 
 def test_attention(trial_of, place):
@@ -111,6 +114,14 @@ def test_attention(trial_of, place):
     shares = outputs.cross_attentions[-1][0].mean((0, 1))[torch.tensor(inputs.encodings[0].special_tokens_mask) == 0]
     assert "".join(text for text, _ in parts) == TEXTS[0]
     expected = (shares - shares.min()) / (shares.max() - shares.min())
+    assert [share for _, share in parts] == pytest.approx(expected.tolist(), abs=1e-3)
+    causal = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).eval()
+    causal.set_attn_implementation("eager")
+    with torch.no_grad():
+        last = causal(**inputs, output_attentions=True).attentions[-1][0].mean(0)[-1]
+    last = last[torch.tensor(inputs.encodings[0].special_tokens_mask) == 0]
+    expected = (last - last.min()) / (last.max() - last.min())
+    parts = attention_to(causal, tokenizer, TEXTS[:1])
     assert [share for _, share in parts] == pytest.approx(expected.tolist(), abs=1e-3)
     trial = trial_of("pairs")
     parts = attention_to(trial.saved.model, trial.saved.tokenizer, PAIRS[0])

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import gzip
 import io
 import json
 import math
@@ -15,7 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 from saved_models import save_model
-from transformers import AutoTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
@@ -27,6 +34,7 @@ TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 
 
 LABELS = list("bca")
+AUTO = {"mlm": AutoModelForMaskedLM, "classify": AutoModelForSequenceClassification}
 KINDS = ("classify", "labels", "pairs", "number", "tag", "mlm", "causal", "seq2seq")
 
 
@@ -190,6 +198,7 @@ REFUSED = [
     ("seq2seq", "--temperature 1", "--temperature is not for seq2seq models, which take --beams, --max_new_tokens"),
     ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
     ("classify", "--greedy", "--greedy is not for classify models, which take --top_k, --threshold, --none_label"),
+    ("classify", "--none_label a", "--none_label a has no effect without a threshold"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels; this model gives a number"),
     ("classify", "--text_column a --text_pair_column b", "--text_pair_column b: this model takes one text"),
@@ -297,6 +306,36 @@ def test_files_that_are_written_directly(models, place, capsys):
     assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
 
 
+def test_lines_are_packed_by_their_name(models, place):
+    predict(models / "classify", "lines.txt", "lines.out.gz")
+    assert gzip.decompress(Path("lines.out.gz").read_bytes()).decode().split("\n")[:-1] == lines_of(
+        models / "classify"
+    )
+
+
+@pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
+def test_texts_longer_than_a_table_of_positions(models, place, capsys, kind):
+    """What truncates texts reads their beginning; elsewhere they are refused before the model fails."""
+    if kind == "gpt2":
+        tokenizer = AutoTokenizer.from_pretrained(models / "causal")
+        config = GPT2Config(vocab_size=len(tokenizer), n_positions=24, n_embd=16, n_layer=1, n_head=2)
+        GPT2LMHeadModel(config).save_pretrained("m")
+    else:
+        config = load_model(models / kind).config
+        config.update({"position_embedding_type": "learned", "max_position_embeddings": 24})
+        config.rope_parameters = None
+        AUTO[kind].from_config(config).save_pretrained("m")
+        tokenizer = AutoTokenizer.from_pretrained(models / kind)
+    tokenizer.model_max_length = 10**6
+    tokenizer.save_pretrained("m")
+    options = ["--max_new_tokens", "5"] if kind == "gpt2" else []
+    Path("lines.txt").write_text("a few words\n" + "fine " * 40 + "\n")
+    predict(Path("m"), "lines.txt", "lines.out", *options, status=0 if kind == "classify" else 2)
+    expected = "1 lines are truncated to 24 tokens" if kind == "classify" else "this model has places for 24"
+    assert expected in capsys.readouterr().err or kind == "classify"
+    assert Path("lines.out").exists() == (kind == "classify")
+
+
 @pytest.mark.slow
 def test_standard_output_by_its_name(models, place):
     """Here a pipe, whose name under /proc is none that a file could be made beside."""
@@ -317,7 +356,6 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
         (f"{lines} {'y' * 250}", "cannot be written: File name too long"),
         ("--text_column a", "--text_column a needs --input_file"),
         ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
-        ("--none_label a", "--none_label a has no effect without a threshold"),
         ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
         ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
     ):

@@ -3,6 +3,7 @@ what cannot be converted is refused with the reason."""
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,14 @@ from hf_roformer_lite.conversion import (
     convert_checkpoint,
     export,
     export_checkpoint,
+    sentence_pooling,
     verify,
 )
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
 from roformer_lite.commands.convert import FAMILIES, SOURCES
+from roformer_lite.errors import InputError
+from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules
 
 
 def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "safetensors") -> Path:
@@ -226,6 +230,20 @@ def test_sentence_transformers_directory(tmp_path):
     assert type(ours[0].auto_model) is rl.RoFormerLiteModel
     expected = theirs.encode(lines, convert_to_tensor=True)
     torch.testing.assert_close(ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
+    batch = tokenizer(lines, padding=True, return_tensors="pt")  # as it is exported and served
+    with torch.no_grad():
+        pooled = SentenceEncoder(ours[0].auto_model)(batch["input_ids"], batch["attention_mask"]).sentence_embedding
+    alone = theirs.encode(lines, prompt="", convert_to_tensor=True).cpu()
+    torch.testing.assert_close(torch.nn.functional.normalize(pooled), alone, rtol=0, atol=1e-5)
+    check_sentence_modules(tmp_path / "ours")
+    of_older_versions = (("lasttoken", "last"), ("mean_tokens", "mean"), ("max_tokens", None))
+    for way, known in of_older_versions:
+        options = {"word_embedding_dimension": 24, f"pooling_mode_{way}": True, "include_prompt": True}
+        (tmp_path / "ours" / "1_Pooling" / "config.json").write_text(json.dumps(options))
+        assert sentence_pooling(tmp_path / "ours") == known
+    with pytest.raises(InputError, match="classifier_pooling='cls'"):
+        check_sentence_modules(tmp_path / "ours")
+    shutil.copy(*(tmp_path / folder / "1_Pooling" / "config.json" for folder in ("theirs", "ours")))
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     back = SentenceTransformer(str(tmp_path / "back"), device="cpu")
     assert type(back[0].auto_model) is transformers.NomicBertModel

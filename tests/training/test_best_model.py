@@ -223,6 +223,22 @@ def test_weighted_loss_is_that_of_torch():
     torch.testing.assert_close(weighted_loss(weights, 0.0, outputs, labels, 8), expected / 8)
 
 
+def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, capsys):
+    """In the validation data each text has every label."""
+    shutil.copy(data / "train.tsv", tmp_path)
+    rows = [f"{colour} {colour}\t{label}" for colour in COLOURS for label in COLOURS]
+    (tmp_path / "validation.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    _train(tmp_path, tmp_path / "m", "--max_steps", "1", "--min_precision", "0.9")
+    assert "`predict` gives no label" in capsys.readouterr().err
+    assert "`predict` gives no label" in (tmp_path / "m" / "README.md").read_text()
+    (tmp_path / "lines.txt").write_text("red red\n")
+    files = ["--input_file", str(tmp_path / "lines.txt"), "--output_file", str(tmp_path / "out.txt")]
+    for options, answer in (([], "-"), (["--none_label", "unsure"], "unsure"), (["--threshold", "0"], None)):
+        assert main(["predict", str(tmp_path / "m"), *files, *options]) == 0
+        label = (tmp_path / "out.txt").read_text().split("\t")[0]
+        assert label == answer if answer else label in COLOURS
+
+
 def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     """Half of the texts tell their label, the others do not: `predict` answers the first half."""
     clear = [f"{colour} {colour}\t{colour}" for colour in COLOURS * 20]

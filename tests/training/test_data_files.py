@@ -82,9 +82,9 @@ def test_lines_too_long_for_a_text_are_refused(name, write):
 
 
 def test_tsv_takes_quotes_as_text(write):
-    rows = list(read_table(write("a.tsv", 'en\tde\n"Hi" he said\t"\n\nx\ty\n')))
+    rows = list(read_table(write("a.tsv", 'en\tde\n"Hi"\rhe said\t"\n\nx\ty\n')))
     assert rows == [
-        {"en": '"Hi" he said', "de": '"', "origin": rows[0]["origin"]},
+        {"en": '"Hi"\rhe said', "de": '"', "origin": rows[0]["origin"]},
         {"en": "x", "de": "y", "origin": rows[1]["origin"]},
     ]
     assert [row["origin"].rpartition(":")[2] for row in rows] == ["2", "4"]
@@ -97,6 +97,8 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
     with pytest.raises(InputError, match=r"a\.csv:5: "):
         list(read_table(path))
+    with pytest.raises(InputError, match=r"b\.csv:2: a carriage return must stand in double quotes"):
+        list(read_table(write("b.csv", "text,label\na\rb,c\n")))
 
 
 def test_table_without_header(write):
