@@ -4,7 +4,6 @@ import argparse
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
-from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -59,8 +58,7 @@ class CommandParser(argparse.ArgumentParser):
             title = getattr(option_class, "_argument_group_name", None)
             group, hints = self.add_argument_group(title) if title else self, get_type_hints(option_class)
             for each in fields(option_class):
-                if each.init:
-                    self._add_option(group, each, hints[each.name])
+                self._add_option(group, each, hints[each.name])
         for name, text in positionals.items():
             self.add_argument(name.lower(), metavar=name, help=text)
 
@@ -68,18 +66,12 @@ class CommandParser(argparse.ArgumentParser):
         settings, default = _settings_of(hint), each.default
         if each.default_factory is not MISSING:
             default = each.default_factory()
-        if settings.get("nargs") == "+" and isinstance(default, str):  # which argparse would convert as one value
-            default = None
         settings |= {"required": True} if default is MISSING else {"default": default}
         settings |= {"action": "extend"} if each.metadata.get("adds_up") else {}
         names = each.metadata.get("aliases") or [f"--{each.name}"]
         shown = "" if default in (MISSING, None, [], "") else f" (default: {default})".replace("%", "%%")
         group.add_argument(*names, dest=each.name, help=each.metadata["help"] + shown, **settings)
         self._names += names
-        if settings.get("type") is switch and default is True:
-            opposite, hidden = f"--no_{each.name}", argparse.SUPPRESS
-            group.add_argument(opposite, dest=each.name, action="store_false", help=hidden, default=True)
-            self._names.append(opposite)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As in argparse; `--text-column` is `--text_column`."""
@@ -107,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
                     self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         values = vars(namespace)
         found = [
-            option_class(**{each.name: values.pop(each.name) for each in fields(option_class) if each.init})
+            option_class(**{each.name: values.pop(each.name) for each in fields(option_class)})
             for option_class in self.option_classes
         ]
         return (*found, namespace) if self.positionals else tuple(found)
@@ -131,18 +123,11 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _settings_of(hint: Any) -> dict[str, Any]:
-    """What `add_argument` needs to know of a field's type. Of several types that of text is the last choice, unless
-    the field may also be None."""
-    kinds = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
-    may_be_none = NoneType in kinds
-    kinds = [kind for kind in kinds if kind is not NoneType]
-    if str in kinds and len(kinds) > 1:
-        kinds = [str] if may_be_none else [kind for kind in kinds if kind is not str]
-    kind = kinds[0]
+    """What `add_argument` needs to know of a field's type, which may be one or None."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    (kind,) = [kind for kind in kinds if kind is not NoneType]
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"choices": [member.value for member in kind]}
     if kind is bool:
         return {"type": switch, "nargs": "?", "const": True, "metavar": "BOOL"}
     is_list = get_origin(kind) is list

@@ -1,9 +1,9 @@
 """`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the other way round."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import InputError
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 
 AUTO = "auto"  # the family that config.json names, or the one that has an equivalent of all that a model of ours is
 # `hf_roformer_lite.conversion.CONVERTERS` by their names, without the seconds that it takes to import it.
@@ -29,21 +29,17 @@ def check_source(option: str, name: str | None, known: tuple[str, ...] = SOURCES
 class ConvertArguments:
     """Options of `roformer-lite convert`."""
 
-    source: str | None = field(
-        default=None,
-        metadata={
-            "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
-            f"of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a model of this package.",
-            "aliases": ["--from"],
-        },
+    source: str | None = option(
+        None,
+        f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one of "
+        f"{', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a model of this package.",
+        "--from",
     )
-    target: str | None = field(
-        default=None,
-        metadata={
-            "help": f"The family to convert a model of this package to: {AUTO} (one that has an equivalent of all "
-            f"that the model is), or one of {', '.join(FAMILIES)}. Default: {AUTO}, for a model of this package.",
-            "aliases": ["--to"],
-        },
+    target: str | None = option(
+        None,
+        f"The family to convert a model of this package to: {AUTO} (one that has an equivalent of all that the model "
+        f"is), or one of {', '.join(FAMILIES)}. Default: {AUTO}, for a model of this package.",
+        "--to",
     )
 
     def __post_init__(self):

@@ -1,9 +1,9 @@
 """`roformer-lite verify`: whether a checkpoint and its conversion compute the same numbers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import InputError, check_number
-from .command_parser import CommandParser
+from .command_parser import CommandParser, option
 from .convert import AUTO, SOURCES, check_source
 
 
@@ -11,15 +11,13 @@ from .convert import AUTO, SOURCES, check_source
 class VerifyArguments:
     """Options of `roformer-lite verify`."""
 
-    source: str = field(
-        default=AUTO,
-        metadata={
-            "help": f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one "
-            f"of {', '.join(SOURCES)}.",
-            "aliases": ["--from"],
-        },
+    source: str = option(
+        AUTO,
+        f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one of "
+        f"{', '.join(SOURCES)}.",
+        "--from",
     )
-    seed: int = field(default=0, metadata={"help": "Seed of the random input."})
+    seed: int = option(0, "Seed of the random input.")
 
     def __post_init__(self):
         check_source("--from", self.source)
