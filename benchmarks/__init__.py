@@ -1,1 +1,2 @@
-"""Speed and memory of the package compared with other implementations. `python -m benchmarks` lists the tasks."""
+"""Speed and memory of the package compared with other implementations. `python -m benchmarks` lists
+the tasks."""

@@ -1,14 +1,15 @@
 """`python -m benchmarks TASK [options]`: our models and others, alternating in one process.
 
-TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms or gating,
-`ablations.py`), `inference` (every engine of `predict` in a process of its own, `inference.py`), `fine-tuning` (a
-BERT, here and in transformers, `fine_tuning.py`), `data` (text that outgrows memory, prepared and read,
-`large_data.py`), `long-texts` (a trained model on texts longer than it was trained on, `long_texts.py`), `by-length`
-(time and memory against the length of a text, `by_length.py`), `padding_free` (models of transformers, as they come
-and without padding, `padding_free.py`), `processes` (what several of them cost, `several_processes.py`),
-`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of training by size
-and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table`
-reads the directory of results `--out`.
+TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms
+or gating, `ablations.py`), `inference` (every engine of `predict` in a process of its own,
+`inference.py`), `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `data` (text
+that outgrows memory, prepared and read, `large_data.py`), `long-texts` (a trained model on texts
+longer than it was trained on, `long_texts.py`), `by-length` (time and memory against the length of
+a text, `by_length.py`), `padding_free` (models of transformers, as they come and without padding,
+`padding_free.py`), `processes` (what several of them cost, `several_processes.py`),
+`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of
+training by size and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs
+the tasks of the README; `table` reads the directory of results `--out`.
 """
 
 import sys
@@ -61,7 +62,9 @@ class Files:
         default_factory=list,
         metadata={"help": "UTF-8 text, plain or .gz, for trainings; up to a line's first tab"},
     )
-    out: Path | None = field(default=None, metadata={"help": "directory of results, one JSON file each"})
+    out: Path | None = field(
+        default=None, metadata={"help": "directory of results, one JSON file each"}
+    )
 
 
 def measure(task: str, work: Workload, files: list[Path]) -> dict[str, Any]:
@@ -69,7 +72,9 @@ def measure(task: str, work: Workload, files: list[Path]) -> dict[str, Any]:
     torch.manual_seed(work.seed)
     if task.startswith("memory-of-"):
         of = task.removeprefix("memory-of-")
-        names = [contender.name for contender in TASKS[of](work).contenders if contender.name != FLOOR]
+        names = [
+            contender.name for contender in TASKS[of](work).contenders if contender.name != FLOOR
+        ]
         return setting(work, task=task, contenders={name: peak(of, work, name) for name in names})
     if task in PEERS:
         return setting(work, task=task, contenders=trainings(task, work, files))
@@ -90,7 +95,9 @@ def main(arguments: list[str]) -> None:
     if task in PROGRAMS:
         PROGRAMS[task](options)
         return
-    parser = HfArgumentParser((Workload, Files), prog=f"python -m benchmarks {task}", allow_abbrev=False)
+    parser = HfArgumentParser(
+        (Workload, Files), prog=f"python -m benchmarks {task}", allow_abbrev=False
+    )
     work, given = parser.parse_args_into_dataclasses(options)
     if task in ("suite", "table"):
         if given.out is None:

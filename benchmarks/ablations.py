@@ -1,8 +1,9 @@
-"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms, gating and ways of training, one changed
-at a time.
+"""`python -m benchmarks ablations --task TASK --out DIR …`: positions, norms, gating and ways of
+training, one changed at a time.
 
-Each training is a `roformer-lite train` of its own, and options that are not listed here are options of that command.
-Its figures stay in `DIR/runs` and are not measured again, so that the same command continues after an interruption.
+Each training is a `roformer-lite train` of its own, and options that are not listed here are
+options of that command. Its figures stay in `DIR/runs` and are not measured again, so that the same
+command continues after an interruption.
 """
 
 import json
@@ -29,7 +30,8 @@ from .report import machine, save
 from .training_changes import CHANGES, OF_TASKS, OF_TRAININGS
 from .variants import DEFAULT, VARIANTS, planned
 
-# No run may stop earlier than another or compute in another type, and the last weights are measured.
+# No run may stop earlier than another or compute in another type, and the last weights are
+# measured.
 _FIXED = {"--baselines": "false", "--bf16": "false", "--disable_tqdm": "true"}
 _ALIKE = [*chain(*_FIXED.items()), "--training_arguments", "eval_strategy=no", "save_strategy=no"]
 _NOT_ALIKE = {
@@ -46,18 +48,30 @@ _LOSS = "loss"
 class Options:
     """Options of the comparison itself."""
 
-    out: Path = field(metadata={"help": "directory of the figures of every run and of their summary"})
-    task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(metadata={"help": "what is trained"})
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"})
+    out: Path = field(
+        metadata={"help": "directory of the figures of every run and of their summary"}
+    )
+    task: Literal["mlm", "causal", "classify", "tag", "seq2seq"] = field(
+        metadata={"help": "what is trained"}
+    )
+    seeds: list[int] = field(
+        default_factory=lambda: [0, 1, 2], metadata={"help": "a training for each, of a variant"}
+    )
     variants: list[str] = field(
         default_factory=lambda: list(VARIANTS),
-        metadata={"help": f"besides the default. Default: all of the configuration; others are {', '.join(CHANGES)}"},
+        metadata={
+            "help": f"besides the default. Default: all of the configuration; others are {', '.join(CHANGES)}"
+        },
     )
-    config: list[str] = field(default_factory=list, metadata={"help": "fields of the default, as name=value"})
+    config: list[str] = field(
+        default_factory=list, metadata={"help": "fields of the default, as name=value"}
+    )
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"--seeds {' '.join(map(str, self.seeds))} must be different numbers, at least one")
+            raise InputError(
+                f"--seeds {' '.join(map(str, self.seeds))} must be different numbers, at least one"
+            )
 
 
 def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -79,23 +93,37 @@ def plan_runs(options: Options, words: list[str]) -> tuple[list[str], dict[str, 
     given = [*typed, "--output_dir", str(options.out / "model"), *_config(options.config)]
     training = parse_run(options.task, given)
     if training.model.pretrained:
-        raise InputError(f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch")
+        raise InputError(
+            f"{' '.join(training.model.pretrained)} is not possible: variants are trained from scratch"
+        )
     data = training.data
     if not (data.validation_file or data.validation_fraction or data.dataset_name):
-        raise InputError("give --validation_file or --validation_fraction, the data that variants are compared on")
+        raise InputError(
+            "give --validation_file or --validation_fraction, the data that variants are compared on"
+        )
     if any(training.training.stock[name] != "no" for name in ("eval_strategy", "save_strategy")):
-        raise InputError("eval_strategy and save_strategy are no in all runs: the last weights are measured")
+        raise InputError(
+            "eval_strategy and save_strategy are no in all runs: the last weights are measured"
+        )
     own_loop = [name for name in options.variants if name in OF_TRAININGS]
     if own_loop:
-        given_too = [name for name in _CHANGE_BATCHES if getattr(data, name, None) or name in training.training.stock]
+        given_too = [
+            name
+            for name in _CHANGE_BATCHES
+            if getattr(data, name, None) or name in training.training.stock
+        ]
         given_too += ["max_tokens_per_batch"] if training.training.max_tokens_per_batch else []
         if given_too or training.training.max_steps is None:
             without = f" and no {' and no '.join(given_too)}" if given_too else ""
-            raise InputError(f"--variants {own_loop[0]} makes its own batches: give --max_steps{without}")
+            raise InputError(
+                f"--variants {own_loop[0]} makes its own batches: give --max_steps{without}"
+            )
     changes = planned(training, [variant for variant in options.variants if variant not in CHANGES])
     for variant in options.variants:
         if options.task not in OF_TASKS.get(variant, (options.task,)):
-            raise InputError(f"--variants {variant} is of {' and '.join(OF_TASKS[variant])}, not of {options.task}")
+            raise InputError(
+                f"--variants {variant} is of {' and '.join(OF_TASKS[variant])}, not of {options.task}"
+            )
         if variant in CHANGES:
             changes[variant] = []
     return typed, {variant: [*options.config, *own] for variant, own in changes.items()}
@@ -129,13 +157,17 @@ def run_once(path: Path, variant: str, seed: int, command: list[str]) -> dict[st
 
 def train(variant: str, command: list[str]) -> dict[str, Any]:
     """Train in a process of its own; the model is deleted."""
-    module = ["benchmarks.training_changes", variant] if variant in CHANGES else ["roformer_lite.cli"]
+    module = (
+        ["benchmarks.training_changes", variant] if variant in CHANGES else ["roformer_lite.cli"]
+    )
     before = _processor_seconds()
     with TemporaryDirectory() as folder:
         program = [sys.executable, "-m", *module, *command, "--output_dir", f"{folder}/model"]
         done = subprocess.run(program, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"python -m {' '.join([*module, *command])} failed:\n{done.stderr[-2000:]}")
+            raise SystemExit(
+                f"python -m {' '.join([*module, *command])} failed:\n{done.stderr[-2000:]}"
+            )
         results = json.loads((Path(folder) / "model" / "results.json").read_text("utf-8"))
     kept = {name: results[name] for name in ("parameters", "main_metric", "metrics", "versions")}
     return {**kept, "processor_minutes": (_processor_seconds() - before) / 60}
@@ -147,10 +179,12 @@ def _processor_seconds() -> float:
 
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Means and sample standard deviations of each variant's runs, which come in the same order of seeds.
+    """Means and sample standard deviations of each variant's runs, which come in the same order of
+    seeds.
 
-    Of each figure, such as `validation_loss`: `mean`, `deviation`, and `difference` and `difference_deviation` of what
-    is left when the default's with the same seed is subtracted. Deviations of one seed are None.
+    Of each figure, such as `validation_loss`: `mean`, `deviation`, and `difference` and
+    `difference_deviation` of what is left when the default's with the same seed is subtracted.
+    Deviations of one seed are None.
     """
     rows = {}
     for variant, of_variant in runs.items():
@@ -158,7 +192,10 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
         row: dict[str, Any] = {"parameters": first["parameters"]}
         for split in first["metrics"]:
             for name in dict.fromkeys((_LOSS, first["main_metric"])):
-                ours, base = ([run["metrics"][split][name] for run in each] for each in (of_variant, runs[DEFAULT]))
+                ours, base = (
+                    [run["metrics"][split][name] for run in each]
+                    for each in (of_variant, runs[DEFAULT])
+                )
                 differences = [own - default for own, default in zip(ours, base, strict=True)]
                 row[f"{split}_{name}"] = {
                     "mean": statistics.mean(ours),
@@ -176,12 +213,17 @@ def _deviation(values: list[float]) -> float | None:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """A row for each variant; every figure is followed by its difference to the default's, paired by seed.
+    """A row for each variant; every figure is followed by its difference to the default's, paired
+    by seed.
 
     Of the test data only the main figure is shown.
     """
     rows = result["contenders"]
-    figures = [name for name, value in rows[DEFAULT].items() if isinstance(value, dict) and name != "test_loss"]
+    figures = [
+        name
+        for name, value in rows[DEFAULT].items()
+        if isinstance(value, dict) and name != "test_loss"
+    ]
     title = f"{result['task']}: mean ± sample standard deviation of the seeds {', '.join(map(str, result['seeds']))}"
     shown = Table("variant", title=title)
     headings = [heading for name in figures for heading in (name.replace("_", " "), "difference")]
@@ -203,7 +245,8 @@ def _with_deviation(value: str, deviation: float | None) -> str:
 
 
 def compare(options: Options, words: list[str]) -> dict[str, Any]:
-    """Train what is not there yet, seed by seed, so that after an interruption whole comparisons are there."""
+    """Train what is not there yet, seed by seed, so that after an interruption whole comparisons
+    are there."""
     typed, configs = plan_runs(options, words)
     folder = options.out / "runs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -230,9 +273,13 @@ def compare(options: Options, words: list[str]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """`python -m benchmarks ablations`."""
-    parser = HfArgumentParser(Options, prog="python -m benchmarks ablations", description=__doc__, allow_abbrev=False)
+    parser = HfArgumentParser(
+        Options, prog="python -m benchmarks ablations", description=__doc__, allow_abbrev=False
+    )
     try:
-        options, words = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+        options, words = parser.parse_args_into_dataclasses(
+            arguments, return_remaining_strings=True
+        )
         result = compare(options, words)
     except InputError as error:
         raise SystemExit(str(error)) from error

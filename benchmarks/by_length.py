@@ -1,7 +1,9 @@
-"""`python -m benchmarks by-length`: time and memory of one text against its length, beside ModernBERT.
+"""`python -m benchmarks by-length`: time and memory of one text against its length, beside
+ModernBERT.
 
-A forward pass without gradients and a step of masked language modelling (forward and backward), both with global
-attention in every third layer and windows of 128 tokens in the others. Each figure is of a process of its own.
+A forward pass without gradients and a step of masked language modelling (forward and backward),
+both with global attention in every third layer and windows of 128 tokens in the others. Each figure
+is of a process of its own.
 """
 
 import statistics
@@ -25,12 +27,19 @@ PEERS = {"forward": "modernbert", "step": "modernbert, sparse"}
 
 @dataclass
 class Options:
-    size: str = field(default="small", metadata={"help": "of the models: tiny, mini, small or base"})
-    lengths: list[int] = field(
-        default_factory=lambda: [512, 1024, 2048, 4096, 8192, 16384, 32768], metadata={"help": "tokens of the text"}
+    size: str = field(
+        default="small", metadata={"help": "of the models: tiny, mini, small or base"}
     )
-    rounds: int = field(default=1, metadata={"help": "processes for each figure, all of them alternating"})
-    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON and SVG"})
+    lengths: list[int] = field(
+        default_factory=lambda: [512, 1024, 2048, 4096, 8192, 16384, 32768],
+        metadata={"help": "tokens of the text"},
+    )
+    rounds: int = field(
+        default=1, metadata={"help": "processes for each figure, all of them alternating"}
+    )
+    out: Path | None = field(
+        default=None, metadata={"help": "directory of the result, as JSON and SVG"}
+    )
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -46,7 +55,12 @@ def compare(kind: str, options: Options) -> dict[str, Any]:
     found: dict[str, dict[int, list[dict[str, float]]]] = {
         name: {length: [] for length in options.lengths} for name in contenders(kind)
     }
-    turns = [(length, name) for _ in range(options.rounds) for length in options.lengths for name in contenders(kind)]
+    turns = [
+        (length, name)
+        for _ in range(options.rounds)
+        for length in options.lengths
+        for name in contenders(kind)
+    ]
     for length, name in track(turns, kind, transient=True):
         work = Workload(size=options.size, batch=1, seq=length, lengths="full")
         found[name][length].append(peak(TASKS[kind], work, name))
@@ -64,10 +78,15 @@ def panels(result: dict[str, Any]) -> list[Panel]:
     """Seconds and MiB of each kind of work against the length."""
     found = []
     for kind in TASKS:
-        for quantity, unit in (("seconds", "seconds of the processor"), ("above_model_mib", "MiB above the model")):
+        for quantity, unit in (
+            ("seconds", "seconds of the processor"),
+            ("above_model_mib", "MiB above the model"),
+        ):
             curves = {
                 name.partition(", ")[2].removesuffix(", sparse"): [
-                    (float(column.split()[0]), value) for column, value in row.items() if column.endswith(quantity)
+                    (float(column.split()[0]), value)
+                    for column, value in row.items()
+                    if column.endswith(quantity)
                 ]
                 for name, row in result["contenders"].items()
                 if name.startswith(kind)
@@ -80,7 +99,12 @@ def main(arguments: list[str]) -> None:
     parser = HfArgumentParser(Options, prog="python -m benchmarks by-length", allow_abbrev=False)
     (options,) = parser.parse_args_into_dataclasses(arguments)
     rows = {name: row for kind in TASKS for name, row in compare(kind, options).items()}
-    result = {"task": "by-length", "size": options.size, "contenders": rows, "machine": machine("cpu")}
+    result = {
+        "task": "by-length",
+        "size": options.size,
+        "contenders": rows,
+        "machine": machine("cpu"),
+    }
     show(result, Console(width=240))
     if options.out:
         save(result, options.out)

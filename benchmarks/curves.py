@@ -28,10 +28,14 @@ def draw(panels: list[Panel], path: Path) -> None:
         names = list(panels[0].curves)
         in_a_line = min(len(names), 2 * columns)  # of the legend
         size = 4.4 * columns, 3.2 * rows + 0.2 + 0.2 * -(-len(names) // in_a_line)
-        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        figure, axes = pyplot.subplots(
+            rows, columns, figsize=size, squeeze=False, layout="constrained"
+        )
         for axis, panel in zip(axes.flat, panels, strict=True):
             for name, points in panel.curves.items():
-                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
+                axis.plot(
+                    *zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name
+                )
             axis.set_title(panel.title, fontsize=9)
             axis.set_xlabel(panel.x_label)
             if panel.is_logarithmic:

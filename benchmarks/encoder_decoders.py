@@ -1,7 +1,7 @@
 """Our encoder–decoder and those it is compared with: the same widths and depths, random weights.
 
-All have one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none elsewhere.
-T5Gemma's feed-forward is gated and gets two thirds of the inner width.
+All have one vocabulary for both sides, tied embeddings, dropout of 0.1 on the branches and none
+elsewhere. T5Gemma's feed-forward is gated and gets two thirds of the inner width.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,9 @@ def t5gemma(work: Workload) -> nn.Module:
         **SPECIAL_TOKENS,
     }
     encoder, decoder = T5GemmaModuleConfig(**fields), T5GemmaModuleConfig(**fields, is_decoder=True)
-    config = T5GemmaConfig(encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS)
+    config = T5GemmaConfig(
+        encoder=encoder, decoder=decoder, dropout_rate=0.1, vocab_size=work.vocab_size, **TOKENS
+    )
     return without_inner_dropout(stock(config, "eager"))  # its only attention
 
 
@@ -148,8 +150,13 @@ class TorchEncoderDecoder(nn.Module):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, labels: torch.Tensor
     ) -> torch.Tensor:
         inputs = shifted(labels)
-        source, target = (self.embeddings(ids) + self.positions.weight[: ids.shape[1]] for ids in (input_ids, inputs))
-        ahead = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool, device=inputs.device).triu(1)
+        source, target = (
+            self.embeddings(ids) + self.positions.weight[: ids.shape[1]]
+            for ids in (input_ids, inputs)
+        )
+        ahead = torch.ones(
+            inputs.shape[1], inputs.shape[1], dtype=torch.bool, device=inputs.device
+        ).triu(1)
         padding = None if attention_mask is None else attention_mask == 0
         states = self.transformer(
             source,

@@ -1,7 +1,9 @@
-"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and in transformers.
+"""`python -m benchmarks fine-tuning CHECKPOINT TRAIN VALIDATION TEST`: a BERT, fine-tuned here and
+in transformers.
 
-`roformer-lite train classify` against `BertForSequenceClassification` under the stock Trainer: the same rows, epochs,
-batches, learning rate and seed, each in a process of its own. Files are .csv with the columns text and label.
+`roformer-lite train classify` against `BertForSequenceClassification` under the stock Trainer: the
+same rows, epochs, batches, learning rate and seed, each in a process of its own. Files are .csv
+with the columns text and label.
 """
 
 import json
@@ -30,14 +32,20 @@ class Setting:
     per_device_train_batch_size: int = 32
     max_length: int = field(default=64, metadata={"help": "truncate texts to this many tokens"})
     seed: int = 42
-    only: list[str] = field(default_factory=lambda: ["ours", "stock"], metadata={"help": "contenders"})
+    only: list[str] = field(
+        default_factory=lambda: ["ours", "stock"], metadata={"help": "contenders"}
+    )
 
 
-def train_ours(checkpoint: str, files: list[str], options: dict[str, Any], out: Path) -> dict[str, float]:
+def train_ours(
+    checkpoint: str, files: list[str], options: dict[str, Any], out: Path
+) -> dict[str, float]:
     from roformer_lite.cli import main
 
     names = ("train_file", "validation_file", "test_file")
-    typed = [part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair]
+    typed = [
+        part for pair in zip([f"--{name}" for name in names], files, strict=True) for part in pair
+    ]
     typed += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     fixed = "--use_cpu true --training_arguments eval_strategy=no save_strategy=no --disable_tqdm true".split()
     start = ["--model_name_or_path", checkpoint, "--output_dir", str(out / "model")]
@@ -47,7 +55,9 @@ def train_ours(checkpoint: str, files: list[str], options: dict[str, Any], out: 
     return {split: metrics[split]["accuracy"] for split in ("validation", "test")}
 
 
-def train_stock(checkpoint: str, files: list[str], options: dict[str, Any], out: Path) -> dict[str, float]:
+def train_stock(
+    checkpoint: str, files: list[str], options: dict[str, Any], out: Path
+) -> dict[str, float]:
     """As the examples of transformers do it."""
     from datasets import load_dataset
     from transformers import (
@@ -100,7 +110,10 @@ def run_here(name: str, checkpoint: str, files: list[str], options: dict[str, An
         started = time.monotonic()
         accuracies = CONTENDERS[name](checkpoint, files, options, Path(out))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = {"cpu_seconds": usage.ru_utime + usage.ru_stime, "seconds": time.monotonic() - started}
+    seconds = {
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "seconds": time.monotonic() - started,
+    }
     print(json.dumps({**accuracies, **seconds, "peak_mib": peak_of_process("cpu") / 2**20}))
 
 

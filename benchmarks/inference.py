@@ -2,13 +2,15 @@
 
     python -m benchmarks inference --vllm_python /tmp/vllm-env/bin/python
 
-Four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation by a `causal` model and by an
-encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and what `roformer-lite export` wrote for onnxruntime,
-OpenVINO and CTranslate2; vLLM opens the saved model in an environment of its own. `transformers` is BERT, Llama or
-Marian of the same widths and depths. In each round every process answers the same batch once, in another order, while
-the others wait. The answers are compared with those of torch. The processor's time stands beside that of the clock, as
-it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads that wait for others use
-it too. A file for each processor is written into `--out`, and the tables of all that lie there are printed.
+Four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation by a `causal`
+model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and what
+`roformer-lite export` wrote for onnxruntime, OpenVINO and CTranslate2; vLLM opens the saved model
+in an environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
+In each round every process answers the same batch once, in another order, while the others wait.
+The answers are compared with those of torch. The processor's time stands beside that of the clock,
+as it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads
+that wait for others use it too. A file for each processor is written into `--out`, and the tables
+of all that lie there are printed.
 """
 
 import json
@@ -37,22 +39,39 @@ _NEVER = -1e4  # the bias of the token that ends a text, so that every engine ge
 class InferenceArguments(Workload):
     """Options of the comparison, besides those of a workload."""
 
-    rounds: int = field(default=5, metadata={"help": "measurements of each engine, all of them alternating"})
+    rounds: int = field(
+        default=5, metadata={"help": "measurements of each engine, all of them alternating"}
+    )
     kinds: list[str] = field(default_factory=lambda: [*KINDS], metadata={"help": "of work"})
-    engines: list[str] = field(default_factory=lambda: [*ENGINES], metadata={"help": "which to compare"})
-    rows: list[int] = field(default_factory=lambda: [1, 8, 32], metadata={"help": "sizes of batches"})
+    engines: list[str] = field(
+        default_factory=lambda: [*ENGINES], metadata={"help": "which to compare"}
+    )
+    rows: list[int] = field(
+        default_factory=lambda: [1, 8, 32], metadata={"help": "sizes of batches"}
+    )
     new_tokens: int = field(default=32, metadata={"help": "tokens that are generated"})
     beams: int = 1
-    quantization: str | None = field(default=None, metadata={"help": "int8, where an engine has it"})
-    vllm_python: Path | None = field(default=None, metadata={"help": "Python of an environment that has vLLM"})
-    out: Path = field(default=ROOT / "benchmarks" / "results" / "engines", metadata={"help": "directory of results"})
-    table: bool = field(default=False, metadata={"help": "measure nothing, print the tables of --out"})
+    quantization: str | None = field(
+        default=None, metadata={"help": "int8, where an engine has it"}
+    )
+    vllm_python: Path | None = field(
+        default=None, metadata={"help": "Python of an environment that has vLLM"}
+    )
+    out: Path = field(
+        default=ROOT / "benchmarks" / "results" / "engines",
+        metadata={"help": "directory of results"},
+    )
+    table: bool = field(
+        default=False, metadata={"help": "measure nothing, print the tables of --out"}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for option, known in (("kinds", KINDS), ("engines", ENGINES)):
             if unknown := set(getattr(self, option)) - set(known):
-                raise SystemExit(f"{option}={unknown.pop()!r} is not known; it must be one of {', '.join(known)}.")
+                raise SystemExit(
+                    f"{option}={unknown.pop()!r} is not known; it must be one of {', '.join(known)}."
+                )
 
 
 class Worker:
@@ -68,7 +87,15 @@ class Worker:
     def __init__(self, engine: str, directory: Path, kind: str, work: InferenceArguments):
         self.engine, self.log = engine, directory.with_name(f"{engine}.log")
         python = work.vllm_python if engine == VLLM else sys.executable
-        command = [python, "-m", "benchmarks.inference_worker", engine, kind, directory, json.dumps(settings_of(work))]
+        command = [
+            python,
+            "-m",
+            "benchmarks.inference_worker",
+            engine,
+            kind,
+            directory,
+            json.dumps(settings_of(work)),
+        ]
         pipes, variables = (
             {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
             {**os.environ, "PYTHONPATH": str(ROOT)},
@@ -78,7 +105,8 @@ class Worker:
         self.reports: dict[int, list[dict[str, Any]]] = {rows: [] for rows in work.rows}
 
     def ask(self, rows: int) -> dict[str, Any] | None:
-        """Seconds, peak memory in MiB and the answer to the batch of `rows` rows; None when the process has ended."""
+        """Seconds, peak memory in MiB and the answer to the batch of `rows` rows; None when the
+        process has ended."""
         try:
             self.process.stdin.write(f"{rows}\n")
             self.process.stdin.flush()
@@ -105,7 +133,10 @@ def write_model(kind: str, work: InferenceArguments, directory: Path) -> None:
     else:
         fields = {"is_decoder": True, "lm_head_bias": True} if kind == "causal" else {}
         config = rl.RoFormerLiteConfig.from_preset(work.size, vocab_size=work.vocab_size, **fields)
-        classes = {"encode": rl.RoFormerLiteModel, "classify": rl.RoFormerLiteForSequenceClassification}
+        classes = {
+            "encode": rl.RoFormerLiteModel,
+            "classify": rl.RoFormerLiteForSequenceClassification,
+        }
         model = classes.get(kind, rl.RoFormerLiteForCausalLM)(config)
     if model.can_generate():
         torch.nn.init.constant_(model.lm_head.bias[model.generation_config.eos_token_id], _NEVER)
@@ -127,7 +158,9 @@ def stock_model(kind: str, work: InferenceArguments) -> Any:
     return stacks.llama(work, "causal") if kind == "causal" else stacks.bert(work, "encoder")
 
 
-def prepare(kind: str, work: InferenceArguments, folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
+def prepare(
+    kind: str, work: InferenceArguments, folder: Path
+) -> tuple[dict[str, Path], dict[str, str]]:
     """The directory of each engine; and of those that have none, the reason."""
     from roformer_lite.commands.export import main as export
     from roformer_lite.errors import InputError
@@ -143,9 +176,15 @@ def prepare(kind: str, work: InferenceArguments, folder: Path) -> tuple[dict[str
         elif engine == VLLM:
             directories[engine] = model
             if kind == "seq2seq" or work.vllm_python is None:
-                missing[engine] = "has no encoder-decoders" if kind == "seq2seq" else "no --vllm_python was given"
+                missing[engine] = (
+                    "has no encoder-decoders" if kind == "seq2seq" else "no --vllm_python was given"
+                )
         else:
-            quantization = ["--quantization", work.quantization] if work.quantization and engine != "openvino" else []
+            quantization = (
+                ["--quantization", work.quantization]
+                if work.quantization and engine != "openvino"
+                else []
+            )
             try:
                 export([str(model), str(directories[engine]), "--format", engine, *quantization])
             except InputError as error:
@@ -154,8 +193,8 @@ def prepare(kind: str, work: InferenceArguments, folder: Path) -> tuple[dict[str
 
 
 def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict[str, Any]]:
-    """The medians of each engine by number of rows, its peak memory, and how far its answers are from those of torch;
-    or `missing`, the reason why it has none."""
+    """The medians of each engine by number of rows, its peak memory, and how far its answers are
+    from those of torch; or `missing`, the reason why it has none."""
     directories, missing = prepare(kind, work, folder)
     workers = [Worker(engine, directory, kind, work) for engine, directory in directories.items()]
     order = random.Random(work.seed)
@@ -168,7 +207,9 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
                         missing[worker.engine] = f"its process ended: {last_line(worker.log)}"
                     else:
                         worker.reports[rows].append(report)
-    results: dict[str, dict[str, Any]] = {engine: {"missing": reason} for engine, reason in missing.items()}
+    results: dict[str, dict[str, Any]] = {
+        engine: {"missing": reason} for engine, reason in missing.items()
+    }
     answers = {}
     for worker in workers:
         worker.close()
@@ -179,10 +220,14 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
             for name in ("seconds", "processor_seconds"):
                 found[f"{name}_{rows}"] = statistics.median(run[name] for run in runs)
             found[f"least_processor_seconds_{rows}"] = min(run["processor_seconds"] for run in runs)
-        answers[worker.engine] = [number for runs in worker.reports.values() for number in runs[0]["answer"]]
+        answers[worker.engine] = [
+            number for runs in worker.reports.values() for number in runs[0]["answer"]
+        ]
     for engine, numbers in answers.items():
         if engine != STOCK and "torch" in answers:  # the former is another model
-            differences = [abs(theirs - ours) for theirs, ours in zip(numbers, answers["torch"], strict=True)]
+            differences = [
+                abs(theirs - ours) for theirs, ours in zip(numbers, answers["torch"], strict=True)
+            ]
             are_tokens = kind in ("causal", "seq2seq")
             results[engine]["tokens_that_differ" if are_tokens else "largest_difference"] = (
                 sum(map(bool, differences)) / len(numbers) if are_tokens else max(differences)
@@ -191,7 +236,9 @@ def compare(kind: str, work: InferenceArguments, folder: Path) -> dict[str, dict
 
 
 def last_line(log: Path) -> str:
-    return [line for line in ("nothing was written", *log.read_text().splitlines()) if line.strip()][-1]
+    return [
+        line for line in ("nothing was written", *log.read_text().splitlines()) if line.strip()
+    ][-1]
 
 
 def settings_of(work: InferenceArguments) -> dict[str, Any]:
@@ -203,12 +250,15 @@ def main(arguments: list[str] | None = None) -> None:
 
     from .report import engine_tables, machine
 
-    parser = HfArgumentParser(InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False)
+    parser = HfArgumentParser(
+        InferenceArguments, prog="python -m benchmarks inference", allow_abbrev=False
+    )
     (work,) = parser.parse_args_into_dataclasses(arguments)
     if not work.table:
         results = {}
         for kind in work.kinds:
-            with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):  # which exporters write to
+            # which exporters write to
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
                 results[kind] = compare(kind, work, Path(folder))
         facts = machine("cpu")
         work.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""The process of one engine: reads a number of rows from standard input, and writes how long the answer took.
+"""The process of one engine: reads a number of rows from standard input, and writes how long the
+answer took.
 
 It runs in the environment of its engine, so that nothing is imported that another engine needs.
 """
@@ -21,16 +22,30 @@ from .inference import OURS_IN_BFLOAT16, STOCK, VLLM, InferenceArguments
 from .processes import peak_of_process
 from .workload import Batch, Workload, make_batches
 
-Run = Callable[[Batch], torch.Tensor]  # vectors of length 1 or probabilities, `(rows, width)`, or new tokens
-_FOR_VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
-_FOR_VLLM |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}  # as many threads as OMP_NUM_THREADS says
+# vectors of length 1 or probabilities, `(rows, width)`, or new tokens
+Run = Callable[[Batch], torch.Tensor]
+_FOR_VLLM = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+# as many threads as OMP_NUM_THREADS says
+_FOR_VLLM |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 
 def _batch(kind: str, work: InferenceArguments, rows: int) -> Batch:
-    sizes = {"seq": work.seq, "lengths": work.lengths, "vocab_size": work.vocab_size, "seed": work.seed}
+    sizes = {
+        "seq": work.seq,
+        "lengths": work.lengths,
+        "vocab_size": work.vocab_size,
+        "seed": work.seed,
+    }
     (batch,) = make_batches(Workload(batch=rows, batches=1, **sizes))
     if kind == "causal":  # which reads its padding before the text
-        batch.input_ids, batch.attention_mask = batch.input_ids.flip(1), batch.attention_mask.flip(1)
+        batch.input_ids, batch.attention_mask = (
+            batch.input_ids.flip(1),
+            batch.attention_mask.flip(1),
+        )
     return batch
 
 
@@ -54,7 +69,9 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
         names |= {"causal": "AutoModelForCausalLM", "seq2seq": "AutoModelForSeq2SeqLM"}
         model = getattr(transformers, names[kind]).from_pretrained(directory).eval()
         if model.can_generate():
-            model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
+            model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = (
+                None
+            )
     elif engine in ("torch", OURS_IN_BFLOAT16):
         model = load_model(directory).eval()
         model = SentenceEncoder(model).eval() if kind == "encode" else model
@@ -62,16 +79,25 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
     elif engine == "ctranslate2" and kind == "encode":
         import ctranslate2
 
-        encoder = ctranslate2.Encoder(f"{directory}/ctranslate2", intra_threads=torch.get_num_threads())
+        encoder = ctranslate2.Encoder(
+            f"{directory}/ctranslate2", intra_threads=torch.get_num_threads()
+        )
 
         def model(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
             lengths = attention_mask.sum(1).to(torch.int32).numpy()
             ids = ctranslate2.StorageView.from_array(input_ids.to(torch.int32).numpy())
-            states = encoder.forward_batch(ids, ctranslate2.StorageView.from_array(lengths)).last_hidden_state
+            states = encoder.forward_batch(
+                ids, ctranslate2.StorageView.from_array(lengths)
+            ).last_hidden_state
             return SimpleNamespace(last_hidden_state=torch.from_numpy(np.array(states)))
     else:
         model = load_engine(engine, directory, load_config(directory), load_tokenizer(directory))
-    limits = {"max_new_tokens": work.new_tokens, "max_length": None, "num_beams": work.beams, "do_sample": False}
+    limits = {
+        "max_new_tokens": work.new_tokens,
+        "max_length": None,
+        "num_beams": work.beams,
+        "do_sample": False,
+    }
 
     def run(batch: Batch) -> torch.Tensor:
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
@@ -81,7 +107,9 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
         if kind == "classify":
             return output.logits.float().softmax(-1)
         vectors = getattr(output, "sentence_embedding", None)
-        return F.normalize((_mean(output.last_hidden_state, batch) if vectors is None else vectors).float(), dim=-1)
+        return F.normalize(
+            (_mean(output.last_hidden_state, batch) if vectors is None else vectors).float(), dim=-1
+        )
 
     return run
 
@@ -90,11 +118,17 @@ def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
     os.environ |= _FOR_VLLM
     from vllm import LLM, SamplingParams
 
-    settings: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": max(work.rows)}
+    settings: dict[str, Any] = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_num_seqs": max(work.rows),
+    }
     if kind != "causal":
         settings["pooler_config"] = {"seq_pooling_type": "MEAN"}
     llm = LLM(directory, max_model_len=work.seq + work.new_tokens, **settings)
-    greedy = SamplingParams(temperature=0, max_tokens=work.new_tokens, ignore_eos=True, detokenize=False)
+    greedy = SamplingParams(
+        temperature=0, max_tokens=work.new_tokens, ignore_eos=True, detokenize=False
+    )
 
     def run(batch: Batch) -> torch.Tensor:
         rows = zip(batch.input_ids, batch.attention_mask.bool(), strict=True)
@@ -103,8 +137,12 @@ def _run_of_vllm(kind: str, directory: str, work: InferenceArguments) -> Run:
             found = llm.generate(texts, greedy, use_tqdm=False)
             return torch.tensor([list(answer.outputs[0].token_ids) for answer in found])
         if kind == "encode":
-            return torch.tensor([answer.outputs.embedding for answer in llm.embed(texts, use_tqdm=False)])
-        return torch.tensor([answer.outputs.probs for answer in llm.classify(texts, use_tqdm=False)])
+            return torch.tensor(
+                [answer.outputs.embedding for answer in llm.embed(texts, use_tqdm=False)]
+            )
+        return torch.tensor(
+            [answer.outputs.probs for answer in llm.classify(texts, use_tqdm=False)]
+        )
 
     return run
 

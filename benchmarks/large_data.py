@@ -1,4 +1,5 @@
-"""Text that outgrows memory: the rates of preparing and of reading it, and the memory of every process."""
+"""Text that outgrows memory: the rates of preparing and of reading it, and the memory of every
+process."""
 
 import json
 import os
@@ -39,9 +40,9 @@ class LargeDataOptions:
 
 
 def main(arguments: list[str]) -> None:
-    (options,) = HfArgumentParser(LargeDataOptions, prog="python -m benchmarks data").parse_args_into_dataclasses(
-        arguments
-    )
+    (options,) = HfArgumentParser(
+        LargeDataOptions, prog="python -m benchmarks data"
+    ).parse_args_into_dataclasses(arguments)
     folder = Path(options.folder or mkdtemp(prefix="large-data-"))
     folder.mkdir(exist_ok=True)
     try:
@@ -58,17 +59,29 @@ def measure(options: LargeDataOptions, folder: Path) -> dict[str, Any]:
     """All figures of one corpus."""
     from hf_roformer_lite import RoFormerLiteTokenizer
 
-    sentences = [line.strip() for path in options.texts for line in open(path, encoding="utf-8") if line.strip()]
+    sentences = [
+        line.strip()
+        for path in options.texts
+        for line in open(path, encoding="utf-8")
+        if line.strip()
+    ]
     small, large = folder / "small.txt", folder / "large.txt"
     write_corpus(sentences, small, _TOKENIZER_MB, seed=1)
     write_corpus(sentences, large, options.megabytes, seed=2)
     with small.open(encoding="utf-8") as lines:
         sample = lines.readlines(_TOKENIZER_MB * 10**6)
-    tokenizer = RoFormerLiteTokenizer.train(sample, vocab_size=options.vocab_size, show_progress=False)
+    tokenizer = RoFormerLiteTokenizer.train(
+        sample, vocab_size=options.vocab_size, show_progress=False
+    )
     tokenizer.save_pretrained(folder / "tokenizer")
     preparation = prepare(folder, large, folder / "prepared")
     reading = json.loads(python(CALL, "read", str(folder / "prepared")))
-    return {"cores": os.cpu_count(), "sentences": len(sentences), "prepare": preparation, "read": reading}
+    return {
+        "cores": os.cpu_count(),
+        "sentences": len(sentences),
+        "prepare": preparation,
+        "read": reading,
+    }
 
 
 def write_corpus(sentences: list[str], path: Path, megabytes: int, seed: int) -> None:
@@ -83,8 +96,22 @@ def write_corpus(sentences: list[str], path: Path, megabytes: int, seed: int) ->
 
 def prepare(folder: Path, text: Path, output: Path) -> dict[str, Any]:
     """The rate of `roformer-lite prepare`, and the resident memory of its process."""
-    command = [sys.executable, "-m", "roformer_lite.cli", "prepare", "mlm", "--train_file", str(text)]
-    command += ["--line_by_line", "--tokenizer", str(folder / "tokenizer"), "--output_dir", str(output)]
+    command = [
+        sys.executable,
+        "-m",
+        "roformer_lite.cli",
+        "prepare",
+        "mlm",
+        "--train_file",
+        str(text),
+    ]
+    command += [
+        "--line_by_line",
+        "--tokenizer",
+        str(folder / "tokenizer"),
+        "--output_dir",
+        str(output),
+    ]
     started, process = time.perf_counter(), subprocess.Popen(command)
     memory: list[float] = []  # in MiB
     while process.poll() is None:
@@ -92,7 +119,10 @@ def prepare(folder: Path, text: Path, output: Path) -> dict[str, Any]:
         time.sleep(1)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    megabytes, tokens = text.stat().st_size / 1e6, json.loads((output / "prepared.json").read_text("utf-8"))["tokens"]
+    megabytes, tokens = (
+        text.stat().st_size / 1e6,
+        json.loads((output / "prepared.json").read_text("utf-8"))["tokens"],
+    )
     size = sum(path.stat().st_size for path in (output / "train").iterdir())
     return {
         "megabytes": round(megabytes),
@@ -116,11 +146,14 @@ def _largest(process: psutil.Process) -> float:
 def _over_time(memory: list[float]) -> dict[str, int]:
     """The most until a fifth of the time, until half of it and until its end."""
     parts = {"first_fifth": 0.2, "first_half": 0.5, "whole": 1.0}
-    return {name: round(max(memory[: max(1, int(len(memory) * part))])) for name, part in parts.items()}
+    return {
+        name: round(max(memory[: max(1, int(len(memory) * part))])) for name, part in parts.items()
+    }
 
 
 def read(folder: str, seconds: str = "120") -> dict[str, Any]:
-    """Read prepared data as a training does, in random order and with masks, for one pass or some time."""
+    """Read prepared data as a training does, in random order and with masks, for one pass or some
+    time."""
     from datasets import load_from_disk
     from torch.utils.data import DataLoader
 
@@ -130,7 +163,9 @@ def read(folder: str, seconds: str = "120") -> dict[str, Any]:
     collator = BlockCollator(pretrained_tokenizer(f"{folder}/tokenizer"))
     process, memory, tokens = psutil.Process(), [], 0
     started = time.perf_counter()
-    for batch in DataLoader(load_from_disk(f"{folder}/train"), batch_size=32, shuffle=True, collate_fn=collator):
+    for batch in DataLoader(
+        load_from_disk(f"{folder}/train"), batch_size=32, shuffle=True, collate_fn=collator
+    ):
         tokens += int(batch["attention_mask"].sum())
         memory.append(process.memory_info().rss / 2**20)
         if time.perf_counter() - started > float(seconds):

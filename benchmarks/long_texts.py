@@ -1,8 +1,10 @@
-"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: a language model on texts longer than it was trained on.
+"""`python -m benchmarks long-texts DIRECTORY --files TEXT …`: a language model on texts longer than
+it was trained on.
 
-The files are cut into blocks of `--times` the trained length. The perplexity is given by the part of a block, for each
-RoPE scaling of transformers, for windows, and for the block cut into pieces of the trained length. A causal model is
-measured at every position, a masked one at tokens that are masked alike for all. Nothing is trained.
+The files are cut into blocks of `--times` the trained length. The perplexity is given by the part
+of a block, for each RoPE scaling of transformers, for windows, and for the block cut into pieces of
+the trained length. A causal model is measured at every position, a masked one at tokens that are
+masked alike for all. Nothing is trained.
 """
 
 import copy
@@ -30,19 +32,29 @@ PIECES = "pieces of the trained length"
 @dataclass
 class Options:
     files: list[Path] = field(metadata={"help": "UTF-8 text that the model was not trained on"})
-    trained_length: int = field(default=256, metadata={"help": "the --block_size that it was trained with"})
+    trained_length: int = field(
+        default=256, metadata={"help": "the --block_size that it was trained with"}
+    )
     times: int = field(default=4, metadata={"help": "how many times as long the blocks are"})
     blocks: int = field(default=64, metadata={"help": "blocks at most, spread over the files"})
-    parts: int = field(default=8, metadata={"help": "parts of a block, each with its own perplexity"})
-    out: Path | None = field(default=None, metadata={"help": "directory of the results, as JSON and SVG"})
+    parts: int = field(
+        default=8, metadata={"help": "parts of a block, each with its own perplexity"}
+    )
+    out: Path | None = field(
+        default=None, metadata={"help": "directory of the results, as JSON and SVG"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("trained_length", "times", "blocks", "parts"):
             if getattr(self, name) < 1:
-                raise SystemExit(f"{name}={getattr(self, name)} is not possible: it must be at least 1.")
+                raise SystemExit(
+                    f"{name}={getattr(self, name)} is not possible: it must be at least 1."
+                )
 
 
-def scalings(config: RoFormerLiteConfig, trained_length: int, times: int) -> dict[str, dict[str, Any]]:
+def scalings(
+    config: RoFormerLiteConfig, trained_length: int, times: int
+) -> dict[str, dict[str, Any]]:
     """Fields of the configuration, by the name of what they do with `times` the trained length."""
     base = {"rope_theta": config.rope_parameters["rope_theta"]}
     whole = {**base, "factor": float(times), "original_max_position_embeddings": trained_length}
@@ -60,10 +72,18 @@ def scalings(config: RoFormerLiteConfig, trained_length: int, times: int) -> dic
         },
         "yarn": {"rope_parameters": {**whole, "rope_type": "yarn"}},
         "llama3": {
-            "rope_parameters": {**whole, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            "rope_parameters": {
+                **whole,
+                "rope_type": "llama3",
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            }
         },
         "larger rope_theta": {"rope_parameters": {"rope_type": "default", "rope_theta": larger}},
-        "windows": {"sliding_window": reach, "layer_types": ["sliding_attention"] * config.num_hidden_layers},
+        "windows": {
+            "sliding_window": reach,
+            "layer_types": ["sliding_attention"] * config.num_hidden_layers,
+        },
     }
 
 
@@ -76,7 +96,8 @@ def with_fields(model: LanguageModel, fields: dict[str, Any]) -> LanguageModel:
 
 
 def read_blocks(tokenizer: PreTrainedTokenizerBase, options: Options) -> torch.Tensor:
-    """Blocks of all files, `(blocks, times * trained_length)`; the rest of a file that fills none is left out."""
+    """Blocks of all files, `(blocks, times * trained_length)`; the rest of a file that fills none
+    is left out."""
     length, found = options.trained_length * options.times, []
     for path in options.files:
         ids = tokenizer(path.read_text("utf-8"), verbose=False, return_tensors="pt").input_ids[0]
@@ -94,20 +115,26 @@ def masked(blocks: torch.Tensor, mask_id: int) -> tuple[torch.Tensor, torch.Tens
 
 
 @torch.inference_mode()
-def losses(model: LanguageModel, inputs: torch.Tensor, labels: torch.Tensor, length: int) -> torch.Tensor:
-    """The loss at each position, `(blocks, L)`, NaN where nothing is predicted; `length` tokens at a time."""
+def losses(
+    model: LanguageModel, inputs: torch.Tensor, labels: torch.Tensor, length: int
+) -> torch.Tensor:
+    """The loss at each position, `(blocks, L)`, NaN where nothing is predicted; `length` tokens at
+    a time."""
     found = []
     pairs = zip(inputs.view(-1, 1, length), labels.view(-1, length), strict=True)
     for ids, targets in track(list(pairs), "measuring", transient=True):
         logits = model(ids).logits[0].float()  # (length, vocab)
-        if model.config.is_decoder:  # the token after each position; the last of a piece predicts none
+        # the token after each position; the last of a piece predicts none
+        if model.config.is_decoder:
             targets = F.pad(targets[1:], (0, 1), value=IGNORED)
         loss = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
         found.append(loss.masked_fill(targets == IGNORED, torch.nan))
     return torch.stack(found).view(inputs.shape)
 
 
-def measure(model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: Options) -> dict[str, Any]:
+def measure(
+    model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: Options
+) -> dict[str, Any]:
     """Perplexity by the part of a block, for each way to read it."""
     blocks = read_blocks(tokenizer, options)
     is_causal = isinstance(model, RoFormerLiteForCausalLM)
@@ -124,15 +151,22 @@ def measure(model: LanguageModel, tokenizer: PreTrainedTokenizerBase, options: O
         parts = found.tensor_split(options.parts, dim=1)
         edges = torch.arange(length).tensor_split(options.parts)
         names = [f"{int(edge[0])}-{int(edge[-1])}" for edge in edges]
-        rows[name] = {part: float(loss.nanmean().exp()) for part, loss in zip(names, parts, strict=True)}
+        rows[name] = {
+            part: float(loss.nanmean().exp()) for part, loss in zip(names, parts, strict=True)
+        }
         rows[name]["all"] = float(found.nanmean().exp())
     kind = "causal" if is_causal else "mlm"
-    facts = {"trained_length": options.trained_length, "times": options.times, "blocks": len(blocks)}
+    facts = {
+        "trained_length": options.trained_length,
+        "times": options.times,
+        "blocks": len(blocks),
+    }
     return {"task": f"long-texts-{kind}", **facts, "contenders": rows, "machine": machine("cpu")}
 
 
 def panel(result: dict[str, Any]) -> Panel:
-    """Perplexity against the position, each part at its middle; what is far above all others would hide them."""
+    """Perplexity against the position, each part at its middle; what is far above all others would
+    hide them."""
     rows = result["contenders"]
     limit = 4 * min(row["all"] for row in rows.values())
     curves, above = {}, []
@@ -143,16 +177,22 @@ def panel(result: dict[str, Any]) -> Panel:
         edges = {part: tuple(map(int, part.split("-"))) for part in row if part != "all"}
         curves[name] = [(sum(edge) / 2, row[part]) for part, edge in edges.items()]
     note = f" ({', '.join(above)}: far above)" if above else ""
-    return Panel(f"perplexity, trained on {result['trained_length']} tokens{note}", "position", curves)
+    return Panel(
+        f"perplexity, trained on {result['trained_length']} tokens{note}", "position", curves
+    )
 
 
 def main(arguments: list[str]) -> None:
     parser = HfArgumentParser(Options, prog="python -m benchmarks long-texts", allow_abbrev=False)
-    parser.add_argument("directory", help="a causal or masked language model of `roformer-lite train`")
+    parser.add_argument(
+        "directory", help="a causal or masked language model of `roformer-lite train`"
+    )
     options, given = parser.parse_args_into_dataclasses(arguments)
     model = load_model(given.directory)
     if not isinstance(model, LanguageModel) or model.config.position_embedding_type != "rope":
-        raise SystemExit(f"{given.directory} is not possible: it must be a language model with rotary positions.")
+        raise SystemExit(
+            f"{given.directory} is not possible: it must be a language model with rotary positions."
+        )
     result = measure(model.eval(), load_tokenizer(given.directory), options)
     show(result, Console(width=160))
     if options.out:

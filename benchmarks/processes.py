@@ -26,13 +26,14 @@ def python(code: str, *arguments: str) -> str:
 
 
 def peak(task: str, work: Workload, name: str) -> dict[str, float]:
-    """Peak memory of a contender of `task` in MiB, of the whole process and above that of the built model, and the
-    processor's seconds of a run."""
+    """Peak memory of a contender of `task` in MiB, of the whole process and above that of the built
+    model, and the processor's seconds of a run."""
     return json.loads(python(PEAK, json.dumps([task, {**asdict(work), "only": [name]}])))
 
 
 def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
-    """Run the only contender three times in this process, and measure its peak memory and the last two times."""
+    """Run the only contender three times in this process, and measure its peak memory and the last
+    two times."""
     from .tasks import TASKS
 
     work = Workload(**fields)
@@ -48,7 +49,8 @@ def measure_peak(task: str, fields: dict[str, Any]) -> dict[str, float]:
 
 
 def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[str, float]:
-    """Peak memory in MiB while `run` runs three times: of the whole process, and above that before."""
+    """Peak memory in MiB while `run` runs three times: of the whole process, and above that
+    before."""
     import torch
 
     if device == "cuda":

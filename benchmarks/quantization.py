@@ -1,4 +1,5 @@
-"""A saved classifier in float32 and in int8: size, accuracy and speed, measured alternating, as a Markdown table.
+"""A saved classifier in float32 and in int8: size, accuracy and speed, measured alternating, as a
+Markdown table.
 
 python benchmarks/quantization.py --directory DIR --test_file test.csv
 """
@@ -34,21 +35,29 @@ METHODS = {
 
 @dataclass
 class Arguments:
-    directory: str = field(metadata={"help": "a classifier that `roformer-lite train classify` saved"})
+    directory: str = field(
+        metadata={"help": "a classifier that `roformer-lite train classify` saved"}
+    )
     test_file: Path = field(metadata={"help": "CSV with the columns text and label"})
     batch_size: int = 64
     rounds: int = 5
 
 
 def quantized(directory: str, folder: Path) -> dict[str, PreTrainedModel]:
-    """The original model and one per method, each saved to `folder` under its key and loaded from there."""
+    """The original model and one per method, each saved to `folder` under its key and loaded from
+    there."""
     models = {"float32": AutoModelForSequenceClassification.from_pretrained(directory)}
     for name, method in METHODS.items():
         config = TorchAoConfig(method())
-        models[name] = AutoModelForSequenceClassification.from_pretrained(directory, quantization_config=config)
+        models[name] = AutoModelForSequenceClassification.from_pretrained(
+            directory, quantization_config=config
+        )
     for name, model in models.items():
         model.save_pretrained(folder / name)
-    return {name: AutoModelForSequenceClassification.from_pretrained(folder / name).eval() for name in models}
+    return {
+        name: AutoModelForSequenceClassification.from_pretrained(folder / name).eval()
+        for name in models
+    }
 
 
 @torch.inference_mode()
@@ -71,15 +80,20 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         models = quantized(arguments.directory, Path(folder))
-        sizes = {name: (Path(folder) / name / "model.safetensors").stat().st_size for name in models}
+        sizes = {
+            name: (Path(folder) / name / "model.safetensors").stat().st_size for name in models
+        }
     label_ids = models["float32"].config.label2id
     labels = torch.tensor([label_ids[row["label"]] for row in rows])
-    probabilities = {name: run(model, batches)[0] for name, model in models.items()}  # also warms up
+    # also warms up
+    probabilities = {name: run(model, batches)[0] for name, model in models.items()}
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(arguments.rounds):
         for name, model in models.items():
             seconds[name].append(run(model, batches)[1])
-    print("| weights | file | accuracy | other answers | largest change of a probability | rows/s |")
+    print(
+        "| weights | file | accuracy | other answers | largest change of a probability | rows/s |"
+    )
     print("|---|---|---|---|---|---|")
     for name, found in probabilities.items():
         accuracy = (found.argmax(-1) == labels).double().mean().item()

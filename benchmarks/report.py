@@ -51,7 +51,9 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+    for line in (
+        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ()
+    ):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -62,12 +64,16 @@ def setting(work: Workload, **others: Any) -> dict[str, Any]:
 
 
 def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
-    """The results of all contenders. `times_ours` is how many times as long as ours a contender takes."""
+    """The results of all contenders. `times_ours` is how many times as long as ours a contender
+    takes."""
     by_name = {contender.name: contender for contender in comparison.contenders}
     ours, base = by_name.get(OURS), by_name.get(FLOOR)
     rows = {}
     for name, contender in by_name.items():
-        row = {"seconds": contender.median, "tokens_per_second": comparison.tokens / contender.median}
+        row = {
+            "seconds": contender.median,
+            "tokens_per_second": comparison.tokens / contender.median,
+        }
         row |= {"times_ours": ratio(contender, ours)} if ours else {}
         row |= {"floor_ratio": ratio(base, contender)} if base else {}
         rows[name] = row
@@ -75,7 +81,8 @@ def summary(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 
 def title(result: dict[str, Any], vocabulary: str = "vocabulary {:,}") -> str:
-    """The setting of a result in words; `vocabulary` is the format of a `vocab_size` other than the default."""
+    """The setting of a result in words; `vocabulary` is the format of a `vocab_size` other than the
+    default."""
     values = [str(result[name]) for name in SETTING if name in result]
     vocab_size = result.get("vocab_size", Workload.vocab_size)
     values += [vocabulary.format(vocab_size)] * (vocab_size != Workload.vocab_size)
@@ -97,27 +104,35 @@ def show(result: dict[str, Any], console: Console) -> None:
 def save(result: dict[str, Any], directory: Path) -> None:
     """Write the JSON of a result, named by its setting."""
     directory.mkdir(parents=True, exist_ok=True)
-    name = title(result, vocabulary="{} words").replace(" ", "-")  # as the published results are named
+    # as the published results are named
+    name = title(result, vocabulary="{} words").replace(" ", "-")
     (directory / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
     results = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
-    results = [result for result in results if "contenders" in result]  # others have tables of their own
+    # others have tables of their own
+    results = [result for result in results if "contenders" in result]
     if not results:
         raise SystemExit(f"out={str(directory)!r} holds no results (*.json).")
     return results
 
 
 def markdown(directory: Path) -> str:
-    """A row for each result of the directory: ours, the fastest of transformers, and the fastest of all others."""
-    lines = ["| work | ours | fastest of transformers | of all others | floor |", "|---|---|---|---|---|"]
+    """A row for each result of the directory: ours, the fastest of transformers, and the fastest of
+    all others."""
+    lines = [
+        "| work | ours | fastest of transformers | of all others | floor |",
+        "|---|---|---|---|---|",
+    ]
     for result in load(directory):
         rows = result["contenders"]
         if OURS not in rows or "times_ours" not in rows[OURS]:
             continue
         peers = {name: row["times_ours"] for name, row in rows.items() if name not in NOT_PEERS}
-        of_library = {name: times for name, times in peers.items() if name not in (TORCH, "x-transformers")}
+        of_library = {
+            name: times for name, times in peers.items() if name not in (TORCH, "x-transformers")
+        }
         cells = [_times(of_library), _times(peers)]
         share = rows[OURS].get("floor_ratio")
         cells.append("" if share is None else f"{share:.2f}")
@@ -127,15 +142,22 @@ def markdown(directory: Path) -> str:
 
 
 def engine_tables(directory: Path) -> str:
-    """A table for each processor whose results of `inference` lie in the directory, with what is missing below it."""
+    """A table for each processor whose results of `inference` lie in the directory, with what is
+    missing below it."""
     tables = []
     for path in sorted(directory.glob("*.json")):
         result = json.loads(path.read_text())
         work, machine, kinds = (result[part] for part in ("work", "machine", "engines"))
         of = f"version {machine['hf_roformer_lite']}, size {work['size']}, texts of up to {work['seq']} tokens"
-        lines = [f"**{machine['processor']}, {machine['instructions']}**, threads: {machine['threads']}; {of}; "]
+        lines = [
+            f"**{machine['processor']}, {machine['instructions']}**, threads: {machine['threads']}; {of}; "
+        ]
         lines[0] += f"CPU milliseconds, medians of {work['rounds']}"
-        lines += ["", f"| work | rows | {' | '.join(work['engines'])} |", "|---|--:|" + "--:|" * len(work["engines"])]
+        lines += [
+            "",
+            f"| work | rows | {' | '.join(work['engines'])} |",
+            "|---|--:|" + "--:|" * len(work["engines"]),
+        ]
         for kind, rows in product(kinds, work["rows"]):
             seconds = [found.get(f"processor_seconds_{rows}") for found in kinds[kind].values()]
             cells = ["" if each is None else f"{each * 1000:,.1f}" for each in seconds]

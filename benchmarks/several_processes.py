@@ -1,6 +1,8 @@
-"""What several processes cost: tokens a second and bytes sent on this machine, and on paper what many GPUs would do.
+"""What several processes cost: tokens a second and bytes sent on this machine, and on paper what
+many GPUs would do.
 
-`python -m benchmarks processes` measures, `python -m benchmarks processes --paper true` prints the arithmetic.
+`python -m benchmarks processes` measures, `python -m benchmarks processes --paper true` prints the
+arithmetic.
 """
 
 import json
@@ -28,25 +30,36 @@ from transformers.distributed import DistributedConfig
 from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForMaskedLM
 
 WAYS = ("ddp", "fsdp2", "tp")
-LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+LARGE = {
+    "num_hidden_layers": 24,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 
 
 @dataclass
 class Step:
-    """One step of a masked language model; every process has its own batch, but for tensor parallelism."""
+    """One step of a masked language model; every process has its own batch, but for tensor
+    parallelism."""
 
     size: str = field(default="mini", metadata={"help": "tiny, mini, small or base"})
     vocab_size: int = field(default=8192, metadata={"help": "tokens of the vocabulary"})
     batch: int = field(default=16, metadata={"help": "rows of a process"})
     seq: int = field(default=128, metadata={"help": "tokens of a row"})
     rounds: int = field(default=8, metadata={"help": "measured steps, after two others"})
-    way: str | None = field(default=None, metadata={"help": "what a launched process does: ddp, fsdp2 or tp"})
-    paper: bool = field(default=False, metadata={"help": "only print what many GPUs would do, on paper"})
+    way: str | None = field(
+        default=None, metadata={"help": "what a launched process does: ddp, fsdp2 or tp"}
+    )
+    paper: bool = field(
+        default=False, metadata={"help": "only print what many GPUs would do, on paper"}
+    )
     out: Path | None = field(default=None, metadata={"help": "directory of results"})
 
 
 def sent_bytes(run: Callable[[], None]) -> float:
-    """What this process sends in `run` by collectives of float32, as a ring sends them; torch's profiler sees them.
+    """What this process sends in `run` by collectives of float32, as a ring sends them; torch's
+    profiler sees them.
 
     DDP's broadcast of buffers is left out: the model has the angles of its positions, 256 bytes.
     """
@@ -54,7 +67,8 @@ def sent_bytes(run: Callable[[], None]) -> float:
     others = processes - 1
     # Which argument of a collective is sent, and how often.
     shares: dict[str, tuple[int, float]] = {
-        "c10d::_allgather_base_": (1, others),  # (output, input, …): the own part goes to all others
+        # (output, input, …): the own part goes to all others
+        "c10d::_allgather_base_": (1, others),
         "c10d::allgather_into_tensor_coalesced_": (1, others),
         "c10d::_reduce_scatter_base_": (0, others),  # all parts but the own one leave
         "c10d::allreduce_": (0, 2 * others / processes),  # sums are scattered, and then gathered
@@ -70,13 +84,15 @@ def sent_bytes(run: Callable[[], None]) -> float:
         if event.get("name", "").startswith("c10d::"):
             argument, times = shares[event["name"]]
             shape = event["args"]["Input Dims"][argument]
-            shapes = shape if shape and isinstance(shape[0], list) else [shape]  # those of a list of tensors
+            # those of a list of tensors
+            shapes = shape if shape and isinstance(shape[0], list) else [shape]
             sent += 4 * times * sum(map(math.prod, shapes))
     return sent
 
 
 def measure_worker(step: Step) -> dict[str, float]:
-    """Seconds of a step, those of the processor in it, its tokens a second, and what one process sends in it."""
+    """Seconds of a step, those of the processor in it, its tokens a second, and what one process
+    sends in it."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     processes = int(os.environ["WORLD_SIZE"])
@@ -100,7 +116,8 @@ def measure_worker(step: Step) -> dict[str, float]:
         "processes": processes,
         "weights": weights,
         "seconds": statistics.median(seconds[2:]),
-        "processor_seconds": statistics.median(busy[2:]),  # of the first process; other work changes it little
+        # of the first process; other work changes it little
+        "processor_seconds": statistics.median(busy[2:]),
         "tokens_per_second": batches * ids.numel() / statistics.median(seconds[2:]),
         "sent_bytes": sent_bytes(lambda: train_on(input_ids=ids, labels=labels)),
     }
@@ -110,10 +127,13 @@ def measure_worker(step: Step) -> dict[str, float]:
 
 
 def _training_step(model: PreTrainedModel, way: str | None, processes: int) -> Callable[..., None]:
-    """A whole step of a model on one batch, with the weights joined by `way` to those of the other processes."""
+    """A whole step of a model on one batch, with the weights joined by `way` to those of the other
+    processes."""
     joined: nn.Module = model
     if way == "fsdp2":
-        config, _, mesh = type(model).prepare_distribute_model(DistributedConfig(fsdp_size=processes))
+        config, _, mesh = type(model).prepare_distribute_model(
+            DistributedConfig(fsdp_size=processes)
+        )
         joined = type(model).maybe_distribute_model(model, config, mesh)
     if way == "tp":
         joined = _in_columns(model, processes)
@@ -136,7 +156,9 @@ def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
     if dist.get_rank() == 0:
         model.save_pretrained(folder[0])
     dist.barrier()
-    loaded = type(model).from_pretrained(folder[0], distributed_config=DistributedConfig(tp_size=processes))
+    loaded = type(model).from_pretrained(
+        folder[0], distributed_config=DistributedConfig(tp_size=processes)
+    )
     dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(folder[0])
@@ -145,10 +167,19 @@ def _in_columns(model: PreTrainedModel, processes: int) -> PreTrainedModel:
 
 def measure_here(step: Step) -> list[dict[str, Any]]:
     """One process, and two joined in each way, of one thread each."""
-    options = [f"--{name}={getattr(step, name)}" for name in ("size", "vocab_size", "batch", "seq", "rounds")]
+    options = [
+        f"--{name}={getattr(step, name)}"
+        for name in ("size", "vocab_size", "batch", "seq", "rounds")
+    ]
     rows = []
     for way, processes in ((WAYS[0], 1), *((way, 2) for way in WAYS)):
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        launcher = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            str(processes),
+        ]
         worker = ["-m", "benchmarks", "processes", *options, "--way", way]
         done = subprocess.run(
             [sys.executable, *launcher, *worker],
@@ -157,7 +188,9 @@ def measure_here(step: Step) -> list[dict[str, Any]]:
             text=True,
             check=True,
         )
-        rows.append({"way": way if processes > 1 else "alone", **json.loads(done.stdout.splitlines()[-1])})
+        rows.append(
+            {"way": way if processes > 1 else "alone", **json.loads(done.stdout.splitlines()[-1])}
+        )
     return rows
 
 
@@ -174,7 +207,8 @@ class Cluster:
 
 
 def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
-    """Seconds of a step of DDP, of base and large models of 512 tokens a row, by the number of GPUs."""
+    """Seconds of a step of DDP, of base and large models of 512 tokens a row, by the number of
+    GPUs."""
     cluster = cluster or Cluster()
     base = RoFormerLiteConfig.from_preset("base", vocab_size=30_522)
     large = RoFormerLiteConfig(vocab_size=30_522, **LARGE)
@@ -183,9 +217,12 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
         with torch.device("meta"):
             weights = sum(weight.numel() for weight in RoFormerLiteForMaskedLM(config).parameters())
         matrices = (
-            config.num_hidden_layers * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+            config.num_hidden_layers
+            * config.hidden_size
+            * (4 * config.hidden_size + 2 * config.intermediate_size)
         )
-        attention = config.num_hidden_layers * 2 * config.hidden_size * 512  # scores and values, for one token
+        # scores and values, for one token
+        attention = config.num_hidden_layers * 2 * config.hidden_size * 512
         forward = 2 * (matrices + attention) * cluster.tokens / cluster.rate
         backward = 2 * forward
         for gpus in (1, 8, 64, 512):
@@ -210,7 +247,9 @@ def on_paper(cluster: Cluster | None = None) -> list[dict[str, Any]]:
 
 def paper_table() -> list[str]:
     """`on_paper` as rows of a table."""
-    lines = ["| model | GPUs | products, ms | sent, GB | sending, ms | step, ms | million tokens/s | of the ideal |"]
+    lines = [
+        "| model | GPUs | products, ms | sent, GB | sending, ms | step, ms | million tokens/s | of the ideal |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|")
     for row in on_paper():
         lines.append(

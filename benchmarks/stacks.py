@@ -1,8 +1,8 @@
 """Our encoder or decoder and those it is compared with: the same widths and depths, random weights.
 
-All have the same vocabulary, tied embeddings, dropout of 0.1 on the branches (where the model has such dropout) and
-none on attention probabilities. Models with a gated feed-forward get two thirds of the inner width, which gives them
-the same number of weights.
+All have the same vocabulary, tied embeddings, dropout of 0.1 on the branches (where the model has
+such dropout) and none on attention probabilities. Models with a gated feed-forward get two thirds
+of the inner width, which gives them the same number of weights.
 """
 
 from collections.abc import Callable
@@ -44,11 +44,19 @@ def common(work: Workload) -> dict[str, Any]:
     ours = our_config(work)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     shared = {name: getattr(ours, name) for name in names}
-    return {**shared, **SPECIAL_TOKENS, "max_position_embeddings": work.seq, "tie_word_embeddings": True}
+    return {
+        **shared,
+        **SPECIAL_TOKENS,
+        "max_position_embeddings": work.seq,
+        "tie_word_embeddings": True,
+    }
 
 
 def gated(work: Workload) -> dict[str, Any]:
-    return {**common(work), "intermediate_size": inner_width_of_gated(our_config(work).intermediate_size)}
+    return {
+        **common(work),
+        "intermediate_size": inner_width_of_gated(our_config(work).intermediate_size),
+    }
 
 
 def plain(work: Workload) -> dict[str, Any]:
@@ -61,7 +69,10 @@ def bert_config(work: Workload, **fields: Any) -> BertConfig:
 
 def roformer_config(work: Workload, **fields: Any) -> RoFormerConfig:
     return RoFormerConfig(
-        **plain(work), embedding_size=our_config(work).hidden_size, attention_probs_dropout_prob=0.0, **fields
+        **plain(work),
+        embedding_size=our_config(work).hidden_size,
+        attention_probs_dropout_prob=0.0,
+        **fields,
     )
 
 
@@ -78,13 +89,20 @@ def bert(work: Workload, kind: Kind) -> nn.Module:
 
 
 def roformer(work: Workload, kind: Kind) -> nn.Module:
-    return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")  # its only attention
+    # its only attention
+    return stock(roformer_config(work, is_decoder=kind == "causal"), kind, "eager")
 
 
 def modernbert(work: Workload, kind: Kind, **fields: Any) -> nn.Module:
-    """ModernBERT; all of its layers have global attention, unless `fields` of its config say otherwise."""
+    """ModernBERT; all of its layers have global attention, unless `fields` of its config say
+    otherwise."""
     layer_types = ["full_attention"] * our_config(work).num_hidden_layers
-    fields = {"layer_types": layer_types, "mlp_dropout": 0.1, "cls_token_id": 2, "sep_token_id": 3} | fields
+    fields = {
+        "layer_types": layer_types,
+        "mlp_dropout": 0.1,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+    } | fields
     if kind == "causal":
         return stock(ModernBertDecoderConfig(**gated(work), **fields), kind)
     return stock(ModernBertConfig(**gated(work), **fields), kind)
@@ -110,7 +128,8 @@ def llama(work: Workload, kind: Kind) -> nn.Module:
 
 
 class TorchStack(nn.Module):
-    """`torch.nn.TransformerEncoder` with embeddings; post-norm, which its fast path with nested tensors requires."""
+    """`torch.nn.TransformerEncoder` with embeddings; post-norm, which its fast path with nested
+    tensors requires."""
 
     def __init__(self, work: Workload, kind: Kind):
         super().__init__()
@@ -127,10 +146,15 @@ class TorchStack(nn.Module):
         )
         layer.self_attn.dropout = layer.dropout.p = 0.0  # the second is inside the feed-forward
         nested = work.dtype == "float32"  # autocast fails on nested tensors
-        self.stack = nn.TransformerEncoder(layer, config.num_hidden_layers, enable_nested_tensor=nested)
+        self.stack = nn.TransformerEncoder(
+            layer, config.num_hidden_layers, enable_nested_tensor=nested
+        )
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
         length = input_ids.shape[1]
         states = self.embeddings(input_ids) + self.positions.weight[:length]
@@ -171,7 +195,10 @@ class XTransformersStack(nn.Module):
         )
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
         mask = None if attention_mask is None else attention_mask.bool()
         result = self.stack(input_ids, mask=mask, return_embeddings=self.kind == "encoder")

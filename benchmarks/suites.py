@@ -1,4 +1,5 @@
-"""The runs of the README's tables; `python -m benchmarks suite --device cpu|cuda --out DIR` runs them all."""
+"""The runs of the README's tables; `python -m benchmarks suite --device cpu|cuda --out DIR` runs
+them all."""
 
 CPU = """
 encoder --size small --batch 16 --seq 256 --lengths real --batches 1
@@ -51,7 +52,9 @@ encoder --lengths full --compile --only ours bert floor
 mlm --lengths full --compile --only ours bert floor
 local-layers --batch 1 --seq 8192 --lengths full
 """
-CUDA_DEFAULTS = "--size base --batch 32 --seq 256 --batches 2 --dtype bfloat16 --device cuda --rounds 5"
+CUDA_DEFAULTS = (
+    "--size base --batch 32 --seq 256 --batches 2 --dtype bfloat16 --device cuda --rounds 5"
+)
 
 
 def suite(device: str) -> list[list[str]]:
@@ -61,4 +64,5 @@ def suite(device: str) -> list[list[str]]:
 
 
 def _with_defaults(words: list[str]) -> list[str]:
-    return [words[0], *CUDA_DEFAULTS.split(), *words[1:]]  # of an option given twice the last counts
+    # of an option given twice the last counts
+    return [words[0], *CUDA_DEFAULTS.split(), *words[1:]]

@@ -21,7 +21,8 @@ from .workload import MASKED_SHARE, Batch, Workload, make_batches, with_inputs
 
 @dataclass
 class Comparison:
-    """What a task measures: contenders that do the same work, and how many real tokens that work is."""
+    """What a task measures: contenders that do the same work, and how many real tokens that work
+    is."""
 
     tokens: int
     contenders: list[Contender]
@@ -30,7 +31,9 @@ class Comparison:
 def chosen(names: list[str], work: Workload) -> list[str]:
     for name in work.only:
         if name not in (*names, FLOOR):
-            raise SystemExit(f"only={name!r} is not a contender of this task; choose from {', '.join(names)}.")
+            raise SystemExit(
+                f"only={name!r} is not a contender of this task; choose from {', '.join(names)}."
+            )
     return [name for name in names if not work.only or name in work.only]
 
 
@@ -42,7 +45,9 @@ def prepared(model: nn.Module, work: Workload, train: bool) -> nn.Module:
     model = model.to(work.device).train(train)
     if work.checkpointing:
         if not isinstance(model, PreTrainedModel):
-            raise SystemExit(f"checkpointing=True is not possible: {type(model).__name__} has none; leave it out.")
+            raise SystemExit(
+                f"checkpointing=True is not possible: {type(model).__name__} has none; leave it out."
+            )
         model.activation_checkpointing_enable()
     return torch.compile(model) if work.compile else model
 
@@ -73,7 +78,9 @@ def steps(model: nn.Module, inputs: list[dict], work: Workload) -> Callable[[], 
     return run
 
 
-def work_of(model: nn.Module, batches: list[Batch], work: Workload, kind: Kind) -> Callable[[], None]:
+def work_of(
+    model: nn.Module, batches: list[Batch], work: Workload, kind: Kind
+) -> Callable[[], None]:
     """A pass of an encoder without gradients, or the steps of a language model."""
     if kind == "encoder":
         return forward_only(prepared(model, work, train=False), batches, work)
@@ -95,10 +102,14 @@ def compare_stacks(work: Workload, kind: Kind) -> Comparison:
     for batch in batches:
         products += stack_products(config, batch.tokens)
         followed = batch.tokens - len(batch.lengths)
-        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": followed}[kind]
+        labelled = {"encoder": 0, "mlm": round(batch.tokens * MASKED_SHARE), "causal": followed}[
+            kind
+        ]
         if labelled:
             products.append((labelled, config.hidden_size, work.vocab_size))
-        query_key_pairs += sum(length**2 / (2 if kind == "causal" else 1) for length in batch.lengths)
+        query_key_pairs += sum(
+            length**2 / (2 if kind == "causal" else 1) for length in batch.lengths
+        )
     base = floor(work, products, attention_operations(config, query_key_pairs), train)
     return Comparison(sum(batch.tokens for batch in batches), with_floor(contenders, base, work))
 
@@ -119,17 +130,28 @@ def causal(work: Workload) -> Comparison:
 
 
 def seq2seq(work: Workload) -> Comparison:
-    """Forward and backward of an encoder–decoder; lengths of sources and targets are drawn independently."""
+    """Forward and backward of an encoder–decoder; lengths of sources and targets are drawn
+    independently."""
     sources, targets = make_batches(work), make_batches(work, salt=1)
     both = zip(with_inputs(sources), targets, strict=True)
     inputs = [{**given, "labels": target.labels()} for (_, given), target in both]
     contenders = [
-        Contender(name, steps(prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=True), inputs, work))
+        Contender(
+            name,
+            steps(
+                prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=True),
+                inputs,
+                work,
+            ),
+        )
         for name in chosen(list(encoder_decoders.ENCODER_DECODERS), work)
     ]
     config, products, seen = our_config(work), [], 0.0
     for source, target in zip(sources, targets, strict=True):
-        products += [*stack_products(config, source.tokens), *stack_products(config, target.tokens, source.tokens)]
+        products += [
+            *stack_products(config, source.tokens),
+            *stack_products(config, target.tokens, source.tokens),
+        ]
         products.append((target.tokens, config.hidden_size, work.vocab_size))
         for long, short in zip(source.lengths, target.lengths, strict=True):
             seen += long**2 + short**2 / 2 + long * short
@@ -139,7 +161,8 @@ def seq2seq(work: Workload) -> Comparison:
 
 
 def generate(work: Workload) -> Comparison:
-    """Greedy generation by an encoder–decoder of exactly `seq` tokens per row, from sources of up to `seq` tokens.
+    """Greedy generation by an encoder–decoder of exactly `seq` tokens per row, from sources of up
+    to `seq` tokens.
 
     Only generated tokens are counted.
     """
@@ -157,14 +180,17 @@ def generate(work: Workload) -> Comparison:
                 raise RuntimeError(f"{type(model).__name__} stopped early")
 
     contenders = []
-    for name in chosen([name for name in encoder_decoders.ENCODER_DECODERS if name != "torch"], work):
+    for name in chosen(
+        [name for name in encoder_decoders.ENCODER_DECODERS if name != "torch"], work
+    ):
         model = prepared(encoder_decoders.ENCODER_DECODERS[name](work), work, train=False)
         contenders.append(Contender(name, lambda model=model: run(model)))
     return Comparison(work.batch * work.seq, contenders)
 
 
 def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
-    """Forward pass with global attention in every third layer and windows of 128 in the others, as in ModernBERT."""
+    """Forward pass with global attention in every third layer and windows of 128 in the others, as
+    in ModernBERT."""
     batches, layers = make_batches(work), our_config(work).num_hidden_layers
     kinds = ["full_attention" if layer % 3 == 0 else "sliding_attention" for layer in range(layers)]
 
@@ -177,7 +203,10 @@ def local_layers(work: Workload, kind: Kind = "encoder") -> Comparison:
         peer: lambda: MAKERS[kind][peer](work, kind, layer_types=kinds, local_attention=128),
         "ours, all layers local": lambda: ours(["sliding_attention"] * layers),
     }
-    contenders = [Contender(name, work_of(makers[name](), batches, work, kind)) for name in chosen(list(makers), work)]
+    contenders = [
+        Contender(name, work_of(makers[name](), batches, work, kind))
+        for name in chosen(list(makers), work)
+    ]
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
@@ -190,7 +219,11 @@ def roformer_weights(work: Workload) -> Comparison:
     """Forward pass of one HF RoFormer checkpoint, in its own class and converted to ours."""
     batches = make_batches(work)
     theirs = RoFormerModel(stacks.roformer_config(work)).eval()
-    mine = convert("roformer", theirs.state_dict(), {**theirs.config.to_dict(), "architectures": ["RoFormerModel"]})
+    mine = convert(
+        "roformer",
+        theirs.state_dict(),
+        {**theirs.config.to_dict(), "architectures": ["RoFormerModel"]},
+    )
     models = {OURS: mine, "roformer": theirs}
     contenders = [
         Contender(name, forward_only(prepared(models[name], work, train=False), batches, work))
@@ -205,7 +238,9 @@ def number_types(work: Workload) -> Comparison:
     contenders = []
     for name in chosen(list(ways), work):
         own = dataclasses.replace(work, dtype=ways[name])
-        contenders.append(Contender(name, work_of(MAKERS["mlm"][OURS](own, "mlm"), batches, own, "mlm")))
+        contenders.append(
+            Contender(name, work_of(MAKERS["mlm"][OURS](own, "mlm"), batches, own, "mlm"))
+        )
     return Comparison(sum(batch.tokens for batch in batches), contenders)
 
 
@@ -238,7 +273,9 @@ def deeplotx(work: Workload, train: bool = False) -> Comparison:
             ours.zero_grad(set_to_none=True)
             result.float().square().mean().backward()
 
-    contenders = [Contender(name, lambda name=name: run(name)) for name in chosen(list(calls), work)]
+    contenders = [
+        Contender(name, lambda name=name: run(name)) for name in chosen(list(calls), work)
+    ]
     return Comparison(batch.tokens, contenders)
 
 

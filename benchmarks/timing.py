@@ -1,4 +1,5 @@
-"""Timing of implementations that alternate in one process, so that other load on the machine affects all of them."""
+"""Timing of implementations that alternate in one process, so that other load on the machine
+affects all of them."""
 
 import random
 import statistics
@@ -14,7 +15,8 @@ MIN_SECONDS = 0.15  # of one measurement: faster work is repeated inside it
 
 @dataclass
 class Contender:
-    """One of the implementations that a task compares. `scale` is a factor on its measured time (see `floor.py`)."""
+    """One of the implementations that a task compares. `scale` is a factor on its measured time
+    (see `floor.py`)."""
 
     name: str
     run: Callable[[], object]
@@ -41,7 +43,8 @@ def seconds_of(run: Callable[[], object], repeats: int) -> float:
 
 
 def measure_alternating(contenders: list[Contender], rounds: int) -> None:
-    """Fill in the `seconds` of each contender, one per round; every round runs all of them in another order."""
+    """Fill in the `seconds` of each contender, one per round; every round runs all of them in
+    another order."""
     repeats = {}
     for contender in track(contenders, "warming up", transient=True):
         contender.run()
@@ -52,11 +55,14 @@ def measure_alternating(contenders: list[Contender], rounds: int) -> None:
         generator.shuffle(order)
         for contender in order:
             contender.run()  # not timed: fills the caches and the heap with its own data
-            contender.seconds.append(seconds_of(contender.run, repeats[contender.name]) * contender.scale)
+            contender.seconds.append(
+                seconds_of(contender.run, repeats[contender.name]) * contender.scale
+            )
 
 
 def alternate(runs: list[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """The processor's seconds of each run in each round; every round runs all of them in another order."""
+    """The processor's seconds of each run in each round; every round runs all of them in another
+    order."""
     seconds, order, generator = [[] for _ in runs], list(range(len(runs))), random.Random(0)
     for run in runs:
         run()

@@ -1,4 +1,5 @@
-"""Training runs of the stock Trainer with its collators: tokens per second and peak memory, one process per model."""
+"""Training runs of the stock Trainer with its collators: tokens per second and peak memory, one
+process per model."""
 
 import gzip
 import json
@@ -21,34 +22,50 @@ print(json.dumps(measure_training(*json.loads(sys.argv[1]))))
 PEERS = {"trainer-mlm": "bert", "trainer-seq2seq": "marian"}
 
 
-def trainings(task: str, work: Workload, files: list[Path], steps: int = STEPS) -> dict[str, dict[str, float]]:
+def trainings(
+    task: str, work: Workload, files: list[Path], steps: int = STEPS
+) -> dict[str, dict[str, float]]:
     """The results of `measure_training` for our model and for the one it is compared with."""
     names = ["ours", PEERS[task]]
     return {
-        name: json.loads(python(RUN, json.dumps([task, name, asdict(work), [str(file) for file in files], steps])))
+        name: json.loads(
+            python(
+                RUN, json.dumps([task, name, asdict(work), [str(file) for file in files], steps])
+            )
+        )
         for name in names
     }
 
 
 def read(path: Path) -> Iterator[str]:
     """The lines of UTF-8 text, plain or .gz, each up to its first tab."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as file
+    ):
         yield from filter(str.strip, (line.rstrip("\n").partition("\t")[0] for line in file))
 
 
-def measure_training(task: str, name: str, fields: dict[str, Any], files: list[str], steps: int) -> dict[str, float]:
-    """Train the model `name` in this process. `files` is text for trainer-mlm, a source and a target for
-    trainer-seq2seq."""
+def measure_training(
+    task: str, name: str, fields: dict[str, Any], files: list[str], steps: int
+) -> dict[str, float]:
+    """Train the model `name` in this process. `files` is text for trainer-mlm, a source and a
+    target for trainer-seq2seq."""
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     work = Workload(**fields)
     torch.manual_seed(work.seed)
-    model, collator, examples = _make_training(task, name, work, [list(read(Path(file))) for file in files])
+    model, collator, examples = _make_training(
+        task, name, work, [list(read(Path(file))) for file in files]
+    )
     seen = {"tokens": 0, "warm": 0, "start": 0.0}
 
     def counting(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = collator([{key: row[key] for key in row if key != "token_type_ids"} for row in rows])
+        batch = collator(
+            [{key: row[key] for key in row if key != "token_type_ids"} for row in rows]
+        )
         seen["tokens"] += int(batch["attention_mask"].sum())
         if task == "trainer-seq2seq":
             seen["tokens"] += int((batch["labels"] != IGNORED).sum())
@@ -67,13 +84,21 @@ def measure_training(task: str, name: str, fields: dict[str, Any], files: list[s
             save_strategy="no", logging_strategy="no", disable_tqdm=True, bf16=work.dtype == "bfloat16",
             seed=work.seed, use_cpu=work.device == "cpu",
         )  # fmt: skip
-        trainer = Trainer(model, arguments, train_dataset=examples, data_collator=counting, callbacks=[Clock()])
+        trainer = Trainer(
+            model, arguments, train_dataset=examples, data_collator=counting, callbacks=[Clock()]
+        )
         loss = trainer.train().training_loss
     speed = (seen["tokens"] - seen["warm"]) / seen["seconds"]
-    return {"tokens_per_second": speed, "peak_mib": peak_of_process(work.device) / 2**20, "loss": loss}
+    return {
+        "tokens_per_second": speed,
+        "peak_mib": peak_of_process(work.device) / 2**20,
+        "loss": loss,
+    }
 
 
-def _make_training(task: str, name: str, work: Workload, texts: list[list[str]]) -> tuple[Any, Any, list[dict]]:
+def _make_training(
+    task: str, name: str, work: Workload, texts: list[list[str]]
+) -> tuple[Any, Any, list[dict]]:
     """The model, its collator, and the tokenized examples."""
     from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
 
@@ -90,7 +115,8 @@ def _make_training(task: str, name: str, work: Workload, texts: list[list[str]])
         return ENCODERS[name](work, "mlm"), DataCollatorForLanguageModeling(tokenizer), examples
     sources, targets = texts
     examples = [
-        dict(tokenizer(source, text_target=target, **options)) for source, target in zip(sources, targets, strict=True)
+        dict(tokenizer(source, text_target=target, **options))
+        for source, target in zip(sources, targets, strict=True)
     ]
     model = ENCODER_DECODERS[name](work)
     return model, DataCollatorForSeq2Seq(tokenizer, model=model), examples

@@ -1,6 +1,8 @@
-"""Changes of a training that others report gains from: `python -m benchmarks.training_changes CHANGE train TASK …`.
+"""Changes of a training that others report gains from: `python -m benchmarks.training_changes
+CHANGE train TASK …`.
 
-Each is made in the process of that `roformer-lite train`, so that the program itself need not know what lost.
+Each is made in the process of that `roformer-lite train`, so that the program itself need not know
+what lost.
 """
 
 import sys
@@ -14,7 +16,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel
 
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention, RoFormerLiteMLP, RoFormerLiteModel
+from hf_roformer_lite.model.modeling_roformer_lite import (
+    RoFormerLiteAttention,
+    RoFormerLiteMLP,
+    RoFormerLiteModel,
+)
 from roformer_lite.cli import main as roformer_lite
 from roformer_lite.commands.train import parse_run
 from roformer_lite.train import train
@@ -31,8 +37,8 @@ ADDED, HASHED = 31, 92_821  # any two odd numbers
 
 
 def zero_outputs(model: PreTrainedModel) -> None:
-    """Every branch begins as zero, so that a new model with norms before the branches is its embeddings (Zhang et al.
-    2019, arXiv:1901.09321)."""
+    """Every branch begins as zero, so that a new model with norms before the branches is its
+    embeddings (Zhang et al. 2019, arXiv:1901.09321)."""
     for module in model.modules():
         output = {RoFormerLiteAttention: "o_proj", RoFormerLiteMLP: "down_proj"}.get(type(module))
         if output:
@@ -40,9 +46,11 @@ def zero_outputs(model: PreTrainedModel) -> None:
 
 
 def normalise_queries_and_keys(model: PreTrainedModel) -> None:
-    """RMSNorm over each head's queries and keys, before the rotation (after Henry et al. 2020, arXiv:2010.04245, who
-    divide by the length and learn one factor)."""
-    for attention in [module for module in model.modules() if isinstance(module, RoFormerLiteAttention)]:
+    """RMSNorm over each head's queries and keys, before the rotation (after Henry et al. 2020,
+    arXiv:2010.04245, who divide by the length and learn one factor)."""
+    for attention in [
+        module for module in model.modules() if isinstance(module, RoFormerLiteAttention)
+    ]:
         for projection in (attention.q_proj, attention.k_proj):
             projection.register_parameter("head_norm", nn.Parameter(torch.ones(attention.head_dim)))
 
@@ -57,7 +65,8 @@ def normalise_queries_and_keys(model: PreTrainedModel) -> None:
 def add_bigrams(model: PreTrainedModel) -> None:
     """A vector of each token and the one before it, by their hash, is added to that of the token.
 
-    With a cache the token before is not known: of a pair the loss is right, and what it generates is not.
+    With a cache the token before is not known: of a pair the loss is right, and what it generates
+    is not.
     """
     for stack in [module for module in model.modules() if isinstance(module, RoFormerLiteModel)]:
         tokens = stack.embeddings.word_embeddings
@@ -75,8 +84,8 @@ def add_bigrams(model: PreTrainedModel) -> None:
 
 
 def mask(first: float, last: float) -> None:
-    """The share of masked tokens goes from `first` to `last` in training (Ankner et al. 2023, arXiv:2305.15096). The
-    validation data have as many as `--mlm_probability` says."""
+    """The share of masked tokens goes from `first` to `last` in training (Ankner et al. 2023,
+    arXiv:2305.15096). The validation data have as many as `--mlm_probability` says."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -91,12 +100,16 @@ def mask(first: float, last: float) -> None:
 
 
 class Batches(Sampler[list[int]]):
-    """Rows in random order, in small batches first and then in batches of `size`; with `by_length` the first ones are
-    of the shorter half. No row is taken twice before all are taken once."""
+    """Rows in random order, in small batches first and then in batches of `size`; with `by_length`
+    the first ones are of the shorter half. No row is taken twice before all are taken once."""
 
-    def __init__(self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool):
+    def __init__(
+        self, lengths: list[int], size: int, small: int, rows: int, seed: int, by_length: bool
+    ):
         random, first = np.random.default_rng(seed), int(rows * CHANGED)
-        order = np.concatenate([random.permutation(len(lengths)) for _ in range(-(-rows // len(lengths)))])
+        order = np.concatenate(
+            [random.permutation(len(lengths)) for _ in range(-(-rows // len(lengths)))]
+        )
         if by_length:
             short = np.flatnonzero(np.array(lengths)[order] <= np.median(lengths))[:first]
             order = np.concatenate((order[short], random.permutation(np.delete(order, short))))
@@ -116,18 +129,26 @@ def plan_batches(small: bool, by_length: bool) -> None:
     usual = RoFormerLiteTrainerMixin.get_train_dataloader
 
     def get_train_dataloader(trainer: Any) -> DataLoader:
-        loader, size, steps = usual(trainer), trainer.args.per_device_train_batch_size, trainer.args.max_steps
+        loader, size, steps = (
+            usual(trainer),
+            trainer.args.per_device_train_batch_size,
+            trainer.args.max_steps,
+        )
         rows = size * steps if not small else int(size * steps / (SMALL * CHANGED + 1 - CHANGED))
         lengths = [len(ids) for ids in trainer.train_dataset["input_ids"]]
-        batches = Batches(lengths, size, size // SMALL if small else size, rows, trainer.args.seed, by_length)
-        return DataLoader(trainer.train_dataset, batch_sampler=batches, collate_fn=loader.collate_fn)
+        batches = Batches(
+            lengths, size, size // SMALL if small else size, rows, trainer.args.seed, by_length
+        )
+        return DataLoader(
+            trainer.train_dataset, batch_sampler=batches, collate_fn=loader.collate_fn
+        )
 
     RoFormerLiteTrainerMixin.get_train_dataloader = get_train_dataloader
 
 
 def cut_blocks() -> None:
-    """Language models: the first batches have the same tokens in blocks of a quarter of the length (Press et al. 2020,
-    arXiv:2012.15832)."""
+    """Language models: the first batches have the same tokens in blocks of a quarter of the length
+    (Press et al. 2020, arXiv:2012.15832)."""
     usual = SeededCollator.__call__
 
     def on_step_begin(collator: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -139,7 +160,12 @@ def cut_blocks() -> None:
             pieces = []
             for row in examples:
                 for at in range(0, len(row["input_ids"]), longest):
-                    pieces.append({name: row[name][at : at + longest] for name in ("input_ids", "attention_mask")})
+                    pieces.append(
+                        {
+                            name: row[name][at : at + longest]
+                            for name in ("input_ids", "attention_mask")
+                        }
+                    )
             examples = pieces
         return usual(collator, examples)
 
@@ -149,18 +175,21 @@ def cut_blocks() -> None:
 def learn_both_ways() -> None:
     """One batch of sixteen is learned causally by a masked model, and masked by a causal one.
 
-    After Charpentier & Samuel 2024, arXiv:2410.24159. Their masked tokens are predicted from the place before, which
-    is so here in causal models alone.
+    After Charpentier & Samuel 2024, arXiv:2410.24159. Their masked tokens are predicted from the
+    place before, which is so here in causal models alone.
     """
     usual = RoFormerLiteTrainerMixin.compute_loss
 
-    def compute_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        trainer: Any, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         if not model.training or trainer.state.global_step % OTHER_WAY != OTHER_WAY - 1:
             return usual(trainer, model, inputs, *args, **kwargs)
         (stack,) = model.stacks()
         was_causal = stack.is_decoder
         ids, labels = inputs["input_ids"], inputs["labels"]
-        if was_causal:  # it shifts the labels itself: a masked token is predicted from the place before it
+        # it shifts the labels itself: a masked token is predicted from the place before it
+        if was_causal:
             masked = (torch.rand(ids.shape, device=ids.device) < MASKED) & (labels != -100)
             inputs = {
                 **inputs,
@@ -188,8 +217,8 @@ def _set_causal(stack: RoFormerLiteModel, is_causal: bool) -> None:
         layer.self_attn.is_causal = is_causal
 
 
-# Of a new model, and of the training. `short-first` cuts the blocks of language models; of other tasks it takes the
-# shorter rows first.
+# Of a new model, and of the training. `short-first` cuts the blocks of language models; of other
+# tasks it takes the shorter rows first.
 OF_MODELS: dict[str, Callable[[PreTrainedModel], None]] = {
     "zero-outputs": zero_outputs,
     "query-key-norm": normalise_queries_and_keys,
@@ -202,7 +231,8 @@ OF_TRAININGS: dict[str, Callable[[], None]] = {
     "rising-batch": lambda: plan_batches(small=True, by_length=False),
     "both-ways": learn_both_ways,
 }
-OF_TASKS = {"falling-mask-ratio": ("mlm",), "more-masks": ("mlm",), "both-ways": ("mlm", "causal")}  # others: of all
+# others: of all
+OF_TASKS = {"falling-mask-ratio": ("mlm",), "more-masks": ("mlm",), "both-ways": ("mlm", "causal")}
 CHANGES = (*OF_MODELS, *OF_TRAININGS)
 
 

@@ -1,7 +1,8 @@
-"""`python -m benchmarks training-memory`: peak memory of a training step beside BERT, ModernBERT and Marian.
+"""`python -m benchmarks training-memory`: peak memory of a training step beside BERT, ModernBERT
+and Marian.
 
-A forward and backward pass without the optimiser, whose states are the same for models of one size; with and without
-checkpointing. Every figure is of a process of its own.
+A forward and backward pass without the optimiser, whose states are the same for models of one size;
+with and without checkpointing. Every figure is of a process of its own.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,17 +23,26 @@ PEERS = {"mlm": ("bert", "modernbert"), "seq2seq": ("marian",)}
 
 @dataclass
 class Options:
-    sizes: list[str] = field(default_factory=lambda: ["tiny", "mini", "small"], metadata={"help": "of the models"})
-    longest: list[int] = field(default_factory=lambda: [128, 512], metadata={"help": "longest row of a batch"})
-    lengths: list[str] = field(default_factory=lambda: ["real", "full"], metadata={"help": "real, full or both"})
-    tasks: list[str] = field(default_factory=lambda: list(PEERS), metadata={"help": "mlm, seq2seq or both"})
+    sizes: list[str] = field(
+        default_factory=lambda: ["tiny", "mini", "small"], metadata={"help": "of the models"}
+    )
+    longest: list[int] = field(
+        default_factory=lambda: [128, 512], metadata={"help": "longest row of a batch"}
+    )
+    lengths: list[str] = field(
+        default_factory=lambda: ["real", "full"], metadata={"help": "real, full or both"}
+    )
+    tasks: list[str] = field(
+        default_factory=lambda: list(PEERS), metadata={"help": "mlm, seq2seq or both"}
+    )
     batch: int = field(default=16, metadata={"help": "rows of a batch"})
     out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON"})
 
 
 def compare(task: str, work: Workload) -> dict[str, float]:
-    """MiB above the built model at the peak, ours and each peer without and with checkpointing; `ratio` is ours by the
-    smallest peer's without, `ratio_of_process` the same of the whole process."""
+    """MiB above the built model at the peak, ours and each peer without and with checkpointing;
+    `ratio` is ours by the smallest peer's without, `ratio_of_process` the same of the whole
+    process."""
     row: dict[str, float] = {}
     wholes: dict[str, float] = {}
     for name in (OURS, *PEERS[task]):
@@ -46,10 +56,14 @@ def compare(task: str, work: Workload) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = HfArgumentParser(Options, prog="python -m benchmarks training-memory", allow_abbrev=False)
+    parser = HfArgumentParser(
+        Options, prog="python -m benchmarks training-memory", allow_abbrev=False
+    )
     (options,) = parser.parse_args_into_dataclasses(arguments)
     if unknown := set(options.tasks) - set(PEERS):
-        raise SystemExit(f"tasks={sorted(unknown)} is not possible: choose from {', '.join(PEERS)}.")
+        raise SystemExit(
+            f"tasks={sorted(unknown)} is not possible: choose from {', '.join(PEERS)}."
+        )
     settings = [
         (task, Workload(size=size, batch=options.batch, seq=longest, lengths=lengths, batches=1))
         for task in options.tasks

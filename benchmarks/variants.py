@@ -32,7 +32,8 @@ _MULTIPLE = 8  # of the inner width of a feed-forward
 
 
 def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
-    """The configuration of a new model, but for its vocabulary and its labels, with `assignments` (`name=value`).
+    """The configuration of a new model, but for its vocabulary and its labels, with `assignments`
+    (`name=value`).
 
     Raises:
         InputError: when no model can be made of it.
@@ -41,18 +42,20 @@ def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
     fields = {} if model.size else task.new_model
     given = parse_overrides([*model.config, *assignments], task.config_class)
     try:
-        return task.config_class.from_preset(model.size or "mini", **{**fields, **task.config_fields(), **given})
+        return task.config_class.from_preset(
+            model.size or "mini", **{**fields, **task.config_fields(), **given}
+        )
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"--config {' '.join([*model.config, *assignments])}: {error}") from error
 
 
 def assignments(run: Run, variant: str) -> list[str]:
-    """What `--config` needs, after all that it was given, to change the default to `variant`; nothing where the
-    default is so already.
+    """What `--config` needs, after all that it was given, to change the default to `variant`;
+    nothing where the default is so already.
 
-    Both stacks of a pair change. A gated feed-forward has three matrices in place of two, so its inner width becomes
-    two thirds of what it was, or one and a half times when the gate goes. Learned positions get as many rows as texts
-    have tokens at most.
+    Both stacks of a pair change. A gated feed-forward has three matrices in place of two, so its
+    inner width becomes two thirds of what it was, or one and a half times when the gate goes.
+    Learned positions get as many rows as texts have tokens at most.
     """
     args, config = run.data, make_config(run, [])
     stacks = {"": (config, TASKS[run.task](args).data.max_length)}
@@ -63,20 +66,28 @@ def assignments(run: Run, variant: str) -> list[str]:
         }
     found = []
     for side, (stack, longest) in stacks.items():
-        fields = {name: value for name, value in VARIANTS[variant].items() if getattr(stack, name) != value}
+        fields = {
+            name: value
+            for name, value in VARIANTS[variant].items()
+            if getattr(stack, name) != value
+        }
         if "gated_mlp" in fields:
             factor = 2 / 3 if fields["gated_mlp"] else 3 / 2
-            fields["intermediate_size"] = max(1, round(stack.intermediate_size * factor / _MULTIPLE)) * _MULTIPLE
+            fields["intermediate_size"] = (
+                max(1, round(stack.intermediate_size * factor / _MULTIPLE)) * _MULTIPLE
+            )
         if fields.get("position_embedding_type") == "learned":
             fields["max_position_embeddings"] = longest
         found += [
-            f"{side}{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in fields.items()
+            f"{side}{name}={value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in fields.items()
         ]
     return found
 
 
 def planned(run: Run, chosen: list[str]) -> dict[str, list[str]]:
-    """The assignments of the default and of each of the `chosen` variants that is not the default itself.
+    """The assignments of the default and of each of the `chosen` variants that is not the default
+    itself.
 
     Raises:
         InputError: for a variant that there is not, and one of which no model can be made.

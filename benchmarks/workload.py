@@ -7,9 +7,11 @@ from typing import Literal
 
 import torch
 
-PAD, START, FIRST_ID = 0, 2, 5  # as RoFormerLiteTokenizer numbers its special tokens, which come before FIRST_ID
+# as RoFormerLiteTokenizer numbers its special tokens, which come before FIRST_ID
+PAD, START, FIRST_ID = 0, 2, 5
 IGNORED = -100
-MASKED_SHARE = 0.15  # of the tokens are predicted in masked language modelling (Devlin et al. 2018, section 3.1)
+# of the tokens are predicted in masked language modelling (Devlin et al. 2018, section 3.1)
+MASKED_SHARE = 0.15
 Device = Literal["cpu", "cuda"]
 
 
@@ -18,7 +20,8 @@ class Workload:
     """Options of every task."""
 
     size: Literal["tiny", "mini", "small", "base"] = field(
-        default="mini", metadata={"help": "width and depth of all models, as RoFormerLiteConfig.from_preset"}
+        default="mini",
+        metadata={"help": "width and depth of all models, as RoFormerLiteConfig.from_preset"},
     )
     batch: int = field(default=16, metadata={"help": "rows of a batch"})
     seq: int = field(default=128, metadata={"help": "longest row, in tokens"})
@@ -26,13 +29,21 @@ class Workload:
         default="real",
         metadata={"help": "all rows full; log-normal lengths; or the latter, batched by length"},
     )
-    batches: int = field(default=0, metadata={"help": "batches of one measurement (0: 1 if full, else 4)"})
+    batches: int = field(
+        default=0, metadata={"help": "batches of one measurement (0: 1 if full, else 4)"}
+    )
     vocab_size: int = 8192
-    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 is autocast"})
+    dtype: Literal["float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "bfloat16 is autocast"}
+    )
     device: Device = "cpu"
     compile: bool = field(default=False, metadata={"help": "torch.compile all models"})
-    checkpointing: bool = field(default=False, metadata={"help": "keep only what goes into a layer in training"})
-    rounds: int = field(default=7, metadata={"help": "measurements of each contender, all of them alternating"})
+    checkpointing: bool = field(
+        default=False, metadata={"help": "keep only what goes into a layer in training"}
+    )
+    rounds: int = field(
+        default=7, metadata={"help": "measurements of each contender, all of them alternating"}
+    )
     seed: int = 0
     only: list[str] = field(
         default_factory=list, metadata={"help": "names of the contenders to measure; default: all"}
@@ -41,7 +52,9 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("batch", "seq", "vocab_size", "rounds"):
             if getattr(self, name) < 1:
-                raise SystemExit(f"{name}={getattr(self, name)} is not possible: it must be at least 1.")
+                raise SystemExit(
+                    f"{name}={getattr(self, name)} is not possible: it must be at least 1."
+                )
         if self.seq < 4:
             raise SystemExit(f"seq={self.seq} is not possible: it must be at least 4.")
         self.batches = self.batches or (1 if self.lengths == "full" else 4)
@@ -49,15 +62,18 @@ class Workload:
     def drawn_lengths(self, salt: int = 0) -> list[list[int]]:
         """Tokens of each row, batch by batch.
 
-        `real`: log-normal with median seq / 4 and deviation 0.6 of the logarithm, clipped to [4, seq], one row of each
-        batch full. `sorted`: the same rows, batched by length.
+        `real`: log-normal with median seq / 4 and deviation 0.6 of the logarithm, clipped to [4,
+        seq], one row of each batch full. `sorted`: the same rows, batched by length.
         """
         generator = random.Random(self.seed + salt)
         rows = []
         for _ in range(self.batches):
             row = [self.seq] * self.batch
             if self.lengths != "full":
-                drawn = (round(self.seq / 4 * generator.lognormvariate(0, 0.6)) for _ in range(self.batch - 1))
+                drawn = (
+                    round(self.seq / 4 * generator.lognormvariate(0, 0.6))
+                    for _ in range(self.batch - 1)
+                )
                 row = [self.seq, *(min(max(length, 4), self.seq) for length in drawn)]
             generator.shuffle(row)
             rows += row
@@ -82,7 +98,9 @@ class Batch:
         return sum(self.lengths)
 
     def masked_lm_labels(self) -> torch.Tensor:
-        drawn = torch.rand(self.input_ids.shape, generator=torch.Generator().manual_seed(self.tokens))
+        drawn = torch.rand(
+            self.input_ids.shape, generator=torch.Generator().manual_seed(self.tokens)
+        )
         hidden = (drawn.to(self.input_ids.device) < MASKED_SHARE) & self.attention_mask.bool()
         hidden[:, 0] = True  # at least one label a row
         return self.input_ids.where(hidden, IGNORED)
@@ -113,12 +131,20 @@ def shifted(labels: torch.Tensor) -> torch.Tensor:
 
 
 def inner_width_of_gated(intermediate_size: int) -> int:
-    """The inner width at which a gated feed-forward (three matrices) has as many weights as a plain one (two)."""
+    """The inner width at which a gated feed-forward (three matrices) has as many weights as a plain
+    one (two)."""
     return round(intermediate_size * 2 / 3 / 8) * 8
 
 
 def with_inputs(batches: list[Batch]) -> Iterator[tuple[Batch, dict[str, torch.Tensor | None]]]:
-    """Each batch with the inputs of an encoder; a batch of full rows has no mask, since it needs none."""
+    """Each batch with the inputs of an encoder; a batch of full rows has no mask, since it needs
+    none."""
     for batch in batches:
         full = len(set(batch.lengths)) == 1
-        yield batch, {"input_ids": batch.input_ids, "attention_mask": None if full else batch.attention_mask}
+        yield (
+            batch,
+            {
+                "input_ids": batch.input_ids,
+                "attention_mask": None if full else batch.attention_mask,
+            },
+        )

@@ -1,8 +1,8 @@
 """BART, mBART and Marian: encoder–decoders with scaled embeddings and positions of a table.
 
-Marian's table is one of sines and cosines in an order of its own, and mostly not part of its files: here it is a table
-of learned positions with the same numbers. A decoder whose start depends on the language of the text, as mBART's
-without `decoder_start_token_id`, starts with the end token here.
+Marian's table is one of sines and cosines in an order of its own, and mostly not part of its files:
+here it is a table of learned positions with the same numbers. A decoder whose start depends on the
+language of the text, as mBART's without `decoder_start_token_id`, starts with the end token here.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ SIDES = ("encoder", "decoder")
 LOGITS_BIAS = "final_logits_bias"
 POSITIONS = "embed_positions.weight"
 WORDS = "embeddings.word_embeddings.weight"
-# Names of our fields and of theirs: of a stack, of either side (after `encoder_` and `decoder_`), and of the pair.
+# Names of our fields and of theirs: of a stack, of either side (after `encoder_` and `decoder_`),
+# and of the pair.
 OF_BOTH_STACKS = {
     "hidden_size": "d_model",
     "hidden_act": "activation_function",
@@ -33,7 +34,11 @@ OF_BOTH_STACKS = {
     "initializer_range": "init_std",
     **{name: name for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")},
 }
-OF_A_SIDE = {"num_hidden_layers": "layers", "num_attention_heads": "attention_heads", "intermediate_size": "ffn_dim"}
+OF_A_SIDE = {
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "attention_heads",
+    "intermediate_size": "ffn_dim",
+}
 OF_THE_PAIR = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "use_cache")
 OF_THE_PAIR += ("id2label", "label2id")
 MATRICES = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -54,7 +59,8 @@ STACK = (
 
 
 def sines_then_cosines(rows: int, width: int) -> torch.Tensor:
-    """A table of `rows` positions of `width` channels, sines in its first half, cosines in the other, in float64."""
+    """A table of `rows` positions of `width` channels, sines in its first half, cosines in the
+    other, in float64."""
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
     angles = torch.arange(rows, dtype=torch.float64)[:, None] / 10000.0**exponents
     return torch.cat((angles.sin(), angles.cos()), -1)
@@ -104,15 +110,24 @@ class PairConverter(HuggingFaceConverter):
         fields = {theirs: getattr(ours.encoder, name) for name, theirs in OF_BOTH_STACKS.items()}
         for side in SIDES:
             stack = getattr(ours, side)
-            fields |= {f"{side}_{theirs}": getattr(stack, name) for name, theirs in OF_A_SIDE.items()}
+            fields |= {
+                f"{side}_{theirs}": getattr(stack, name) for name, theirs in OF_A_SIDE.items()
+            }
         fields |= {name: getattr(ours, name) for name in OF_THE_PAIR}
-        return fields | {"decoder_start_token_id": ours.decoder_start_token_id, "forced_eos_token_id": None}
+        return fields | {
+            "decoder_start_token_id": ours.decoder_start_token_id,
+            "forced_eos_token_id": None,
+        }
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         stored = {"stored_positions": any(name.endswith(POSITIONS) for name in state_dict)}
         return dict(source_config) | stored | {"stored_logits_bias": LOGITS_BIAS in state_dict}
 
-    def weight_map(self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig) -> WeightMap:
+    def weight_map(
+        self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig
+    ) -> WeightMap:
         theirs, ours = self.stack_prefixes(source_config)
         table = []
         for side in SIDES:
@@ -122,7 +137,9 @@ class PairConverter(HuggingFaceConverter):
             table += [WeightRule("shared.weight", f"decoder.{WORDS}")]
             copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
         else:
-            table += [WeightRule(f"{side}.embed_tokens.weight", f"{side}.{WORDS}") for side in SIDES]
+            table += [
+                WeightRule(f"{side}.embed_tokens.weight", f"{side}.{WORDS}") for side in SIDES
+            ]
             copies = ("shared.weight",)
         unread = (*copies, *(f"{side}.{part}" for side in SIDES for part in (POSITIONS, "version")))
         table = [rule.prefixed(theirs, ours) for rule in table]
@@ -133,7 +150,9 @@ class PairConverter(HuggingFaceConverter):
 
     def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
         """What becomes of a table of positions."""
-        return WeightRule(POSITIONS, "embeddings.position_embeddings.weight", drop_rows(self.unused_positions))
+        return WeightRule(
+            POSITIONS, "embeddings.position_embeddings.weight", drop_rows(self.unused_positions)
+        )
 
 
 class Bart(PairConverter):
@@ -158,7 +177,10 @@ class Marian(PairConverter):
     name = "marian"
     config_class = MarianConfig
     constants = {"norm_placement": "post", "final_norm": False, "embedding_norm": False}
-    heads = {"Model": Head(becomes="Seq2SeqModel"), "MTModel": Head(becomes="ForConditionalGeneration")}
+    heads = {
+        "Model": Head(becomes="Seq2SeqModel"),
+        "MTModel": Head(becomes="ForConditionalGeneration"),
+    }
     unused_positions = 0
 
     def shares_embeddings(self, theirs: MarianConfig) -> bool:
@@ -170,14 +192,20 @@ class Marian(PairConverter):
 
     def their_fields(self, ours: RoFormerLiteSeq2SeqConfig) -> dict[str, Any]:
         fields = {"decoder_vocab_size": ours.decoder.vocab_size}
-        return super().their_fields(ours) | fields | {"share_encoder_decoder_embeddings": ours.share_embeddings}
+        return (
+            super().their_fields(ours)
+            | fields
+            | {"share_encoder_decoder_embeddings": ours.share_embeddings}
+        )
 
     def position_rule(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> WeightRule:
         rule = super().position_rule(ours, source_config)
         if source_config.get("stored_positions", True):
             return rule
         table = sines_then_cosines(ours.max_position_embeddings, ours.hidden_size)
-        return WeightRule((), rule.ours, Operation(lambda theirs, count: [table], lambda table, count: []))
+        return WeightRule(
+            (), rule.ours, Operation(lambda theirs, count: [table], lambda table, count: [])
+        )
 
 
 CONVERTERS = (Bart(), MBart(), Marian())

@@ -1,11 +1,13 @@
 """BERT, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, DistilBERT and ALBERT, all heads.
 
-BERT counts every position of a row, ours only the real tokens: in rows padded on the left each token keeps the
-position that it has without padding. BERT's pre-training class becomes our masked language model, its next-sentence
-class a classification of sequences; the discriminator of ELECTRA's pre-training becomes a classification of tokens
-with one score. RoBERTa's positions begin after the id of padding: the rows of the table up to it are never used and
-left out here. ALBERT's layers share weights; here each layer has a copy, and a training makes them differ. Its
-projection after the embeddings is there even where it changes no width; ours is not, and such a checkpoint is refused.
+BERT counts every position of a row, ours only the real tokens: in rows padded on the left each
+token keeps the position that it has without padding. BERT's pre-training class becomes our masked
+language model, its next-sentence class a classification of sequences; the discriminator of
+ELECTRA's pre-training becomes a classification of tokens with one score. RoBERTa's positions begin
+after the id of padding: the rows of the table up to it are never used and left out here. ALBERT's
+layers share weights; here each layer has a copy, and a training makes them differ. Its projection
+after the embeddings is there even where it changes no width; ours is not, and such a checkpoint is
+refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +47,12 @@ from .weight_map import (
 )
 
 LAYER = "encoder.layer.{i}."
-WORDS, SEGMENTS, POSITIONS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "token_type", "position"))
-EMBEDDINGS = renamed({WORDS: WORDS, SEGMENTS: SEGMENTS, "embeddings.LayerNorm.*": "embeddings.norm.*"})
+WORDS, SEGMENTS, POSITIONS = (
+    f"embeddings.{kind}_embeddings.weight" for kind in ("word", "token_type", "position")
+)
+EMBEDDINGS = renamed(
+    {WORDS: WORDS, SEGMENTS: SEGMENTS, "embeddings.LayerNorm.*": "embeddings.norm.*"}
+)
 POOLER = renamed({"pooler.dense.*": "pooler.dense.*"})
 
 
@@ -57,8 +63,8 @@ def attention_rules(
     value: Operation = UNCHANGED,
     output: Operation = UNCHANGED,
 ) -> Rules:
-    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and keys, `value`
-    those of values, `output` the columns that read the values."""
+    """Rules of one attention. The operations reorder rotary channels: `rotary` those of queries and
+    keys, `value` those of values, `output` the columns that read the values."""
     theirs, ours = f"{LAYER}{theirs}", f"layers.{{i}}.{ours}"
     return (
         WeightRule(f"{theirs}.self.query.*", f"{ours}.q_proj.*", rotary),
@@ -71,7 +77,11 @@ def attention_rules(
 
 
 FEED_FORWARD = in_layers(
-    {"intermediate.dense.*": "mlp.up_proj.*", "output.dense.*": "mlp.down_proj.*", "output.LayerNorm.*": "mlp_norm.*"},
+    {
+        "intermediate.dense.*": "mlp.up_proj.*",
+        "output.dense.*": "mlp.down_proj.*",
+        "output.LayerNorm.*": "mlp_norm.*",
+    },
     LAYER,
 )
 STACK = (
@@ -85,7 +95,9 @@ WITH_POSITIONS = (*STACK, WeightRule(POSITIONS, POSITIONS))
 ENCODER_FIELDS = {
     **COMMON_FIELDS,
     **SIZES,
-    **same_names(hidden_dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"),
+    **same_names(
+        hidden_dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"
+    ),
     **same_names(norm_eps="layer_norm_eps"),
 }
 BERT_FIELDS = {
@@ -96,10 +108,14 @@ BERT_FIELDS = {
 POST_NORM = {"norm_placement": "post", "final_norm": False, "embedding_norm": True}
 LEARNED_POSITIONS = {**POST_NORM, "position_embedding_type": "learned"}
 # As checkpoints of TensorFlow times call them.
-TENSORFLOW_NAMES = StoredNames({r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"})
+TENSORFLOW_NAMES = StoredNames(
+    {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+)
 
 LINEAR = renamed({"classifier.*": "classifier.out_proj.*"})
-DENSE_CLASSIFIER = renamed({f"classifier.{part}.*": f"classifier.{part}.*" for part in ("dense", "out_proj")})
+DENSE_CLASSIFIER = renamed(
+    {f"classifier.{part}.*": f"classifier.{part}.*" for part in ("dense", "out_proj")}
+)
 LM_FIELDS = {"lm_head_transform": True, "lm_head_bias": True}
 POOLED_FIELDS = {"classifier_pooling": "cls", "classifier_activation": "tanh"}
 WITH_INPUT_DROPOUT = POOLED_FIELDS | {"classifier_input_dropout": True}
@@ -119,11 +135,14 @@ LANGUAGE_MODEL = Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.LayerN
 
 def pooled_classifier(prefix: str) -> Head:
     """A linear layer on BERT's pooler, which is the dense layer of the classifier here."""
-    return Head((*renamed({f"{prefix}.pooler.dense.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
+    return Head(
+        (*renamed({f"{prefix}.pooler.dense.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS
+    )
 
 
 def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
-    """The heads of BERT and of classes with the same names; `causal` is what their causal class is called."""
+    """The heads of BERT and of classes with the same names; `causal` is what their causal class is
+    called."""
     next_sentence = {f"{prefix}.pooler.dense.*": "classifier.dense.*"}
     next_sentence["cls.seq_relationship.*"] = "classifier.out_proj.*"
     return {
@@ -132,7 +151,9 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
         "ForMaskedLM": LANGUAGE_MODEL,
         causal: replace(LANGUAGE_MODEL, becomes="ForCausalLM"),
         "ForNextSentencePrediction": Head(
-            renamed(next_sentence), POOLED_FIELDS | WITHOUT_DROPOUT, becomes="ForSequenceClassification"
+            renamed(next_sentence),
+            POOLED_FIELDS | WITHOUT_DROPOUT,
+            becomes="ForSequenceClassification",
         ),
         "ForSequenceClassification": pooled_classifier(prefix),
         "ForMultipleChoice": pooled_classifier(prefix),
@@ -144,19 +165,27 @@ def bert_heads(prefix: str, causal: str = "ForCausalLM") -> dict[str, Head]:
 def gelu_lm_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
     """The fields of a language model whose transform has gelu whatever the layers have."""
     if (own := theirs.hidden_act) != "gelu":
-        raise ConversionError(f"hidden_act={own!r}: their LM head has 'gelu' in any case, ours what the layers have")
+        raise ConversionError(
+            f"hidden_act={own!r}: their LM head has 'gelu' in any case, ours what the layers have"
+        )
     return LM_FIELDS
 
 
 class BertFamilyConverter(HuggingFaceConverter):
-    """A source with BERT's names: post-norm layers, a norm on the embeddings, the heads `cls.predictions`."""
+    """A source with BERT's names: post-norm layers, a norm on the embeddings, the heads
+    `cls.predictions`."""
 
     stored_names = TENSORFLOW_NAMES
     fields = {**BERT_FIELDS, **same_names("classifier_dropout")}
     constants = LEARNED_POSITIONS
     rules = WITH_POSITIONS
     ignored = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.*")
-    unread_heads = ("cls.seq_relationship.*", "cls.predictions.*", f"{TRANSFORM}.dense.*", f"{TRANSFORM}.LayerNorm.*")
+    unread_heads = (
+        "cls.seq_relationship.*",
+        "cls.predictions.*",
+        f"{TRANSFORM}.dense.*",
+        f"{TRANSFORM}.LayerNorm.*",
+    )
     output_matrix = "cls.predictions.decoder.weight"
     output_bias = "cls.predictions.bias"
 
@@ -164,12 +193,18 @@ class BertFamilyConverter(HuggingFaceConverter):
         config = super().our_config(source_config)
         kind = source_config.get("position_embedding_type") or "absolute"
         if kind != "absolute" and config.position_embedding_type == "learned":
-            raise ConversionError(f"position_embedding_type={kind!r}: only 'absolute' positions can be converted")
+            raise ConversionError(
+                f"position_embedding_type={kind!r}: only 'absolute' positions can be converted"
+            )
         model_class = self.our_model_class(source_config)
         if model_class is RoFormerLiteForCausalLM and not config.is_decoder:
-            raise ConversionError("is_decoder=False: their causal model then attends to later tokens; ours never does")
+            raise ConversionError(
+                "is_decoder=False: their causal model then attends to later tokens; ours never does"
+            )
         if model_class is RoFormerLiteForMaskedLM and config.is_decoder:
-            raise ConversionError("is_decoder=True: their masked model then sees no later tokens; ours always does")
+            raise ConversionError(
+                "is_decoder=True: their masked model then sees no later tokens; ours always does"
+            )
         return config
 
 
@@ -187,7 +222,8 @@ TASKS = "embeddings.task_type_embeddings.weight"
 
 
 class Ernie(BertFamilyConverter):
-    """ERNIE 2 and 3. Each token has the embedding of a task, here that of the first one, a part of its segment's."""
+    """ERNIE 2 and 3. Each token has the embedding of a task, here that of the first one, a part of
+    its segment's."""
 
     name = "ernie"
     prefix = "ernie"
@@ -195,7 +231,9 @@ class Ernie(BertFamilyConverter):
     has_pooler = True
     heads = bert_heads("ernie")
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         has_tasks = any(name.endswith(TASKS) for name in state_dict)
         return super().complete_config(source_config, state_dict) | {"use_task_id": has_tasks}
 
@@ -228,7 +266,9 @@ ELECTRA_LM = Head(
 
 
 DISCRIMINATOR = renamed(
-    {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"}, "discriminator_predictions.", "classifier."
+    {"dense.*": "dense.*", "dense_prediction.*": "out_proj.*"},
+    "discriminator_predictions.",
+    "classifier.",
 )
 
 
@@ -244,12 +284,17 @@ class Electra(BertFamilyConverter):
     output_bias = None
     heads = {
         "Model": Head(),
-        "ForPreTraining": Head(DISCRIMINATOR, _discriminator_fields, becomes="ForTokenClassification"),
+        "ForPreTraining": Head(
+            DISCRIMINATOR, _discriminator_fields, becomes="ForTokenClassification"
+        ),
         "ForMaskedLM": ELECTRA_LM,
         "ForCausalLM": ELECTRA_LM,
-        "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"}),
+        "ForSequenceClassification": Head(
+            DENSE_CLASSIFIER, WITH_INPUT_DROPOUT | {"classifier_activation": "gelu"}
+        ),
         "ForMultipleChoice": Head(
-            (*renamed({"sequence_summary.summary.*": "classifier.dense.*"}), *LINEAR), _summary_fields
+            (*renamed({"sequence_summary.summary.*": "classifier.dense.*"}), *LINEAR),
+            _summary_fields,
         ),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
@@ -262,7 +307,10 @@ class Electra(BertFamilyConverter):
 
 DISTILBERT_CLASSIFIER = Head(
     (*renamed({"pre_classifier.*": "classifier.dense.*"}), *LINEAR),
-    lambda theirs: POOLED_FIELDS | {"classifier_activation": "relu", "classifier_dropout": theirs.seq_classif_dropout},
+    lambda theirs: (
+        POOLED_FIELDS
+        | {"classifier_activation": "relu", "classifier_dropout": theirs.seq_classif_dropout}
+    ),
 )
 
 
@@ -275,16 +323,24 @@ class DistilBert(HuggingFaceConverter):
     fields = {
         **COMMON_FIELDS,
         **same_names("max_position_embeddings", "attention_dropout", hidden_dropout="dropout"),
-        **same_names(hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"),
+        **same_names(
+            hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+        ),
         **same_names(intermediate_size="hidden_dim", hidden_act="activation"),
     }
-    constants = {**LEARNED_POSITIONS, "norm_eps": 1e-12, "hidden_dropout_places": ["embeddings", "mlp"]}
+    constants = {
+        **LEARNED_POSITIONS,
+        "norm_eps": 1e-12,
+        "hidden_dropout_places": ["embeddings", "mlp"],
+    }
     rules = (
         *(rule for rule in EMBEDDINGS if rule.theirs != SEGMENTS),
         WeightRule(POSITIONS, POSITIONS),
         *in_layers(
             {
-                **projections("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
+                **projections(
+                    "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"
+                ),
                 "sa_layer_norm.*": "self_attn_norm.*",
                 "ffn.lin1.*": "mlp.up_proj.*",
                 "ffn.lin2.*": "mlp.down_proj.*",
@@ -297,7 +353,8 @@ class DistilBert(HuggingFaceConverter):
     heads = {
         "Model": Head(),
         "ForMaskedLM": Head(
-            transform_rules("vocab_transform", "vocab_layer_norm") + renamed({"vocab_projector.bias": "lm_head.bias"}),
+            transform_rules("vocab_transform", "vocab_layer_norm")
+            + renamed({"vocab_projector.bias": "lm_head.bias"}),
             LM_FIELDS,
         ),
         "ForSequenceClassification": DISTILBERT_CLASSIFIER,
@@ -321,7 +378,11 @@ class Roberta(BertFamilyConverter):
     prefix = "roberta"
     config_class = RobertaConfig
     has_pooler = True
-    fields = {ours: theirs for ours, theirs in BertFamilyConverter.fields.items() if ours != "max_position_embeddings"}
+    fields = {
+        ours: theirs
+        for ours, theirs in BertFamilyConverter.fields.items()
+        if ours != "max_position_embeddings"
+    }
     output_matrix = "lm_head.decoder.weight"
     output_bias = "lm_head.bias"
     heads = {
@@ -331,7 +392,9 @@ class Roberta(BertFamilyConverter):
         "ForSequenceClassification": ROBERTA_CLASSIFIER,
         "ForMultipleChoice": replace(
             pooled_classifier("roberta"),
-            fields=lambda theirs: POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob},
+            fields=lambda theirs: (
+                POOLED_FIELDS | {"classifier_dropout": theirs.hidden_dropout_prob}
+            ),
         ),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
@@ -363,7 +426,9 @@ class Camembert(Roberta):
 
 def _unused_rows(config: PreTrainedConfig) -> int:
     if config.pad_token_id is None:
-        raise ConversionError("pad_token_id=None: their positions begin after the id of padding; give one")
+        raise ConversionError(
+            "pad_token_id=None: their positions begin after the id of padding; give one"
+        )
     return config.pad_token_id + 1
 
 
@@ -375,13 +440,17 @@ ALBERT_LAYER = {
     "full_layer_layer_norm.*": "mlp_norm.*",
 }
 ALBERT_LM = transform_rules("predictions.dense", "predictions.LayerNorm")
-ALBERT_CLASSIFIER = Head((*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS)
+ALBERT_CLASSIFIER = Head(
+    (*renamed({"albert.pooler.*": "classifier.dense.*"}), *LINEAR), POOLED_FIELDS
+)
 
 
 def groups_of_layers(layers: int, groups: int) -> list[list[int]]:
     """Which layers share their weights."""
     group_of = [int(layer / (layers / groups)) for layer in range(layers)]
-    return [[layer for layer in range(layers) if group_of[layer] == group] for group in range(groups)]
+    return [
+        [layer for layer in range(layers) if group_of[layer] == group] for group in range(groups)
+    ]
 
 
 def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> bool:
@@ -389,7 +458,11 @@ def are_copies(weights: Mapping[str, torch.Tensor], members: Sequence[int]) -> b
     first = f"layers.{members[0]}."
     others = [f"layers.{layer}." for layer in members[1:]]
     names = [name for name in weights if first in name]
-    return all(torch.equal(weights[name], weights[name.replace(first, o)]) for o in others for name in names)
+    return all(
+        torch.equal(weights[name], weights[name.replace(first, o)])
+        for o in others
+        for name in names
+    )
 
 
 class Albert(HuggingFaceConverter):
@@ -426,18 +499,27 @@ class Albert(HuggingFaceConverter):
 
     def computed_fields(self, theirs: AlbertConfig) -> dict[str, Any]:
         if (size := theirs.embedding_size) == theirs.hidden_size:
-            cause = "ALBERT has a projection between the two in any case, ours only where they differ"
+            cause = (
+                "ALBERT has a projection between the two in any case, ours only where they differ"
+            )
             raise ConversionError(f"embedding_size={size} is hidden_size: {cause}")
         if (layers := theirs.inner_group_num) != 1:
-            raise ConversionError(f"inner_group_num={layers}: only groups of one layer can be converted")
+            raise ConversionError(
+                f"inner_group_num={layers}: only groups of one layer can be converted"
+            )
         return {}
 
     def settle(self, theirs: AlbertConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """As few groups as the layers allow: after a training here each layer is one of its own."""
         layers = theirs.num_hidden_layers
         counts = range(1, layers + 1)
-        fits = (all(are_copies(weights, members) for members in groups_of_layers(layers, count)) for count in counts)
-        theirs.num_hidden_groups = next(count for count, fit in zip(counts, fits, strict=True) if fit)
+        fits = (
+            all(are_copies(weights, members) for members in groups_of_layers(layers, count))
+            for count in counts
+        )
+        theirs.num_hidden_groups = next(
+            count for count, fit in zip(counts, fits, strict=True) if fit
+        )
 
     def stack_rules(self, ours: RoFormerLiteConfig, source_config: SourceConfig) -> Rules:
         groups = groups_of_layers(ours.num_hidden_layers, source_config.get("num_hidden_groups", 1))
@@ -453,4 +535,13 @@ class Albert(HuggingFaceConverter):
         return (*self.rules, *layers)
 
 
-CONVERTERS = (Bert(), Ernie(), Roberta(), XLMRoberta(), Camembert(), Electra(), DistilBert(), Albert())
+CONVERTERS = (
+    Bert(),
+    Ernie(),
+    Roberta(),
+    XLMRoberta(),
+    Camembert(),
+    Electra(),
+    DistilBert(),
+    Albert(),
+)

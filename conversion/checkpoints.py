@@ -1,6 +1,8 @@
-"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never executed.
+"""Checkpoint directories, read and written: whole or not at all. Code inside a checkpoint is never
+executed.
 
-All that is wrong with one, a file that is missing, damaged or of another model, is a `ConversionError` that names it.
+All that is wrong with one, a file that is missing, damaged or of another model, is a
+`ConversionError` that names it.
 """
 
 import json
@@ -29,21 +31,36 @@ from .converter import Converter, check_numbers
 from .registry import export, family_of, find_converter, fitting_family
 from .weight_map import ConversionError, LazyTensors
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")  # the first is read
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
-TOKENIZER_FILES += ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
+# the first is read
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", "model.pt", "model.pth")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "special_tokens_map.json",
+)
+TOKENIZER_FILES += (
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+)
 _STOCK_TOKENIZERS = {
     "RoFormerLiteTokenizer": "PreTrainedTokenizerFast",
     "RoFormerLiteJiebaTokenizer": "RoFormerTokenizer",
 }
 _GENERATION = "generation_config.json"
 _MODULES = "modules.json"  # of sentence-transformers: what follows the model, such as pooling
-_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # its names, our `classifier_pooling`
+# its names, our `classifier_pooling`
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 _OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json")
 
 
 def open_files(files: Sequence[Path]) -> LazyTensors:
-    """The tensors of one or several files by name. Those of safetensors are read when they are needed."""
+    """The tensors of one or several files by name. Those of safetensors are read when they are
+    needed."""
     readers: dict[str, Callable[[], torch.Tensor]] = {}
     for path in files:
         with naming(path):
@@ -52,16 +69,23 @@ def open_files(files: Sequence[Path]) -> LazyTensors:
                 readers |= {name: partial(opened.get_tensor, name) for name in opened.keys()}
                 continue
             # Files written before torch 1.6 are not zip archives and cannot be mapped into memory.
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-        if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-            raise ConversionError(f"{path}: holds something other than a dictionary of names and tensors")
+            loaded = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
+        if not isinstance(loaded, dict) or not all(
+            isinstance(value, torch.Tensor) for value in loaded.values()
+        ):
+            raise ConversionError(
+                f"{path}: holds something other than a dictionary of names and tensors"
+            )
         readers |= {name: partial(loaded.get, name) for name in loaded}
     return LazyTensors(readers)
 
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Turn what the libraries below raise about a damaged file, which is of any type, into a `ConversionError`."""
+    """Turn what the libraries below raise about a damaged file, which is of any type, into a
+    `ConversionError`."""
     try:
         yield
     except ConversionError as error:
@@ -86,8 +110,8 @@ def find_file(checkpoint: str | Path, file: str) -> Path | None:
 
 
 def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]]:
-    """Tensors and config of a directory, or of a repository on the Hub: `config.json` with safetensors or torch files,
-    whole or in shards."""
+    """Tensors and config of a directory, or of a repository on the Hub: `config.json` with
+    safetensors or torch files, whole or in shards."""
     config = _read_config(checkpoint)
     for name in WEIGHT_FILES:
         if (path := find_file(checkpoint, name)) is not None:
@@ -99,15 +123,21 @@ def open_checkpoint(checkpoint: str | Path) -> tuple[LazyTensors, dict[str, Any]
                 raise ConversionError(f"{index}: names files outside its directory")
             files = [find_file(checkpoint, shard) for shard in shards]
             if None in files:
-                raise ConversionError(f"{index}: names {shards[files.index(None)]}, which is not there")
+                raise ConversionError(
+                    f"{index}: names {shards[files.index(None)]}, which is not there"
+                )
             return open_files(files), config
-    raise ConversionError(f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards")
+    raise ConversionError(
+        f"{checkpoint}: has no weights; looked for {', '.join(WEIGHT_FILES)}, and their shards"
+    )
 
 
 def _read_config(checkpoint: str | Path) -> dict[str, Any]:
     path = find_file(checkpoint, "config.json")
     if path is None:
-        raise ConversionError(f"{checkpoint}: has no config.json; give a directory of a model, or a name on the Hub")
+        raise ConversionError(
+            f"{checkpoint}: has no config.json; give a directory of a model, or a name on the Hub"
+        )
     config = _read_json(path)
     if not isinstance(config, dict):
         raise ConversionError(f"{path}: must hold a JSON object, not a {type(config).__name__}")
@@ -124,8 +154,8 @@ def _read_json(path: Path) -> Any:
 
 @contextmanager
 def whole_directory(out: str | Path) -> Iterator[Path]:
-    """A directory to be filled inside the `with`, which then gets the name `out`; after an error nothing is there. An
-    `out` that exists must be an empty directory."""
+    """A directory to be filled inside the `with`, which then gets the name `out`; after an error
+    nothing is there. An `out` that exists must be an empty directory."""
     try:
         place = Path(out).resolve()
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -137,12 +167,15 @@ def whole_directory(out: str | Path) -> Iterator[Path]:
             yield unfinished
             unfinished.replace(place)
     except (OSError, SafetensorError) as error:
-        raise ConversionError(f"{out} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise ConversionError(
+            f"{out} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrainedModel:
-    """Convert the checkpoint `path` of the source `name` (`auto`: by its config) into the directory `out`, with its
-    tokenizer if it has one. Nothing is written outside `out`, which appears only when it is complete.
+    """Convert the checkpoint `path` of the source `name` (`auto`: by its config) into the directory
+    `out`, with its tokenizer if it has one. Nothing is written outside `out`, which appears only
+    when it is complete.
 
     Raises:
         ConversionError: when names, shapes or fields do not fit, or `out` exists and is not empty.
@@ -160,8 +193,8 @@ def convert_checkpoint(name: str, path: str | Path, out: str | Path) -> PreTrain
 
 
 def load_checkpoint(path: str | Path, name: str = "auto") -> tuple[PreTrainedModel, Converter]:
-    """The model that a checkpoint of the source `name` (`auto`: by its config) becomes, and the converter that knows
-    it; `path` is a directory, or a repository on the Hub."""
+    """The model that a checkpoint of the source `name` (`auto`: by its config) becomes, and the
+    converter that knows it; `path` is a directory, or a repository on the Hub."""
     state_dict, config = open_checkpoint(path)
     converter = find_converter(source_of(path, config) if name == "auto" else name)
     with naming(path):
@@ -192,8 +225,9 @@ def is_ours(path: str | Path) -> bool:
 
 
 class ConvertedModel:
-    """`ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`, in the manner of transformers' Auto classes:
-    a checkpoint of another system opens as a model of this package, without a copy on the disk."""
+    """`ConvertedModel.from_pretrained("nomic-ai/nomic-embed-text-v1.5")`, in the manner of
+    transformers' Auto classes: a checkpoint of another system opens as a model of this package,
+    without a copy on the disk."""
 
     @classmethod
     def from_pretrained(
@@ -207,16 +241,19 @@ class ConvertedModel:
             dtype: Of the weights. Default: that of the checkpoint.
         """
         if is_ours(name):
-            raise ConversionError(f"{name} is a model of this package already; open it with one of its classes")
+            raise ConversionError(
+                f"{name} is a model of this package already; open it with one of its classes"
+            )
         return load_checkpoint(name, source)[0].to(dtype=dtype)
 
 
 def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
-    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: of the family that fits)
-    to the directory `out`, and return the name of the source.
+    """Write the model of this package at `path` as a checkpoint of the source `name` (`auto`: of
+    the family that fits) to the directory `out`, and return the name of the source.
 
     Raises:
-        ConversionError: when the source has no equivalent of the model, or `out` exists and is not empty.
+        ConversionError: when the source has no equivalent of the model, or `out` exists and is not
+            empty.
     """
     with whole_directory(out) as unfinished:
         model = load_model(path)
@@ -236,24 +273,30 @@ def export_checkpoint(name: str, path: str | Path, out: str | Path) -> str:
 
 
 def load_model(path: str | Path) -> PreTrainedModel:
-    """The model of this package at `path`, of the class it was saved from: every tensor is there and finite, where
-    `from_pretrained` alone would draw those that are missing."""
+    """The model of this package at `path`, of the class it was saved from: every tensor is there
+    and finite, where `from_pretrained` alone would draw those that are missing."""
     state_dict, fields = open_checkpoint(path)
     architecture = (fields.get("architectures") or [None])[0]
     if not is_ours(path) or architecture not in hf_roformer_lite.__all__:
-        raise ConversionError(f"{path}: {architecture} is no model of this package; `roformer-lite convert` makes one")
+        raise ConversionError(
+            f"{path}: {architecture} is no model of this package; `roformer-lite convert` makes one"
+        )
     with naming(path):
         check_numbers(state_dict)
         model_class = getattr(hf_roformer_lite, architecture)
         config = model_class.config_class.from_pretrained(path)
         options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        model, report = model_class.from_pretrained(None, config=config, state_dict=dict(state_dict), **options)
+        model, report = model_class.from_pretrained(
+            None, config=config, state_dict=dict(state_dict), **options
+        )
     wrong = {"lacks": report["missing_keys"], "has unknown": report["unexpected_keys"]}
     wrong["has in another shape"] = [key[0] for key in report["mismatched_keys"]]
     for fault, names in wrong.items():
         if names:
             listed = ", ".join(sorted(names)[:3])
-            raise ConversionError(f"{path}: {fault} {listed}; a file is damaged, or another model's")
+            raise ConversionError(
+                f"{path}: {fault} {listed}; a file is damaged, or another model's"
+            )
     _take_generation_config(model, path)
     return model.eval()
 
@@ -269,31 +312,44 @@ def _take_generation_config(model: PreTrainedModel, path: str | Path) -> None:
 
 
 def _name_stock_tokenizer(path: str | Path, out: Path) -> None:
-    """Write the name of the stock class that reads the same files: the tokenizer then opens without this package."""
+    """Write the name of the stock class that reads the same files: the tokenizer then opens without
+    this package."""
     if (found := find_file(path, "tokenizer_config.json")) is not None:
         with naming(found):
             config = {"tokenizer_class": None, **_read_json(found)}
-            config["tokenizer_class"] = _STOCK_TOKENIZERS.get(config["tokenizer_class"], config["tokenizer_class"])
-        (out / found.name).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+            config["tokenizer_class"] = _STOCK_TOKENIZERS.get(
+                config["tokenizer_class"], config["tokenizer_class"]
+            )
+        (out / found.name).write_text(
+            json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8"
+        )
 
 
 def sentence_pooling(path: str | Path) -> str | None:
-    """How a checkpoint of sentence-transformers makes one vector of the states of its tokens, as the field
-    `classifier_pooling` says it; None where it is none, or does it in another way."""
+    """How a checkpoint of sentence-transformers makes one vector of the states of its tokens, as
+    the field `classifier_pooling` says it; None where it is none, or does it in another way."""
     file = find_file(path, "1_Pooling/config.json")
     if file is None:
         return None
     with naming(file):
         options = dict(_read_json(file))
     start = "pooling_mode_"  # of options that older versions have in the place of one
-    older = [name.removeprefix(start) for name, is_on in options.items() if name.startswith(start) and is_on is True]
+    older = [
+        name.removeprefix(start)
+        for name, is_on in options.items()
+        if name.startswith(start) and is_on is True
+    ]
     modes = [str(options["pooling_mode"])] if "pooling_mode" in options else older
-    return _POOLINGS.get(modes[0].removesuffix("_token").removesuffix("_tokens")) if len(modes) == 1 else None
+    return (
+        _POOLINGS.get(modes[0].removesuffix("_token").removesuffix("_tokens"))
+        if len(modes) == 1
+        else None
+    )
 
 
 def copy_sentence_modules(path: str | Path, out: Path) -> None:
-    """Copy what makes a directory of sentence-transformers of one: its modules but the model, prompts, lengths. A
-    module that is code, or lies outside the checkpoint, is refused."""
+    """Copy what makes a directory of sentence-transformers of one: its modules but the model,
+    prompts, lengths. A module that is code, or lies outside the checkpoint, is refused."""
     modules = find_file(path, _MODULES)
     if modules is None:
         return
@@ -301,11 +357,17 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
         kinds = {str(entry["path"]): str(entry["type"]) for entry in _read_json(modules)}
     for folder, kind in kinds.items():
         if not kind.startswith("sentence_transformers."):
-            raise ConversionError(f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over")
+            raise ConversionError(
+                f"{modules}: type={kind!r} is the checkpoint's own code, which is not carried over"
+            )
         if Path(folder).name != folder or folder == "..":
             raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
         (out / folder).mkdir(exist_ok=True)  # a module without options has no file
-    parts = [f"{folder}/{part}" for folder in filter(None, kinds) for part in ("config.json", "model.safetensors")]
+    parts = [
+        f"{folder}/{part}"
+        for folder in filter(None, kinds)
+        for part in ("config.json", "model.safetensors")
+    ]
     for file in (_MODULES, *_OF_SENTENCES, *parts):
         if (found := find_file(path, file)) is not None:
             shutil.copy(found, out / file)

@@ -1,7 +1,8 @@
-"""The base class of all sources of weights. A new checkpoint family is a subclass, added to `registry.py`.
+"""The base class of all sources of weights. A new checkpoint family is a subclass, added to
+`registry.py`.
 
-A converter has three parts: `our_config` translates the config, `weight_map` the names of the tensors, and
-`build_reference` with `run_reference` lets `verify` compare the two models.
+A converter has three parts: `our_config` translates the config, `weight_map` the names of the
+tensors, and `build_reference` with `run_reference` lets `verify` compare the two models.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +24,8 @@ _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 SourceConfig = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
-# All sources have the layer of the original Transformer. Converters say so in full, so that they do not depend on the
-# defaults of our config.
+# All sources have the layer of the original Transformer. Converters say so in full, so that they do
+# not depend on the defaults of our config.
 CLASSIC_FIELDS: dict[str, Any] = {
     "norm_type": "layernorm",
     "gated_mlp": False,
@@ -35,12 +36,14 @@ CLASSIC_FIELDS: dict[str, Any] = {
 
 
 class Converter(ABC):
-    """A source of weights. In all methods `source_config` is the source's config, in its own field names.
+    """A source of weights. In all methods `source_config` is the source's config, in its own field
+    names.
 
     Attributes:
         name: The name of the source for `--from`.
-        tolerances: In each dtype, the largest difference of an output that counts as equal: an absolute one where no
-            number of the output is larger than 1, otherwise relative to the largest.
+        tolerances: In each dtype, the largest difference of an output that counts as equal: an
+            absolute one where no number of the output is larger than 1, otherwise relative to the
+            largest.
         tokenizer_class: The class that opens the tokenizer in a checkpoint's directory.
         becomes: The class of this package that every checkpoint becomes.
         rules: The table of which tensor becomes which, where it is the same for every config.
@@ -56,7 +59,9 @@ class Converter(ABC):
     tolerances: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 1e-12}
     stored_names: ClassVar[StoredNames] = StoredNames()
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         """The source's config together with what only the weights show."""
         return dict(source_config)
 
@@ -78,43 +83,61 @@ class Converter(ABC):
 
     @abstractmethod
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput | torch.Tensor:
-        """The output of the reference, by the names of ours, for the arguments `inputs` of our model; a tensor is its
-        last hidden state."""
+        """The output of the reference, by the names of ours, for the arguments `inputs` of our
+        model; a tensor is its last hidden state."""
 
     def needs_full_rows(self, our_config: PreTrainedConfig) -> bool:
-        """Whether the reference reads padding, so that it can be compared on inputs without padding alone."""
+        """Whether the reference reads padding, so that it can be compared on inputs without padding
+        alone."""
         return False
 
     def load_reference(
-        self, reference: nn.Module, state_dict: Mapping[str, torch.Tensor], source_config: SourceConfig
+        self,
+        reference: nn.Module,
+        state_dict: Mapping[str, torch.Tensor],
+        source_config: SourceConfig,
     ) -> None:
         """Load the weights of a checkpoint into the reference.
 
         Raises:
-            ConversionError: when the checkpoint lacks a tensor of the reference, whose random numbers would otherwise
-                be compared.
+            ConversionError: when the checkpoint lacks a tensor of the reference, whose random
+                numbers would otherwise be compared.
         """
         weight_map = self.weight_map(self.our_config(source_config), source_config)
         try:
-            missing = reference.load_state_dict(dict(self.stored_names.read(state_dict)), strict=False)[0]
+            missing = reference.load_state_dict(
+                dict(self.stored_names.read(state_dict)), strict=False
+            )[0]
         except RuntimeError as error:  # a tensor of another shape, which only the source needs
-            raise ConversionError(f"the source's own model: {' '.join(str(error).split())}") from error
+            raise ConversionError(
+                f"the source's own model: {' '.join(str(error).split())}"
+            ) from error
         lacking = [name for name in missing if not weight_map.ignores(name)]
         if lacking:
-            raise ConversionError(f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks")
+            raise ConversionError(
+                f"the source's own model needs {', '.join(lacking)}, which the checkpoint lacks"
+            )
 
     def convert(
-        self, state_dict: Mapping[str, torch.Tensor] | None, source_config: SourceConfig, copy: bool = True
+        self,
+        state_dict: Mapping[str, torch.Tensor] | None,
+        source_config: SourceConfig,
+        copy: bool = True,
     ) -> PreTrainedModel:
-        """As `convert` of `registry.py`; without `copy` the model may share its weights with `state_dict`."""
+        """As `convert` of `registry.py`; without `copy` the model may share its weights with
+        `state_dict`."""
         if state_dict is not None:
             state_dict = self.stored_names.read(state_dict)
             source_config = self.complete_config(source_config, state_dict)
         try:
-            config, model_class = self.our_config(source_config), self.our_model_class(source_config)
+            config, model_class = (
+                self.our_config(source_config),
+                self.our_model_class(source_config),
+            )
         except ConversionError:
             raise
-        except Exception as error:  # a config may hold anything, and their classes and ours refuse it in many ways
+        # a config may hold anything, and their classes and ours refuse it in many ways
+        except Exception as error:
             # That of a field says more than that of the class, which is around it.
             raise ConversionError(f"no model can be made: {error.__cause__ or error}") from error
         if state_dict is None:
@@ -122,20 +145,23 @@ class Converter(ABC):
         with no_init_weights():
             model = model_class(config)
         tied = set(model.all_tied_weights_keys)
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied}
+        shapes = {
+            name: tensor.shape for name, tensor in model.state_dict().items() if name not in tied
+        }
         ours = dict(self.weight_map(config, source_config).to_ours(state_dict, shapes))
         check_numbers({f"the tensor that becomes {name}": tensor for name, tensor in ours.items()})
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
         ours = {name: tensor.to(dtype, copy=copy) for name, tensor in ours.items()}
         config.dtype = dtype
-        model.load_state_dict(ours, strict=False, assign=True)  # the weight map has checked the names
+        # the weight map has checked the names
+        model.load_state_dict(ours, strict=False, assign=True)
         model.tie_weights()
         return model.eval()
 
 
 def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse weights of another type than floating point of 16 bits or more, whose conversion would lose something
-    without a word, and those that are no numbers.
+    """Refuse weights of another type than floating point of 16 bits or more, whose conversion would
+    lose something without a word, and those that are no numbers.
 
     Raises:
         ConversionError: naming the tensor.
@@ -145,19 +171,25 @@ def check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
         if tensor.dtype not in _WEIGHT_TYPES or (
             tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all()
         ):
-            what = "NaN or infinite numbers" if tensor.dtype in _WEIGHT_TYPES else f"the type {tensor.dtype}"
+            what = (
+                "NaN or infinite numbers"
+                if tensor.dtype in _WEIGHT_TYPES
+                else f"the type {tensor.dtype}"
+            )
             raise ConversionError(f"{name} has {what}; save the checkpoint in float32 again")
 
 
 class LayerConverter(Converter):
-    """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a decoder also those of an
-    encoder. Their config has `num_layers`; checkpoints of one layer have no `layers.{i}.` before their names. `rules`
-    and `ignored` are those of one layer."""
+    """Layers that are published without embeddings: they take vectors, `inputs_embeds`, and a
+    decoder also those of an encoder. Their config has `num_layers`; checkpoints of one layer have
+    no `layers.{i}.` before their names. `rules` and `ignored` are those of one layer."""
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         theirs = "layers.{i}." if our_config.num_hidden_layers > 1 else ""
         table = [rule.prefixed(theirs, "layers.{i}.") for rule in self.rules]
-        return WeightMap(table, [theirs + name for name in self.ignored], our_config.num_attention_heads)
+        return WeightMap(
+            table, [theirs + name for name in self.ignored], our_config.num_attention_heads
+        )
 
     @abstractmethod
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
@@ -168,7 +200,9 @@ class LayerConverter(Converter):
         """The output of one layer of the source, `(B, L, width)`."""
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        layers = [self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))]
+        layers = [
+            self.build_layer(source_config) for _ in range(source_config.get("num_layers", 1))
+        ]
         return layers[0] if len(layers) == 1 else nn.ModuleDict({"layers": nn.ModuleList(layers)})
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> torch.Tensor:
@@ -184,11 +218,16 @@ def read_fields(
     """The values of the `required` fields of a config without a class of its own.
 
     Raises:
-        ConversionError: for one that is missing, and for fields that are neither required nor `known`.
+        ConversionError: for one that is missing, and for fields that are neither required nor
+            `known`.
     """
-    faults = [f"has no field {field}" for field in source_config if field not in (*required, *known)]
+    faults = [
+        f"has no field {field}" for field in source_config if field not in (*required, *known)
+    ]
     faults += [f"needs the field {field!r}" for field in required if field not in source_config]
     if faults:
         fields = ", ".join(sorted({*required, *known}))
-        raise ConversionError(f"the config of a {source} source {faults[0]}; its fields are {fields}")
+        raise ConversionError(
+            f"the config of a {source} source {faults[0]}; its fields are {fields}"
+        )
     return [source_config[field] for field in required]

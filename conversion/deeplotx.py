@@ -9,7 +9,16 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .converter import CLASSIC_FIELDS, LayerConverter, SourceConfig, Tensors, read_fields
 from .weight_map import CONCATENATE, STACK, Operation, Rules, StoredNames, WeightRule, renamed
 
-FIELDS = ("heads", "bias", "ffn_layers", "ffn_expansion", "dropout", "proj_layers", "proj_expansion", "proj_dropout")
+FIELDS = (
+    "heads",
+    "bias",
+    "ffn_layers",
+    "ffn_expansion",
+    "dropout",
+    "proj_layers",
+    "proj_expansion",
+    "proj_dropout",
+)
 FIELDS += ("base", "num_layers", "cross_attention")
 
 
@@ -22,7 +31,9 @@ def head_rules(theirs: str, ours: str) -> Rules:
     """
 
     def rule(their_name: str, our_name: str, operation: Operation) -> WeightRule:
-        names = tuple(f"attn.attn_heads.{{h}}.{side}_proj.ffn_layers.{{j}}.{their_name}" for side in theirs)
+        names = tuple(
+            f"attn.attn_heads.{{h}}.{side}_proj.ffn_layers.{{j}}.{their_name}" for side in theirs
+        )
         return WeightRule(names, f"self_attn.{ours}.{{j}}.{our_name}", operation)
 
     return (
@@ -35,10 +46,10 @@ def head_rules(theirs: str, ours: str) -> Rules:
 
 
 class DeepLotx(LayerConverter):
-    """Config: feature_dim, heads (2), bias (True), ffn_layers (1), ffn_expansion (2), dropout (0.02), proj_layers
-    (1), proj_expansion (ffn_expansion), proj_dropout (dropout), base of the rotation (10000), num_layers (1; the names
-    of several layers begin with `layers.{i}.`), cross_attention (False; whether keys and values are made of other
-    vectors)."""
+    """Config: feature_dim, heads (2), bias (True), ffn_layers (1), ffn_expansion (2), dropout
+    (0.02), proj_layers (1), proj_expansion (ffn_expansion), proj_dropout (dropout), base of the
+    rotation (10000), num_layers (1; the names of several layers begin with `layers.{i}.`),
+    cross_attention (False; whether keys and values are made of other vectors)."""
 
     name = "deeplotx"
     rules = (
@@ -59,7 +70,11 @@ class DeepLotx(LayerConverter):
     )
     ignored = ("attn.attn_heads.{j}.rope.inv_freq",)
     stored_names = StoredNames(
-        {r"\.fc1\.": ".up_proj.", r"\.fc2\.": ".down_proj.", r"\.parametric_relu_1\.": ".parametric_relu."}
+        {
+            r"\.fc1\.": ".up_proj.",
+            r"\.fc2\.": ".down_proj.",
+            r"\.parametric_relu_1\.": ".parametric_relu.",
+        }
     )
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
@@ -83,8 +98,9 @@ class DeepLotx(LayerConverter):
             mlp_bias=source_config.get("bias", True),
             norm_eps=1e-9,
             final_norm=False,
-            # Its frequencies are rounded to float32 even in float64. Ours are too, except for the default rope_type;
-            # linear scaling by 1 is the default rotation with rounded frequencies.
+            # Its frequencies are rounded to float32 even in float64. Ours are too, except for the
+            # default rope_type; linear scaling by 1 is the default rotation with rounded
+            # frequencies.
             rope_parameters={"rope_type": "linear", "factor": 1.0, "rope_theta": theta},
             is_decoder=is_cross,
             add_cross_attention=is_cross,
@@ -93,7 +109,9 @@ class DeepLotx(LayerConverter):
 
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
         of_stack = ("num_layers", "cross_attention")
-        return DeepLotxEncoder(**{name: value for name, value in source_config.items() if name not in of_stack})
+        return DeepLotxEncoder(
+            **{name: value for name, value in source_config.items() if name not in of_stack}
+        )
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         memory = inputs.get("encoder_hidden_states")
@@ -132,25 +150,34 @@ class DeepHead(nn.Module):
 
     def __init__(self, width: int, base: float, **options):
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (DeepFeedForward(width, **options) for _ in range(3))
+        self.q_proj, self.k_proj, self.v_proj = (
+            DeepFeedForward(width, **options) for _ in range(3)
+        )
         self.base = base
 
     def rotate(self, x: torch.Tensor) -> torch.Tensor:
         half = x.shape[-1] // 2
-        frequencies = 1 / self.base ** (torch.arange(half, dtype=torch.float32, device=x.device) / half)
-        angles = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)[:, None] * frequencies.to(x.dtype)
+        frequencies = 1 / self.base ** (
+            torch.arange(half, dtype=torch.float32, device=x.device) / half
+        )
+        angles = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)[
+            :, None
+        ] * frequencies.to(x.dtype)
         first, second = x.split(half, -1)
         cos, sin = angles.cos(), angles.sin()
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None
+    ) -> torch.Tensor:
         query, key = self.rotate(self.q_proj(x)), self.rotate(self.k_proj(y))
         return F.scaled_dot_product_attention(query, key, self.v_proj(y), visible)
 
 
 class DeepLotxEncoder(nn.Module):
-    """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L, feature_dim)` to
-    the same; keys and values are made of `y` where it is given. The arguments are those of the config."""
+    """The encoder as a plain module with the names of its checkpoints, one module per head: `(B, L,
+    feature_dim)` to the same; keys and values are made of `y` where it is given. The arguments are
+    those of the config."""
 
     def __init__(
         self,
@@ -187,7 +214,9 @@ class DeepLotxEncoder(nn.Module):
         sides = (normed, normed if y is None else y)
         xs, ys = (self.attn["expand_proj"](states).chunk(len(heads), -1) for states in sides)
         attended = [head(*parts, visible) for head, *parts in zip(heads, xs, ys, strict=True)]
-        return self.out_proj(self.ffn(torch.cat((self.attn["out_proj"](torch.cat(attended, -1)), x), -1)))
+        return self.out_proj(
+            self.ffn(torch.cat((self.attn["out_proj"](torch.cat(attended, -1)), x), -1))
+        )
 
 
 CONVERTERS = (DeepLotx(),)

@@ -1,7 +1,9 @@
-"""ESM-2 and ESM-1b, protein language models, all heads but the one that predicts contacts from attention.
+"""ESM-2 and ESM-1b, protein language models, all heads but the one that predicts contacts from
+attention.
 
-Their token dropout depends on the share of mask tokens in a text: it is `token_dropout_mask_id` here. A part of the
-positions of ESM-1b's table, up to the id of padding, is never used and left out.
+Their token dropout depends on the share of mask tokens in a text: it is `token_dropout_mask_id`
+here. A part of the positions of ESM-1b's table, up to the id of padding, is never used and left
+out.
 """
 
 from typing import Any
@@ -25,7 +27,15 @@ from .bert import (
 )
 from .converter import SourceConfig, Tensors
 from .hugging_face import Head, HuggingFaceConverter, same_names
-from .weight_map import ConversionError, Rules, WeightRule, drop_rows, in_layers, projections, renamed
+from .weight_map import (
+    ConversionError,
+    Rules,
+    WeightRule,
+    drop_rows,
+    in_layers,
+    projections,
+    renamed,
+)
 
 
 class Esm(HuggingFaceConverter):
@@ -48,7 +58,12 @@ class Esm(HuggingFaceConverter):
         *in_layers(
             {
                 "attention.LayerNorm.*": "self_attn_norm.*",
-                **projections(*(f"attention.{n}" for n in ("self.query", "self.key", "self.value", "output.dense"))),
+                **projections(
+                    *(
+                        f"attention.{n}"
+                        for n in ("self.query", "self.key", "self.value", "output.dense")
+                    )
+                ),
                 "LayerNorm.*": "mlp_norm.*",
                 "intermediate.dense.*": "mlp.up_proj.*",
                 "output.dense.*": "mlp.down_proj.*",
@@ -60,27 +75,39 @@ class Esm(HuggingFaceConverter):
     stored_names = TENSORFLOW_NAMES
     ignored = (
         POSITIONS,  # some files of ESM-2 hold one, which nothing reads
-        *("embeddings.position_ids", "pooler.dense.*", "contact_head.regression.*", "rotary_embeddings.inv_freq"),
+        *(
+            "embeddings.position_ids",
+            "pooler.dense.*",
+            "contact_head.regression.*",
+            "rotary_embeddings.inv_freq",
+        ),
         "encoder.layer.*.attention.self.rotary_embeddings.inv_freq",
     )
     output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.bias": "lm_head.bias"}), LM_FIELDS),
+        "ForMaskedLM": Head(
+            ROBERTA_TRANSFORM + renamed({"lm_head.bias": "lm_head.bias"}), LM_FIELDS
+        ),
         "ForSequenceClassification": Head(DENSE_CLASSIFIER, WITH_INPUT_DROPOUT),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
 
     def computed_fields(self, theirs: EsmConfig) -> dict[str, Any]:
         if theirs.is_decoder or theirs.add_cross_attention:
-            raise ConversionError(f"is_decoder={theirs.is_decoder}: only encoders of ESM can be converted")
+            raise ConversionError(
+                f"is_decoder={theirs.is_decoder}: only encoders of ESM can be converted"
+            )
         fields = {
             "embedding_norm": bool(theirs.emb_layer_norm_before),
             "token_dropout_mask_id": theirs.mask_token_id if theirs.token_dropout else None,
         }
         if theirs.position_embedding_type == "rotary":
             rope = {"rope_type": "default", "rope_theta": theirs.rope_theta}
-            return fields | {"rope_parameters": rope, "max_position_embeddings": theirs.max_position_embeddings}
+            return fields | {
+                "rope_parameters": rope,
+                "max_position_embeddings": theirs.max_position_embeddings,
+            }
         rows = theirs.max_position_embeddings - theirs.pad_token_id - 1
         return fields | {"position_embedding_type": "learned", "max_position_embeddings": rows}
 
@@ -102,7 +129,11 @@ class Esm(HuggingFaceConverter):
     def computed_tensors(self, model: PreTrainedModel, theirs: EsmConfig) -> Tensors:
         if theirs.position_embedding_type != "rotary":
             return {}
-        return {"rotary_embeddings.inv_freq": EsmRotaryEmbedding.compute_default_rope_parameters(theirs)[0]}
+        return {
+            "rotary_embeddings.inv_freq": EsmRotaryEmbedding.compute_default_rope_parameters(
+                theirs
+            )[0]
+        }
 
 
 CONVERTERS = (Esm(),)

@@ -1,9 +1,11 @@
-"""From a model of this package to a class of transformers: whether a family can say what our config says, and how.
+"""From a model of this package to a class of transformers: whether a family can say what our config
+says, and how.
 
-No family has a table for this way of its own. Their config is made of ours by the same table that is read on the way
-in, and then read again: where the config that comes back differs from the one that went, the family lacks a word. Few
-of these differences are bridged, all of them without any change of what is computed: a bias or a segment that we do
-not have is one of zeros there, and the scale of the embeddings can be a part of their table.
+No family has a table for this way of its own. Their config is made of ours by the same table that
+is read on the way in, and then read again: where the config that comes back differs from the one
+that went, the family lacks a word. Few of these differences are bridged, all of them without any
+change of what is computed: a bias or a segment that we do not have is one of zeros there, and the
+scale of the embeddings can be a part of their table.
 """
 
 import copy
@@ -25,15 +27,34 @@ from .weight_map import ConversionError
 
 TABLE = "embeddings.word_embeddings.weight"
 # Where we have less than they, zeros say the same.
-_BRIDGED_BY_ZEROS = {"attention_bias", "mlp_bias", "norm_bias", "head_bias", "lm_head_bias", "type_vocab_size"}
+_BRIDGED_BY_ZEROS = {
+    "attention_bias",
+    "mlp_bias",
+    "norm_bias",
+    "head_bias",
+    "lm_head_bias",
+    "type_vocab_size",
+}
 # What changes no number of a forward pass in evaluation.
 _WITHOUT_EFFECT = {
     *PreTrainedConfig.__dataclass_fields__,
-    *("use_cache", "initializer_range", "skip_logits", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *(
+        "use_cache",
+        "initializer_range",
+        "skip_logits",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+    ),
     *("hidden_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout", "qkv_dropout"),
     *("hidden_dropout_places", "classifier_input_dropout", "classifier_text_counts"),
 }
-_OF_CLASSIFIERS = {"classifier_activation", "classifier_norm", "classifier_text_features", "decode_tags"}
+_OF_CLASSIFIERS = {
+    "classifier_activation",
+    "classifier_norm",
+    "classifier_text_features",
+    "decode_tags",
+}
 _OF_POOLING = {"ForSequenceClassification", "ForMultipleChoice"}
 _OF_LANGUAGE_MODELS = {"lm_head_transform", "lm_head_bias", "tie_word_embeddings"}
 
@@ -46,9 +67,11 @@ class Route:
     head: str  # the name of theirs
     ours: PreTrainedConfig  # after the scale of the embeddings has gone into their table if it must
     theirs: PreTrainedConfig | None = None
-    back: PreTrainedConfig | None = None  # what theirs is read as; None where theirs cannot be made at all
+    # what theirs is read as; None where theirs cannot be made at all
+    back: PreTrainedConfig | None = None
     scales: bool = False  # whether the tables take the scale of the embeddings
-    faults: list[str] = field(default_factory=list)  # fields of ours without an equivalent, as messages
+    # fields of ours without an equivalent, as messages
+    faults: list[str] = field(default_factory=list)
     zeros: list[str] = field(default_factory=list)  # tensors that they have and we do not
 
 
@@ -65,27 +88,37 @@ def carry_back(
         raise ConversionError(f"{converter.name} has no equivalent of {', '.join(route.faults)}")
     weights = _weights(route, model)
     for prefix, stack in stacks_of(model.config).items() if route.scales else ():
-        for name in [name for name in weights if name.endswith(prefix + TABLE) and stack.scale_embeddings]:
+        for name in [
+            name for name in weights if name.endswith(prefix + TABLE) and stack.scale_embeddings
+        ]:
             weights[name] = weights[name] * math.sqrt(stack.embedding_size)
     with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()}
+        shapes = {
+            name: tensor.shape for name, tensor in type(model)(route.back).state_dict().items()
+        }
     weights |= {name: torch.zeros(shapes[name], dtype=model.dtype) for name in route.zeros}
     converter.settle(route.theirs, weights)
     source_config = _source_config(route)
     state_dict = converter.weight_map(route.back, source_config).to_theirs(weights)
     prefix = converter.stack_prefixes(source_config)[0]
     computed = converter.computed_tensors(model, route.theirs)
-    return state_dict | {prefix + name: tensor for name, tensor in computed.items()}, route.theirs.to_dict()
+    return state_dict | {
+        prefix + name: tensor for name, tensor in computed.items()
+    }, route.theirs.to_dict()
 
 
-def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) -> HuggingFaceConverter:
-    """Of `converters` the one of a family with an equivalent of `model` that needs the fewest additions.
+def fitting(
+    converters: Iterable[HuggingFaceConverter], model: PreTrainedModel
+) -> HuggingFaceConverter:
+    """Of `converters` the one of a family with an equivalent of `model` that needs the fewest
+    additions.
 
     Raises:
         ConversionError: when there is none, naming the nearest one and the fields in the way.
     """
     routes, level = [], logging.get_verbosity()
-    logging.set_verbosity_error()  # no warnings of ids that are outside the vocabulary of a family tried
+    # no warnings of ids that are outside the vocabulary of a family tried
+    logging.set_verbosity_error()
     try:
         for converter in converters:
             with suppress(ConversionError):  # the family has no such head
@@ -94,7 +127,10 @@ def fitting(converters: Iterable[HuggingFaceConverter], model: PreTrainedModel) 
         logging.set_verbosity(level)
     if not routes:
         raise ConversionError(f"no family has an equivalent of {type(model).__name__}")
-    best = min(routes, key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)))
+    best = min(
+        routes,
+        key=lambda route: (route.back is None, len(route.faults), route.scales + len(route.zeros)),
+    )
     if best.faults:
         nearest = f"the nearest is {best.converter.name}, without {', '.join(best.faults)}"
         raise ConversionError(f"no family has an equivalent of this model; {nearest}")
@@ -118,13 +154,15 @@ def _route_to(converter: HuggingFaceConverter, head: str, model: PreTrainedModel
     if route.back is not None:
         pairs = zip(stacks, stacks_of(route.back).values(), strict=True)
         route.scales = any(
-            one.scale_embeddings and one.vocab_size and not back.scale_embeddings for one, back in pairs
+            one.scale_embeddings and one.vocab_size and not back.scale_embeddings
+            for one, back in pairs
         )
     if route.scales:
         for stack in stacks:
             stack.scale_embeddings = False
         for config in (route.ours, *stacks) if hasattr(model, "lm_head") else ():
-            config.tie_word_embeddings = False  # what reads the states is not scaled with what embeds the tokens
+            # what reads the states is not scaled with what embeds the tokens
+            config.tie_word_embeddings = False
         _ask(route)
     if route.back is not None:
         _compare(route, model)
@@ -144,13 +182,18 @@ def _ask(route: Route) -> None:
     try:
         route.theirs = route.converter.their_config(route.ours, route.head)
         route.back = route.converter.our_config(_source_config(route))
-    except (StrictDataclassError, ValueError, TypeError) as error:  # their classes and ours refuse values of their own
+    # their classes and ours refuse values of their own
+    except (StrictDataclassError, ValueError, TypeError) as error:
         route.back, route.faults = None, [" ".join(str(error.__cause__ or error).split())]
 
 
 def _source_config(route: Route) -> dict[str, Any]:
     pooler = {"add_pooling_layer": getattr(route.ours, "add_pooling_layer", False)}
-    return route.theirs.to_dict() | pooler | {"architectures": [route.converter.class_name(route.head)]}
+    return (
+        route.theirs.to_dict()
+        | pooler
+        | {"architectures": [route.converter.class_name(route.head)]}
+    )
 
 
 def _compare(route: Route, model: PreTrainedModel) -> None:
@@ -160,8 +203,12 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
     tensors, given = target.state_dict(), _weights(route, model)
     wanted = tensors.keys() - set(target.all_tied_weights_keys)
     route.zeros, unknown = sorted(wanted - given.keys()), sorted(given.keys() - wanted)
-    unknown += [name for name in given if name in wanted and given[name].shape != tensors[name].shape]
-    are_zeros = all(name.endswith(".bias") or "token_type_embeddings" in name for name in route.zeros)
+    unknown += [
+        name for name in given if name in wanted and given[name].shape != tensors[name].shape
+    ]
+    are_zeros = all(
+        name.endswith(".bias") or "token_type_embeddings" in name for name in route.zeros
+    )
     is_bridged = are_zeros and not unknown
     for prefix, name, ours, back in _differences(route, model):
         if not (is_bridged and name in _BRIDGED_BY_ZEROS):
@@ -172,12 +219,18 @@ def _compare(route: Route, model: PreTrainedModel) -> None:
 
 def _differences(route: Route, model: PreTrainedModel) -> Iterator[tuple[str, str, Any, Any]]:
     of_pair = ("share_embeddings", "tie_word_embeddings") if route.ours.is_encoder_decoder else ()
-    ours, back = ({name: getattr(config, name) for name in of_pair} for config in (route.ours, route.back))
+    ours, back = (
+        {name: getattr(config, name) for name in of_pair} for config in (route.ours, route.back)
+    )
     fields, backs = [("", ours, back)], stacks_of(route.back)
     for prefix, stack in stacks_of(route.ours).items():
-        fields.append((prefix, _fields_with_effect(stack, model), _fields_with_effect(backs[prefix], model)))
+        fields.append(
+            (prefix, _fields_with_effect(stack, model), _fields_with_effect(backs[prefix], model))
+        )
     for prefix, ours, back in fields:
-        yield from ((prefix, name, value, back[name]) for name, value in ours.items() if value != back[name])
+        yield from (
+            (prefix, name, value, back[name]) for name, value in ours.items() if value != back[name]
+        )
 
 
 def _fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> dict[str, Any]:
@@ -190,21 +243,36 @@ def _fields_with_effect(config: RoFormerLiteConfig, model: PreTrainedModel) -> d
         () if kind in _OF_POOLING else ("classifier_pooling",),
         () if kind == "Model" else ("add_pooling_layer",),
     )
-    fields = {name: getattr(config, name) for name in config.__dataclass_fields__ if name not in without}
-    has_dense = is_classifier and config.classifier_activation or is_language_model and config.lm_head_transform
+    fields = {
+        name: getattr(config, name) for name in config.__dataclass_fields__ if name not in without
+    }
+    has_dense = (
+        is_classifier
+        and config.classifier_activation
+        or is_language_model
+        and config.lm_head_transform
+    )
     rope = config.rope_parameters or {}
-    is_long = config.position_embedding_type == "learned" or rope.get("rope_type", "default") != "default"
+    is_long = (
+        config.position_embedding_type == "learned" or rope.get("rope_type", "default") != "default"
+    )
     forms = {
         "tie_word_embeddings": config.tie_word_embeddings,
         "head_bias": config.head_bias if has_dense else True,
         "norm_bias": config.norm_bias and config.norm_type == "layernorm",
-        "embedding_norm_eps": (config.embedding_norm_eps or config.norm_eps) if config.embedding_norm else None,
-        "sliding_window": config.sliding_window if "sliding_attention" in config.layer_types else None,
+        "embedding_norm_eps": (config.embedding_norm_eps or config.norm_eps)
+        if config.embedding_norm
+        else None,
+        "sliding_window": config.sliding_window
+        if "sliding_attention" in config.layer_types
+        else None,
         "max_position_embeddings": config.max_position_embeddings if is_long else None,
         "scale_embeddings": config.scale_embeddings and config.vocab_size > 0,
     }
     if config.add_cross_attention:
-        forms["cross_attention_hidden_size"] = config.cross_attention_hidden_size or config.hidden_size
+        forms["cross_attention_hidden_size"] = (
+            config.cross_attention_hidden_size or config.hidden_size
+        )
     return fields | {name: value for name, value in forms.items() if name in fields}
 
 

@@ -1,9 +1,9 @@
-"""The base class of sources whose models are classes of transformers, or are published as such classes with their
-weights: a stack, alone or inside a class with a head.
+"""The base class of sources whose models are classes of transformers, or are published as such
+classes with their weights: a stack, alone or inside a class with a head.
 
-A family is data: which of their config's fields is which of ours, which fields of ours are the same in all its
-checkpoints, and the names of the tensors of stack and heads. From the same data a model of this package goes back
-(`going_back.py`).
+A family is data: which of their config's fields is which of ours, which fields of ours are the same
+in all its checkpoints, and the names of the tensors of stack and heads. From the same data a model
+of this package goes back (`going_back.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -24,17 +24,27 @@ from .weight_map import DUPLICATES, ConversionError, Rules, WeightMap, WeightRul
 
 _OURS = "RoFormerLite"  # how the names of our classes begin
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_WHOLE_HEAD = ("partial_rotary_factor", 1.0)  # an entry of rope_parameters that says nothing where this is the default
+# an entry of rope_parameters that says nothing where this is the default
+_WHOLE_HEAD = ("partial_rotary_factor", 1.0)
 
 
 def same_names(*fields: str, **renamed: str) -> dict[str, str]:
-    """Names of our fields and of theirs, for `HuggingFaceConverter.fields`: the same, or ours and theirs."""
+    """Names of our fields and of theirs, for `HuggingFaceConverter.fields`: the same, or ours and
+    theirs."""
     return {**{name: name for name in fields}, **renamed}
 
 
-# Fields that have one name here and in every config of transformers, and those that have it in most.
+# Fields that have one name here and in every config of transformers, and those that have it in
+# most.
 COMMON_FIELDS = same_names(
-    *("vocab_size", "tie_word_embeddings", "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id"),
+    *(
+        "vocab_size",
+        "tie_word_embeddings",
+        "initializer_range",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+    ),
     *("id2label", "label2id", "problem_type"),
 )
 SIZES = same_names("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -58,23 +68,25 @@ class Head:
 
 
 class HuggingFaceConverter(Converter):
-    """A source whose models are classes of transformers. Config: the fields of their config class, with
-    `architectures` for the head.
+    """A source whose models are classes of transformers. Config: the fields of their config class,
+    with `architectures` for the head.
 
     Attributes:
         config_class: Their config class.
         prefix: The name of the stack inside their classes with a head, such as `bert`.
-        heads: For each of their classes, by what follows the family's name in its name (`ForMaskedLM`), its `Head`;
-            `Model` is the bare stack.
-        refused: For classes without an equivalent here, by the same part of their names, the reason.
+        heads: For each of their classes, by what follows the family's name in its name
+            (`ForMaskedLM`), its `Head`; `Model` is the bare stack.
+        refused: For classes without an equivalent here, by the same part of their names, the
+            reason.
         fields: The names of our config's fields and of theirs, where the value is the same.
         constants: Fields of our config that have one value in all checkpoints.
         rules: Of embeddings and layers, without the names of the stack itself (`bert.`, `model.`).
         ignored: Names of the stack's tensors that our model does not need unless a rule reads them.
         unread_heads: Tensors of other heads, which checkpoints of one head may still hold.
-        output_matrix: Their output matrix of a language model; with tied weights a copy that is not read.
-        output_bias: The bias that goes with it, which they store a second time beside the matrix; None where the rules
-            of the head have it.
+        output_matrix: Their output matrix of a language model; with tied weights a copy that is not
+            read.
+        output_bias: The bias that goes with it, which they store a second time beside the matrix;
+            None where the rules of the head have it.
         has_pooler: Whether their bare stack has BERT's pooler; None where it never has one.
         in_transformers: Whether transformers has their classes.
     """
@@ -96,7 +108,8 @@ class HuggingFaceConverter(Converter):
         return self.rules
 
     def computed_fields(self, theirs: Any) -> dict[str, Any]:
-        """Fields of ours that are not simply copied; an option without an equivalent here is refused."""
+        """Fields of ours that are not simply copied; an option without an equivalent here is
+        refused."""
         return {}
 
     def their_fields(self, ours: Any) -> dict[str, Any]:
@@ -108,7 +121,8 @@ class HuggingFaceConverter(Converter):
         return head.rules
 
     def output_rules(self, ours: PreTrainedConfig) -> Rules:
-        """Rules of a language model's output matrix and bias, which depend on whether the weights are tied."""
+        """Rules of a language model's output matrix and bias, which depend on whether the weights
+        are tied."""
         matrix, bias = self.output_matrix, self.output_bias
         tables = () if ours.tie_word_embeddings else (WeightRule(matrix, "lm_head.weight"),)
         if bias is None:
@@ -117,12 +131,18 @@ class HuggingFaceConverter(Converter):
         return (*tables, WeightRule(copies, "lm_head.bias", DUPLICATES))
 
     def our_config(self, source_config: SourceConfig) -> PreTrainedConfig:
-        theirs, (name, head) = self.config_class.from_dict(dict(source_config)), self.head(source_config)
+        theirs, (name, head) = (
+            self.config_class.from_dict(dict(source_config)),
+            self.head(source_config),
+        )
         fields = {**CLASSIC_FIELDS, **self.constants}
         fields |= {ours: getattr(theirs, name) for ours, name in self.fields.items()}
         rope = fields.get("rope_parameters") or {}
-        if _LAYER_TYPES[0] in rope:  # a set for each type of layer, of which the stack need not have all
-            fields["rope_parameters"] = {kind: rope[kind] for kind in _LAYER_TYPES if kind in theirs.layer_types}
+        # a set for each type of layer, of which the stack need not have all
+        if _LAYER_TYPES[0] in rope:
+            fields["rope_parameters"] = {
+                kind: rope[kind] for kind in _LAYER_TYPES if kind in theirs.layer_types
+            }
         of_head = head.fields(theirs) if callable(head.fields) else head.fields
         fields |= {**self.computed_fields(theirs), **of_head}
         if name == "Model" and self.has_pooler is not None:
@@ -130,8 +150,12 @@ class HuggingFaceConverter(Converter):
         return RoFormerLiteConfig(**fields)
 
     def their_config(self, ours: PreTrainedConfig, head: str) -> PreTrainedConfig:
-        """Their config for `ours`, as far as it can say it; `our_config` of the result tells how far."""
-        defaults, fields = self.config_class(), {name: getattr(ours, field) for field, name in self.fields.items()}
+        """Their config for `ours`, as far as it can say it; `our_config` of the result tells how
+        far."""
+        defaults, fields = (
+            self.config_class(),
+            {name: getattr(ours, field) for field, name in self.fields.items()},
+        )
         for name in {"attention_bias", "mlp_bias"} & fields.keys():  # all matrices or none
             fields[name] = bool(fields[name])
         if "type_vocab_size" in fields:
@@ -141,16 +165,21 @@ class HuggingFaceConverter(Converter):
             fields[dropout] = ours.hidden_dropout
         if "rope_parameters" in fields:
             fields["rope_parameters"] = _rope_like(defaults.rope_parameters, ours)
-        return self.config_class(architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)})
+        return self.config_class(
+            architectures=[self.class_name(head)], **{**fields, **self.their_fields(ours)}
+        )
 
     def settle(self, theirs: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
         """Set the fields of their config that depend on our `weights`, by our names."""
 
     def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
-        """What files of theirs hold beside weights, for a model that goes back; names as in `rules`."""
+        """What files of theirs hold beside weights, for a model that goes back; names as in
+        `rules`."""
         return {}
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         completed = super().complete_config(source_config, state_dict)
         if self.has_pooler is not None:
             completed["add_pooling_layer"] = any(name.startswith("pooler.") for name in state_dict)
@@ -165,19 +194,22 @@ class HuggingFaceConverter(Converter):
         return self.config_class.__name__.removesuffix("Config") + head
 
     def head(self, source_config: SourceConfig) -> tuple[str, Head]:
-        """The head of their class and its name: of the first of the config's `architectures`, by default the stack
-        alone. A class without an equivalent here is refused."""
+        """The head of their class and its name: of the first of the config's `architectures`, by
+        default the stack alone. A class without an equivalent here is refused."""
         given = (source_config.get("architectures") or [self.class_name("Model")])[0]
         for head, reason in self.refused.items():
             if given == self.class_name(head):
                 raise ConversionError(f"architectures={[given]} has no equivalent here: {reason}")
         known = {self.class_name(name): name for name in self.heads}
         if given not in known:
-            raise ConversionError(f"architectures={[given]}: a {self.name} source is one of {', '.join(known)}")
+            raise ConversionError(
+                f"architectures={[given]}: a {self.name} source is one of {', '.join(known)}"
+            )
         return known[given], self.heads[known[given]]
 
     def heads_for(self, model_class: type[PreTrainedModel]) -> list[str]:
-        """Which of `heads` a model of `model_class` may go back to, the one of the same name first."""
+        """Which of `heads` a model of `model_class` may go back to, the one of the same name
+        first."""
         ours = model_class.__name__.removeprefix(_OURS)
         names = [name for name, head in self.heads.items() if (head.becomes or name) == ours]
         if not names:
@@ -189,28 +221,37 @@ class HuggingFaceConverter(Converter):
         return getattr(hf_roformer_lite, f"{_OURS}{head.becomes or name}")
 
     def stack_prefixes(self, source_config: SourceConfig) -> tuple[str, str]:
-        """What precedes their and our names of the stack's tensors in models with the head of the config."""
+        """What precedes their and our names of the stack's tensors in models with the head of the
+        config."""
         name, head = self.head(source_config)
         return ("", "") if name == "Model" else (f"{head.prefix or self.prefix}.", "model.")
 
     def weight_map(self, our_config: PreTrainedConfig, source_config: SourceConfig) -> WeightMap:
         theirs, ours = self.stack_prefixes(source_config)
         head = self.head(source_config)[1]
-        table = [rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)]
+        table = [
+            rule.prefixed(theirs, ours) for rule in self.stack_rules(our_config, source_config)
+        ]
         ignored = [*(theirs + name for name in self.ignored), *self.unread_heads]
         table += self.head_rules(head, our_config)
         if self.our_model_class(source_config).__name__.endswith("LM"):
             table += self.output_rules(our_config)
-            ignored += [self.output_matrix] + ([_bias_of(self.output_matrix)] if self.output_bias else [])
-        if any(rule.ours == "classifier.out_proj.weight" for rule in table):  # alone; here there is a bias of zeros
-            table.append(WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels)))
+            ignored += [self.output_matrix] + (
+                [_bias_of(self.output_matrix)] if self.output_bias else []
+            )
+        # alone; here there is a bias of zeros
+        if any(rule.ours == "classifier.out_proj.weight" for rule in table):
+            table.append(
+                WeightRule((), "classifier.out_proj.bias", constant(0.0, our_config.num_labels))
+            )
         return WeightMap(table, ignored)
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         head, options = self.head(source_config)[0], {}
         if head == "Model" and self.has_pooler is not None:
             options["add_pooling_layer"] = source_config.get("add_pooling_layer", self.has_pooler)
-        # None is sdpa where a class has it. Their own eager attention computes probabilities in float32 in any dtype.
+        # None is sdpa where a class has it. Their own eager attention computes probabilities in
+        # float32 in any dtype.
         theirs = self.config_class.from_dict({**source_config, "attn_implementation": None})
         return getattr(transformers, self.class_name(head))(theirs, **options)
 
@@ -224,13 +265,22 @@ def _bias_of(matrix: str) -> str:
 
 
 def _rope_like(default: Mapping[str, Any], ours: RoFormerLiteConfig) -> dict[str, Any] | None:
-    """`rope_parameters` in the form of their `default`: a set for each type of layer, where those that no layer reads
-    repeat another, or one for all. Of several sets one for all is the first, and so not the same."""
+    """`rope_parameters` in the form of their `default`: a set for each type of layer, where those
+    that no layer reads repeat another, or one for all. Of several sets one for all is the first,
+    and so not the same."""
     if ours.rope_parameters is None:
         return None
     sets = {
-        kind: {name: value for name, value in one.items() if name in default or (name, value) != _WHOLE_HEAD}
+        kind: {
+            name: value
+            for name, value in one.items()
+            if name in default or (name, value) != _WHOLE_HEAD
+        }
         for kind, one in ours.rope_parameters_of_layers().items()
     }
     first = next(iter(sets.values()))
-    return {kind: sets.get(kind, first) for kind in _LAYER_TYPES} if _LAYER_TYPES[0] in default else first
+    return (
+        {kind: sets.get(kind, first) for kind in _LAYER_TYPES}
+        if _LAYER_TYPES[0] in default
+        else first
+    )

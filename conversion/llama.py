@@ -1,7 +1,9 @@
-"""Llama (also SmolLM and others of its shape), Qwen2, EuroBERT, UltraBERT and GPT-NeoX: pre-norm, rotary positions.
+"""Llama (also SmolLM and others of its shape), Qwen2, EuroBERT, UltraBERT and GPT-NeoX: pre-norm,
+rotary positions.
 
-Llama, Qwen2 and GPT-NeoX become causal models, EuroBERT and UltraBERT encoders. GPT-NeoX and Pythia-shaped models are
-converted only where their branches follow one another (`use_parallel_residual=False`).
+Llama, Qwen2 and GPT-NeoX become causal models, EuroBERT and UltraBERT encoders. GPT-NeoX and
+Pythia-shaped models are converted only where their branches follow one another
+(`use_parallel_residual=False`).
 """
 
 from dataclasses import replace
@@ -19,13 +21,29 @@ from hf_roformer_lite import RoFormerLiteConfig
 from .bert import LINEAR, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, WITHOUT_DROPOUT
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
-from .weight_map import ConversionError, Rules, StoredNames, WeightRule, in_layers, projections, renamed, split_heads
+from .weight_map import (
+    ConversionError,
+    Rules,
+    StoredNames,
+    WeightRule,
+    in_layers,
+    projections,
+    renamed,
+    split_heads,
+)
 
-PRE_RMS_NORM = {"norm_type": "rmsnorm", "norm_placement": "pre", "final_norm": True, "gated_mlp": True}
+PRE_RMS_NORM = {
+    "norm_type": "rmsnorm",
+    "norm_placement": "pre",
+    "final_norm": True,
+    "gated_mlp": True,
+}
 LAYER_FIELDS = {
     **COMMON_FIELDS,
     **SIZES,
-    **same_names("num_key_value_heads", "hidden_act", "max_position_embeddings", "attention_dropout"),
+    **same_names(
+        "num_key_value_heads", "hidden_act", "max_position_embeddings", "attention_dropout"
+    ),
     **same_names("rope_parameters", norm_eps="rms_norm_eps"),
 }
 SCORE = renamed({"score.weight": "classifier.out_proj.weight"})  # no bias
@@ -66,13 +84,16 @@ class Llama(LlamaFamilyConverter):
         "Model": Head(),
         "ForCausalLM": Head(),
         "ForSequenceClassification": Head(SCORE, LAST_TOKEN),
-        "ForTokenClassification": Head(renamed({"score.*": "classifier.out_proj.*"}), {"classifier_dropout": 0.1}),
+        "ForTokenClassification": Head(
+            renamed({"score.*": "classifier.out_proj.*"}), {"classifier_dropout": 0.1}
+        ),
         "ForQuestionAnswering": replace(QUESTION_ANSWERING, prefix="transformer"),
     }
 
 
 class Qwen2(Llama):
-    """Qwen 2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers if it says so."""
+    """Qwen 2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers if
+    it says so."""
 
     name = "qwen2"
     config_class = Qwen2Config
@@ -96,12 +117,16 @@ class EuroBert(LlamaFamilyConverter):
     heads = {
         "Model": Head(),
         "ForMaskedLM": Head(
-            renamed({"lm_head.bias": "lm_head.bias"}), lambda theirs: {"lm_head_bias": theirs.mlp_bias}
+            renamed({"lm_head.bias": "lm_head.bias"}),
+            lambda theirs: {"lm_head_bias": theirs.mlp_bias},
         ),
         "ForSequenceClassification": Head(
             (*renamed({"dense.*": "classifier.dense.*"}), *LINEAR),
             lambda theirs: (
-                {"classifier_pooling": POOLING[theirs.classifier_pooling], "classifier_activation": "gelu"}
+                {
+                    "classifier_pooling": POOLING[theirs.classifier_pooling],
+                    "classifier_activation": "gelu",
+                }
                 | WITHOUT_DROPOUT
             ),
         ),
@@ -109,7 +134,9 @@ class EuroBert(LlamaFamilyConverter):
     }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        pooling = {our: theirs for theirs, our in POOLING.items()}.get(ours.classifier_pooling, "mean")
+        pooling = {our: theirs for theirs, our in POOLING.items()}.get(
+            ours.classifier_pooling, "mean"
+        )
         return {"classifier_pooling": pooling}
 
 
@@ -118,18 +145,28 @@ class UltraBert(LlamaFamilyConverter):
 
     name = "ultrabert"
     config_class = UltrabertConfig
-    fields = {**LlamaFamilyConverter.fields, **same_names("layer_types", "sliding_window", "classifier_dropout")}
+    fields = {
+        **LlamaFamilyConverter.fields,
+        **same_names("layer_types", "sliding_window", "classifier_dropout"),
+    }
     heads = {
         "Model": Head(),
-        "ForSequenceClassification": Head(LINEAR, lambda theirs: {"classifier_pooling": theirs.classifier_pooling}),
+        "ForSequenceClassification": Head(
+            LINEAR, lambda theirs: {"classifier_pooling": theirs.classifier_pooling}
+        ),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
-    refused = {"ForMaskedLM": "it has two matrices before its output, where a masked language model here has one"}
+    refused = {
+        "ForMaskedLM": "it has two matrices before its output, where a masked language model here has one"
+    }
     stored_names = StoredNames({r"^ultrabert\.": "model."})
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
-        return {"sliding_window": ours.sliding_window or 1, "classifier_pooling": ours.classifier_pooling}
+        return {
+            "sliding_window": ours.sliding_window or 1,
+            "classifier_pooling": ours.classifier_pooling,
+        }
 
 
 class GPTNeoX(HuggingFaceConverter):
@@ -141,9 +178,15 @@ class GPTNeoX(HuggingFaceConverter):
     fields = {
         **COMMON_FIELDS,
         **SIZES,
-        **same_names("hidden_act", "hidden_dropout", "attention_dropout", "max_position_embeddings"),
         **same_names(
-            "attention_bias", "use_cache", "rope_parameters", "classifier_dropout", norm_eps="layer_norm_eps"
+            "hidden_act", "hidden_dropout", "attention_dropout", "max_position_embeddings"
+        ),
+        **same_names(
+            "attention_bias",
+            "use_cache",
+            "rope_parameters",
+            "classifier_dropout",
+            norm_eps="layer_norm_eps",
         ),
     }
     constants = {"norm_placement": "pre", "final_norm": True, "is_decoder": True}
@@ -160,7 +203,9 @@ class GPTNeoX(HuggingFaceConverter):
         ),
         WeightRule("final_layer_norm.*", "final_norm.*"),
     )
-    ignored = tuple(f"layers.{{i}}.attention.{part}" for part in ("rotary_emb.inv_freq", "bias", "masked_bias"))
+    ignored = tuple(
+        f"layers.{{i}}.attention.{part}" for part in ("rotary_emb.inv_freq", "bias", "masked_bias")
+    )
     stored_names = StoredNames({r"^embed_out\.": "lm_head."})
     output_matrix = "lm_head.weight"
     heads = {

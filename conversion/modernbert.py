@@ -1,7 +1,8 @@
-"""ModernBERT (also mmBERT, Ettin's encoders, gte-modernbert, granite-embedding-english-r2) and its decoder (Ettin's).
+"""ModernBERT (also mmBERT, Ettin's encoders, gte-modernbert, granite-embedding-english-r2) and its
+decoder (Ettin's).
 
-Dropout after the projection of their attention is that of the probabilities; here there is none after it. With the
-probability of all published checkpoints, which is zero, nothing differs.
+Dropout after the projection of their attention is that of the probabilities; here there is none
+after it. With the probability of all published checkpoints, which is zero, nothing differs.
 """
 
 from typing import Any
@@ -16,7 +17,11 @@ from .weight_map import CHUNK, ConversionError, Rules, WeightRule, in_layers, re
 
 QKV = tuple(f"layers.{{i}}.self_attn.{part}_proj.*" for part in "qkv")
 STACK = (
-    *renamed({"tok_embeddings.weight": "word_embeddings.weight", "norm.*": "norm.*"}, "embeddings.", "embeddings."),
+    *renamed(
+        {"tok_embeddings.weight": "word_embeddings.weight", "norm.*": "norm.*"},
+        "embeddings.",
+        "embeddings.",
+    ),
     *in_layers(
         {
             "attn_norm.*": "self_attn_norm.*",
@@ -25,7 +30,9 @@ STACK = (
             "mlp.Wo.*": "mlp.down_proj.*",
         }
     ),
-    WeightRule("layers.{i}.mlp.Wi.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK),
+    WeightRule(
+        "layers.{i}.mlp.Wi.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK
+    ),
     WeightRule("final_norm.*", "final_norm.*"),
 )
 WITHOUT_BIAS = WeightRule("classifier.weight", "classifier.out_proj.weight")
@@ -52,7 +59,8 @@ def language_model(transform: str) -> Head:
 
 
 CLASSIFIER = Head(
-    (*renamed({"head.dense.*": "classifier.dense.*", "head.norm.*": "classifier.norm.*"}), *LINEAR), _classifier_fields
+    (*renamed({"head.dense.*": "classifier.dense.*", "head.norm.*": "classifier.norm.*"}), *LINEAR),
+    _classifier_fields,
 )
 
 
@@ -65,7 +73,14 @@ class ModernBert(HuggingFaceConverter):
     fields = {
         **COMMON_FIELDS,
         **SIZES,
-        **same_names("norm_eps", "norm_bias", "attention_bias", "mlp_bias", "mlp_dropout", "attention_dropout"),
+        **same_names(
+            "norm_eps",
+            "norm_bias",
+            "attention_bias",
+            "mlp_bias",
+            "mlp_dropout",
+            "attention_dropout",
+        ),
         **same_names(
             *("layer_types", "max_position_embeddings", "rope_parameters", "classifier_dropout"),
             hidden_act="hidden_activation",
@@ -118,7 +133,11 @@ class ModernBertDecoder(ModernBert):
         *STACK,
         *in_layers({f"attn.{part}_proj.*": f"self_attn.{part}_proj.*" for part in "qkv"}),
     )
-    heads = {"Model": Head(), "ForCausalLM": language_model("lm_head"), "ForSequenceClassification": CLASSIFIER}
+    heads = {
+        "Model": Head(),
+        "ForCausalLM": language_model("lm_head"),
+        "ForSequenceClassification": CLASSIFIER,
+    }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         fields = super().their_fields(ours)
@@ -126,7 +145,9 @@ class ModernBertDecoder(ModernBert):
         return fields
 
     def head_rules(self, head: Head, ours: PreTrainedConfig) -> Rules:
-        return tuple(WITHOUT_BIAS if rule in LINEAR and not ours.head_bias else rule for rule in head.rules)
+        return tuple(
+            WITHOUT_BIAS if rule in LINEAR and not ours.head_bias else rule for rule in head.rules
+        )
 
 
 CONVERTERS = (ModernBert(), ModernBertDecoder())

@@ -1,8 +1,9 @@
 """NeoBERT: pre-norm with RMSNorm, a gated feed-forward, rotary positions, no biases.
 
-Its queries, keys and values stand side by side for each head in one matrix, and its rotation pairs neighbouring
-channels. Its code was published with its weights and is not part of transformers; none of it is run. The plain modules
-that `verify` compares with are written from its description (Le Breton et al. 2025, arXiv:2502.19587).
+Its queries, keys and values stand side by side for each head in one matrix, and its rotation pairs
+neighbouring channels. Its code was published with its weights and is not part of transformers; none
+of it is run. The plain modules that `verify` compares with are written from its description (Le
+Breton et al. 2025, arXiv:2502.19587).
 """
 
 from functools import partial
@@ -13,7 +14,12 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, ModelOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    ModelOutput,
+    SequenceClassifierOutput,
+)
 
 from hf_roformer_lite import RoFormerLiteConfig
 
@@ -21,7 +27,17 @@ from .bert import LINEAR, WITH_INPUT_DROPOUT
 from .converter import SourceConfig
 from .hugging_face import COMMON_FIELDS, SIZES, Head, HuggingFaceConverter, same_names
 from .llama import PRE_RMS_NORM
-from .weight_map import CHUNK, UNCHANGED, Rules, WeightRule, in_layers, in_turn, permute_for_rope, renamed, split_heads
+from .weight_map import (
+    CHUNK,
+    UNCHANGED,
+    Rules,
+    WeightRule,
+    in_layers,
+    in_turn,
+    permute_for_rope,
+    renamed,
+    split_heads,
+)
 
 THETA = 10000.0
 LAYER = "transformer_encoder.{i}."
@@ -30,8 +46,8 @@ COMPUTED = ("tie_word_embeddings", "initializer_range", "intermediate_size")
 
 @strict
 class NeoBERTConfig(PreTrainedConfig):
-    """The fields of a NeoBERT checkpoint. Two thirds of `intermediate_size`, rounded up to a multiple of 8, are the
-    inner width of its gated feed-forward."""
+    """The fields of a NeoBERT checkpoint. Two thirds of `intermediate_size`, rounded up to a
+    multiple of 8, are the inner width of its gated feed-forward."""
 
     model_type = "neobert"
 
@@ -57,7 +73,8 @@ class NeoBERTConfig(PreTrainedConfig):
 
 
 def rotate_pairs(states: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of neighbouring channels of `(B, heads, L, head_dim)`, as a complex number, by its position."""
+    """Turn each pair of neighbouring channels of `(B, heads, L, head_dim)`, as a complex number, by
+    its position."""
     length, width = states.shape[-2:]
     speeds = THETA ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * speeds
@@ -77,9 +94,13 @@ class NeoBERT(PreTrainedModel):
         self.encoder = nn.Embedding(config.vocab_size, hidden)
         self.transformer_encoder, linear = nn.ModuleList(), partial(nn.Linear, bias=False)
         for _ in range(config.num_hidden_layers):
-            parts = {name: nn.RMSNorm(hidden, config.norm_eps) for name in ("attention_norm", "ffn_norm")}
+            parts = {
+                name: nn.RMSNorm(hidden, config.norm_eps) for name in ("attention_norm", "ffn_norm")
+            }
             parts |= {"qkv": linear(hidden, 3 * hidden), "wo": linear(hidden, hidden)}
-            parts["ffn"] = nn.ModuleDict({"w12": linear(hidden, 2 * inner), "w3": linear(inner, hidden)})
+            parts["ffn"] = nn.ModuleDict(
+                {"w12": linear(hidden, 2 * inner), "w3": linear(inner, hidden)}
+            )
             self.transformer_encoder.append(nn.ModuleDict(parts))
         self.layer_norm = nn.RMSNorm(hidden, config.norm_eps)
         self.post_init()
@@ -88,9 +109,13 @@ class NeoBERT(PreTrainedModel):
         """Ids `(B, L)` to states `(B, L, hidden)`."""
         states, real = self.encoder(input_ids), attention_mask.bool()[:, None, None]
         for layer in self.transformer_encoder:
-            packed = layer["qkv"](layer["attention_norm"](states)).unflatten(-1, (self.config.num_attention_heads, -1))
+            packed = layer["qkv"](layer["attention_norm"](states)).unflatten(
+                -1, (self.config.num_attention_heads, -1)
+            )
             query, key, value = packed.transpose(1, 2).chunk(3, -1)
-            attended = F.scaled_dot_product_attention(rotate_pairs(query), rotate_pairs(key), value, real)
+            attended = F.scaled_dot_product_attention(
+                rotate_pairs(query), rotate_pairs(key), value, real
+            )
             states = states + layer["wo"](attended.transpose(1, 2).flatten(-2))
             gate, up = layer["ffn"]["w12"](layer["ffn_norm"](states)).chunk(2, -1)
             states = states + layer["ffn"]["w3"](F.silu(gate) * up)
@@ -127,10 +152,16 @@ class NeoBERTForSequenceClassification(PreTrainedModel):
 
     def forward(self, **inputs: torch.Tensor) -> ModelOutput:
         first = self.model(**inputs).last_hidden_state[:, 0]
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(self.dense(self.dropout(first)).tanh())))
+        return SequenceClassifierOutput(
+            logits=self.classifier(self.dropout(self.dense(self.dropout(first)).tanh()))
+        )
 
 
-_CLASSES = {"Model": NeoBERT, "LMHead": NeoBERTLMHead, "ForSequenceClassification": NeoBERTForSequenceClassification}
+_CLASSES = {
+    "Model": NeoBERT,
+    "LMHead": NeoBERTLMHead,
+    "ForSequenceClassification": NeoBERTForSequenceClassification,
+}
 
 
 class NeoBert(HuggingFaceConverter):
@@ -141,7 +172,9 @@ class NeoBert(HuggingFaceConverter):
     config_class = NeoBERTConfig
     in_transformers = False
     fields = {
-        **{ours: theirs for ours, theirs in (COMMON_FIELDS | SIZES).items() if ours not in COMPUTED},
+        **{
+            ours: theirs for ours, theirs in (COMMON_FIELDS | SIZES).items() if ours not in COMPUTED
+        },
         **same_names("norm_eps", "classifier_dropout", max_position_embeddings="max_length"),
     }
     constants = {
@@ -161,21 +194,30 @@ class NeoBert(HuggingFaceConverter):
             },
             LAYER,
         ),
-        WeightRule(f"{LAYER}ffn.w12.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK),
+        WeightRule(
+            f"{LAYER}ffn.w12.*", ("layers.{i}.mlp.gate_proj.*", "layers.{i}.mlp.up_proj.*"), CHUNK
+        ),
         WeightRule("layer_norm.weight", "final_norm.weight"),
     )
     output_matrix = "decoder.weight"
     heads = {
         "Model": Head(),
-        "LMHead": Head(renamed({"decoder.bias": "lm_head.bias"}), {"lm_head_bias": True}, becomes="ForMaskedLM"),
-        "ForSequenceClassification": Head((*renamed({"dense.*": "classifier.dense.*"}), *LINEAR), WITH_INPUT_DROPOUT),
+        "LMHead": Head(
+            renamed({"decoder.bias": "lm_head.bias"}), {"lm_head_bias": True}, becomes="ForMaskedLM"
+        ),
+        "ForSequenceClassification": Head(
+            (*renamed({"dense.*": "classifier.dense.*"}), *LINEAR), WITH_INPUT_DROPOUT
+        ),
     }
 
     def class_name(self, head: str) -> str:
         return super().class_name("" if head == "Model" else head)
 
     def computed_fields(self, theirs: NeoBERTConfig) -> dict[str, Any]:
-        return {"intermediate_size": theirs.inner_width, "initializer_range": theirs.decoder_init_range}
+        return {
+            "intermediate_size": theirs.inner_width,
+            "initializer_range": theirs.decoder_init_range,
+        }
 
     def their_fields(self, ours: RoFormerLiteConfig) -> dict[str, Any]:
         return {"intermediate_size": 3 * ours.intermediate_size // 2}

@@ -1,8 +1,9 @@
-"""Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take vectors, and a
-BERT-like encoder with learned positions, which takes ids.
+"""Pre-norm layers with one linear map per head: an encoder layer and a decoder layer, which take
+vectors, and a BERT-like encoder with learned positions, which takes ids.
 
-The source of the layers adds its table of sinusoidal positions outside of them. With `"positions": True` in the config
-our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the sources are booleans `(B, 1, Lq, Lk)` here.
+The source of the layers adds its table of sinusoidal positions outside of them. With `"positions":
+True` in the config our model adds the table to its input vectors. Masks `(B, Lq, Lk)` of the
+sources are booleans `(B, 1, Lq, Lk)` here.
 """
 
 import torch
@@ -15,14 +16,23 @@ from .converter import CLASSIC_FIELDS, Converter, LayerConverter, SourceConfig, 
 from .weight_map import CONCATENATE, Rules, WeightRule, in_layers, renamed
 
 # In the order of the arguments of `BertLikeEncoder`.
-BERT_SIZES = ("vocab_size", "hidden_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads")
+BERT_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "max_position_embeddings",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
 BERT_SIZES += ("intermediate_size",)
 
 
 def attention_rules(theirs: str, output: str, ours: str) -> Rules:
     """Rules of an attention with one linear map per head."""
     return (
-        *(WeightRule(f"{theirs}.heads.{{h}}.{side}.*", f"{ours}.{side}_proj.*", CONCATENATE) for side in "qkv"),
+        *(
+            WeightRule(f"{theirs}.heads.{{h}}.{side}.*", f"{ours}.{side}_proj.*", CONCATENATE)
+            for side in "qkv"
+        ),
         WeightRule(f"{theirs}.{output}.*", f"{ours}.o_proj.*"),
     )
 
@@ -40,7 +50,9 @@ class PreNormEncoderLayer(LayerConverter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         options = ("dropout", "positions", "num_layers")
-        width, heads, inner = read_fields(source_config, self.name, ("d_model", "heads", "d_ff"), options)
+        width, heads, inner = read_fields(
+            source_config, self.name, ("d_model", "heads", "d_ff"), options
+        )
         return RoFormerLiteConfig(
             **CLASSIC_FIELDS,
             vocab_size=0,
@@ -54,13 +66,17 @@ class PreNormEncoderLayer(LayerConverter):
             norm_placement="pre",
             norm_eps=1e-5,
             final_norm=False,
-            position_embedding_type="sinusoidal" if source_config.get("positions", False) else "none",
+            position_embedding_type="sinusoidal"
+            if source_config.get("positions", False)
+            else "none",
             is_decoder=self.is_decoder,
             add_cross_attention=self.is_decoder,
         )
 
     def build_layer(self, source_config: SourceConfig) -> nn.Module:
-        return PreNormLayer(*(source_config[field] for field in ("d_model", "heads", "d_ff")), cross=self.is_decoder)
+        return PreNormLayer(
+            *(source_config[field] for field in ("d_model", "heads", "d_ff")), cross=self.is_decoder
+        )
 
     def run_layer(self, layer: nn.Module, states: torch.Tensor, inputs: Tensors) -> torch.Tensor:
         visible = inputs["attention_mask"][:, None]  # (B, 1, L)
@@ -68,11 +84,17 @@ class PreNormEncoderLayer(LayerConverter):
             return layer(states, visible)
         length = states.shape[1]
         visible = visible & torch.ones(length, length, dtype=torch.bool).tril()
-        return layer(states, visible, inputs["encoder_hidden_states"], inputs["encoder_attention_mask"][:, None])
+        return layer(
+            states,
+            visible,
+            inputs["encoder_hidden_states"],
+            inputs["encoder_attention_mask"][:, None],
+        )
 
 
 class PreNormDecoderLayer(PreNormEncoderLayer):
-    """As the encoder layer, with causal self-attention and cross-attention to the encoder's states."""
+    """As the encoder layer, with causal self-attention and cross-attention to the encoder's
+    states."""
 
     name = "prenorm-decoder-layer"
     is_decoder = True
@@ -80,13 +102,19 @@ class PreNormDecoderLayer(PreNormEncoderLayer):
         *attention_rules("self_attn", "fc", "self_attn"),
         *attention_rules("cross_attn", "fc", "cross_attn"),
         *renamed({"residual1.norm.*": "self_attn_norm.*", "residual2.norm.*": "cross_attn_norm.*"}),
-        *renamed({"residual3.norm.*": "mlp_norm.*", "ffn.0.*": "mlp.up_proj.*", "ffn.2.*": "mlp.down_proj.*"}),
+        *renamed(
+            {
+                "residual3.norm.*": "mlp_norm.*",
+                "ffn.0.*": "mlp.up_proj.*",
+                "ffn.2.*": "mlp.down_proj.*",
+            }
+        ),
     )
 
 
 class BertLike(Converter):
-    """Config: vocab_size, hidden_size, max_position_embeddings, num_attention_heads, intermediate_size,
-    num_hidden_layers, hidden_dropout_prob (0.1)."""
+    """Config: vocab_size, hidden_size, max_position_embeddings, num_attention_heads,
+    intermediate_size, num_hidden_layers, hidden_dropout_prob (0.1)."""
 
     name = "bert-like"
     ignored = ("embeddings.position_ids",)
@@ -135,23 +163,29 @@ class BertLike(Converter):
 
 
 class ManyHeads(nn.Module):
-    """Attention with one linear map per head; the sources call the output projection by different names."""
+    """Attention with one linear map per head; the sources call the output projection by different
+    names."""
 
     def __init__(self, width: int, heads: int, output: str):
         super().__init__()
         size = width // heads
-        self.heads = nn.ModuleList(nn.ModuleDict({s: nn.Linear(width, size) for s in "qkv"}) for _ in range(heads))
+        self.heads = nn.ModuleList(
+            nn.ModuleDict({s: nn.Linear(width, size) for s in "qkv"}) for _ in range(heads)
+        )
         self.output = output
         self.add_module(output, nn.Linear(heads * size, width))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor | None = None
+    ) -> torch.Tensor:
         projected = ((head["q"](x), head["k"](y), head["v"](y)) for head in self.heads)
         attended = [F.scaled_dot_product_attention(*one, visible) for one in projected]
         return getattr(self, self.output)(torch.cat(attended, -1))
 
 
 class PreNormLayer(nn.Module):
-    """The encoder layer or (with `cross`) the decoder layer as a plain module, with the names of its checkpoints."""
+    """The encoder layer or (with `cross`) the decoder layer as a plain module, with the names of
+    its checkpoints."""
 
     def __init__(self, width: int, heads: int, inner: int, cross: bool):
         super().__init__()
@@ -175,12 +209,15 @@ class PreNormLayer(nn.Module):
 
 
 class BertLikeEncoder(nn.Module):
-    """The BERT-like encoder as a plain module, with the names of its checkpoints: ids to hidden states."""
+    """The BERT-like encoder as a plain module, with the names of its checkpoints: ids to hidden
+    states."""
 
     def __init__(self, vocab: int, width: int, positions: int, layers: int, heads: int, inner: int):
         super().__init__()
         tables = {"token_embeddings": vocab, "position_embeddings": positions}
-        self.embeddings = nn.ModuleDict({name: nn.Embedding(size, width) for name, size in tables.items()})
+        self.embeddings = nn.ModuleDict(
+            {name: nn.Embedding(size, width) for name, size in tables.items()}
+        )
         self.embeddings["layer_norm"] = nn.LayerNorm(width, eps=1e-12)
         self.layers = nn.ModuleList(
             nn.ModuleDict(
@@ -198,7 +235,9 @@ class BertLikeEncoder(nn.Module):
 
     def forward(self, ids: torch.Tensor, visible: torch.Tensor | None = None) -> torch.Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
-        x = self.embeddings["token_embeddings"](ids) + self.embeddings["position_embeddings"](positions)
+        x = self.embeddings["token_embeddings"](ids) + self.embeddings["position_embeddings"](
+            positions
+        )
         x = self.embeddings["layer_norm"](x)
         for layer in self.layers:
             normed = layer["layer_norm_1"](x)

@@ -28,7 +28,9 @@ from .weight_map import ConversionError
 _MODULES = (deeplotx, prenorm_layers, walkthrough, scratch_seq2seq, torch_transformer)
 _FAMILIES = (bert, rope_encoders, roformer, llama, modernbert, neobert, esm, bart)
 CONVERTERS: dict[str, Converter] = {
-    converter.name: converter for module in (*_MODULES, *_FAMILIES) for converter in module.CONVERTERS
+    converter.name: converter
+    for module in (*_MODULES, *_FAMILIES)
+    for converter in module.CONVERTERS
 }
 
 
@@ -40,7 +42,9 @@ def find_converter(name: str) -> Converter:
 
 
 def convert(
-    name: str, state_dict: Mapping[str, torch.Tensor] | None, config_dict: SourceConfig | None = None
+    name: str,
+    state_dict: Mapping[str, torch.Tensor] | None,
+    config_dict: SourceConfig | None = None,
 ) -> PreTrainedModel:
     """A ready model of this package from the weights of another system.
 
@@ -53,18 +57,19 @@ def convert(
         The model in evaluation mode, with a copy of the weights in their own dtype.
 
     Raises:
-        ConversionError: for an unknown source, for names, shapes and fields that do not fit it, and for a config from
-            which no model can be built.
+        ConversionError: for an unknown source, for names, shapes and fields that do not fit it, and
+            for a config from which no model can be built.
     """
     return find_converter(name).convert(state_dict, dict(config_dict or {}))
 
 
 def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], dict]:
-    """Tensors and config of the source `name` for a model of this package; `auto` is the family that fits.
+    """Tensors and config of the source `name` for a model of this package; `auto` is the family
+    that fits.
 
     Raises:
-        ConversionError: when that source has no equivalent of the model, or exporting to it is not supported; for
-            `auto` naming the nearest family and the fields in the way.
+        ConversionError: when that source has no equivalent of the model, or exporting to it is not
+            supported; for `auto` naming the nearest family and the fields in the way.
     """
     converter = find_converter(fitting_family(model) if name == "auto" else name)
     if not isinstance(converter, HuggingFaceConverter):
@@ -73,19 +78,26 @@ def export(name: str, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], 
 
 
 def families() -> list[HuggingFaceConverter]:
-    """The sources whose models are classes of transformers, in it or published with their weights."""
-    return [converter for converter in CONVERTERS.values() if isinstance(converter, HuggingFaceConverter)]
+    """The sources whose models are classes of transformers, in it or published with their
+    weights."""
+    return [
+        converter
+        for converter in CONVERTERS.values()
+        if isinstance(converter, HuggingFaceConverter)
+    ]
 
 
 def family_of(source_config: SourceConfig) -> str:
-    """The source that a config of transformers belongs to, by its `model_type`; a `ConversionError` where there is
-    none."""
+    """The source that a config of transformers belongs to, by its `model_type`; a `ConversionError`
+    where there is none."""
     for converter in families():
         if converter.reads(source_config):
             return converter.name
     known = ", ".join(converter.name for converter in families())
     kind = source_config.get("model_type")
-    raise ConversionError(f"model_type={kind!r} tells no source that can be converted; those it can tell are {known}")
+    raise ConversionError(
+        f"model_type={kind!r} tells no source that can be converted; those it can tell are {known}"
+    )
 
 
 def fitting_family(model: PreTrainedModel) -> str:

@@ -1,7 +1,7 @@
 """NomicBERT, Jina-embeddings-v3 and GTE: BERTs with rotary positions in place of a table.
 
-Their files have older names than the classes of transformers; both are read. Jina's LoRA adapters for single tasks are
-not part of the class of transformers, nor of ours.
+Their files have older names than the classes of transformers; both are read. Jina's LoRA adapters
+for single tasks are not part of the class of transformers, nor of ours.
 """
 
 from typing import Any
@@ -43,7 +43,11 @@ LAYER_NAMES = {
 def stack_rules(feed_forward: dict[str, str]) -> Rules:
     """Rules of embeddings and layers; the three differ in their feed-forward."""
     names = projections(*(f"self_attn.{part}_proj" for part in "qkvo"))
-    names |= {"post_attention_layernorm.*": "self_attn_norm.*", "post_mlp_layernorm.*": "mlp_norm.*", **feed_forward}
+    names |= {
+        "post_attention_layernorm.*": "self_attn_norm.*",
+        "post_mlp_layernorm.*": "mlp_norm.*",
+        **feed_forward,
+    }
     return (*EMBEDDINGS, *in_layers(names))
 
 
@@ -52,7 +56,9 @@ class RopeEncoder(HuggingFaceConverter):
 
     fields = {
         **ENCODER_FIELDS,
-        **same_names("hidden_act", "type_vocab_size", "max_position_embeddings", "classifier_dropout"),
+        **same_names(
+            "hidden_act", "type_vocab_size", "max_position_embeddings", "classifier_dropout"
+        ),
         **same_names("rope_parameters"),
     }
     rules = stack_rules(GATED)
@@ -72,7 +78,9 @@ class NomicBert(RopeEncoder):
     output_bias = "cls.predictions.bias"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.layer_norm"), LM_FIELDS),
+        "ForMaskedLM": Head(
+            transform_rules(f"{TRANSFORM}.dense", f"{TRANSFORM}.layer_norm"), LM_FIELDS
+        ),
         "ForSequenceClassification": pooled_classifier("nomic_bert"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }
@@ -106,7 +114,9 @@ class JinaV3(RopeEncoder):
         "ForTokenClassification": TOKEN_CLASSIFICATION,
         "ForQuestionAnswering": QUESTION_ANSWERING,
     }
-    stored_names = StoredNames({**LAYER_NAMES, r"\.mixer\.out_proj\.": ".self_attn.o_proj."}, {"mixer.Wqkv": QKV})
+    stored_names = StoredNames(
+        {**LAYER_NAMES, r"\.mixer\.out_proj\.": ".self_attn.o_proj."}, {"mixer.Wqkv": QKV}
+    )
 
 
 class Gte(RopeEncoder):
@@ -120,7 +130,9 @@ class Gte(RopeEncoder):
     output_matrix = "lm_head.decoder.weight"
     heads = {
         "Model": Head(POOLER),
-        "ForMaskedLM": Head(ROBERTA_TRANSFORM + renamed({"lm_head.decoder.bias": "lm_head.bias"}), gelu_lm_fields),
+        "ForMaskedLM": Head(
+            ROBERTA_TRANSFORM + renamed({"lm_head.decoder.bias": "lm_head.bias"}), gelu_lm_fields
+        ),
         "ForSequenceClassification": pooled_classifier("gte"),
         "ForTokenClassification": TOKEN_CLASSIFICATION,
     }

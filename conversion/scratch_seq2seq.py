@@ -1,7 +1,8 @@
-"""A sequence-to-sequence Transformer with two vocabularies. It takes ids, returns logits, and generates.
+"""A sequence-to-sequence Transformer with two vocabularies. It takes ids, returns logits, and
+generates.
 
-Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)): with this factor folded into the gain, it
-is a layer norm.
+Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)): with this factor folded
+into the gain, it is a layer norm.
 """
 
 import torch
@@ -9,11 +10,24 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
-from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqConfig
+from hf_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteSeq2SeqConfig,
+)
 
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
 from .walkthrough import unbiased_norm
-from .weight_map import Operation, Rules, WeightMap, WeightRule, in_layers, projections, renamed, scale
+from .weight_map import (
+    Operation,
+    Rules,
+    WeightMap,
+    WeightRule,
+    in_layers,
+    projections,
+    renamed,
+    scale,
+)
 
 SIZES = ("src_vocab", "tgt_vocab", "d_model", "N", "heads", "d_ff")
 EMBEDDINGS = renamed(
@@ -32,26 +46,39 @@ def stack_rules(side: str, gain: Operation) -> Rules:
     names = {"feed_forward.w_1.*": "mlp.up_proj.*", "feed_forward.w_2.*": "mlp.down_proj.*"}
     for attention in SUBLAYERS[side][:-1]:
         names |= projections(*(f"{attention}.{matrix}" for matrix in MATRICES), ours=attention)
-    norms = {f"layers.{{i}}.sublayers.{j}.norm": f"layers.{{i}}.{name}_norm" for j, name in enumerate(SUBLAYERS[side])}
+    norms = {
+        f"layers.{{i}}.sublayers.{j}.norm": f"layers.{{i}}.{name}_norm"
+        for j, name in enumerate(SUBLAYERS[side])
+    }
     table = list(in_layers(names))
     for theirs, ours in (norms | {"norm": "final_norm"}).items():
-        table += [WeightRule(f"{theirs}.gamma", f"{ours}.weight", gain), WeightRule(f"{theirs}.beta", f"{ours}.bias")]
+        table += [
+            WeightRule(f"{theirs}.gamma", f"{ours}.weight", gain),
+            WeightRule(f"{theirs}.beta", f"{ours}.bias"),
+        ]
     return tuple(rule.prefixed(f"{side}.", f"model.{side}.") for rule in table)
 
 
 class ScratchSeq2SeqConverter(Converter):
-    """Config: src_vocab, tgt_vocab, d_model, N, heads, d_ff, pad (0), dropout (0.1); and for `generate` the first and
-    last id of a target, sos (1) and eos (2)."""
+    """Config: src_vocab, tgt_vocab, d_model, N, heads, d_ff, pad (0), dropout (0.1); and for
+    `generate` the first and last id of a target, sos (1) and eos (2)."""
 
     name = "scratch-seq2seq"
     becomes = RoFormerLiteForConditionalGeneration
-    tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}  # the folded gain is rounded, and its eps too
+    # the folded gain is rounded, and its eps too
+    tolerances = {torch.float32: 1e-5, torch.float64: 1e-6}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         options = ("pad", "dropout", "sos", "eos")
-        src_vocab, tgt_vocab, width, layers, heads, inner = read_fields(source_config, self.name, SIZES, options)
+        src_vocab, tgt_vocab, width, layers, heads, inner = read_fields(
+            source_config, self.name, SIZES, options
+        )
         given = {"pad": 0, "sos": 1, "eos": 2, **source_config}
-        ids = {"pad_token_id": given["pad"], "bos_token_id": given["sos"], "eos_token_id": given["eos"]}
+        ids = {
+            "pad_token_id": given["pad"],
+            "bos_token_id": given["sos"],
+            "eos_token_id": given["eos"],
+        }
         stack = {
             **CLASSIC_FIELDS,
             "hidden_size": width,
@@ -75,14 +102,20 @@ class ScratchSeq2SeqConverter(Converter):
             **ids,
         )
 
-    def weight_map(self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig) -> WeightMap:
+    def weight_map(
+        self, our_config: RoFormerLiteSeq2SeqConfig, source_config: SourceConfig
+    ) -> WeightMap:
         width = our_config.hidden_size
         gain = scale(((width - 1) / width) ** 0.5)
         table = (*EMBEDDINGS, *stack_rules("encoder", gain), *stack_rules("decoder", gain))
-        return WeightMap(table, tuple(f"{side}_embedding.positional_encoding.pe" for side in ("src", "tgt")))
+        return WeightMap(
+            table, tuple(f"{side}_embedding.positional_encoding.pe" for side in ("src", "tgt"))
+        )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
-        return ScratchSeq2Seq(*(source_config[field] for field in SIZES), source_config.get("pad", 0))
+        return ScratchSeq2Seq(
+            *(source_config[field] for field in SIZES), source_config.get("pad", 0)
+        )
 
     def run_reference(self, reference: nn.Module, inputs: Tensors) -> ModelOutput:
         return Seq2SeqLMOutput(logits=reference(inputs["input_ids"], inputs["decoder_input_ids"]))
@@ -108,7 +141,9 @@ class ScratchAttention(nn.ModuleDict):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         projected = (self["w_q"](x), self["w_k"](y), self["w_v"](y))
-        query, key, value = (states.unflatten(-1, (self.heads, -1)).transpose(1, 2) for states in projected)
+        query, key, value = (
+            states.unflatten(-1, (self.heads, -1)).transpose(1, 2) for states in projected
+        )
         attended = F.scaled_dot_product_attention(query, key, value, visible)
         return self["fc_out"](attended.transpose(1, 2).flatten(2))
 
@@ -123,15 +158,21 @@ class ScratchStack(nn.Module):
             nn.ModuleDict(
                 {
                     **{name: ScratchAttention(width, heads) for name in attentions},
-                    "feed_forward": nn.ModuleDict({"w_1": nn.Linear(width, inner), "w_2": nn.Linear(inner, width)}),
-                    "sublayers": nn.ModuleList(nn.ModuleDict({"norm": UnbiasedNorm(width)}) for _ in range(2 + cross)),
+                    "feed_forward": nn.ModuleDict(
+                        {"w_1": nn.Linear(width, inner), "w_2": nn.Linear(inner, width)}
+                    ),
+                    "sublayers": nn.ModuleList(
+                        nn.ModuleDict({"norm": UnbiasedNorm(width)}) for _ in range(2 + cross)
+                    ),
                 }
             )
             for _ in range(layers)
         )
         self.norm = UnbiasedNorm(width)
 
-    def forward(self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, visible: torch.Tensor, *memory: torch.Tensor
+    ) -> torch.Tensor:
         for layer in self.layers:
             norms = [sublayer["norm"] for sublayer in layer["sublayers"]]
             x = norms[0](x + layer["self_attn"](x, x, visible))
@@ -143,9 +184,19 @@ class ScratchStack(nn.Module):
 
 
 class ScratchSeq2Seq(nn.Module):
-    """The Transformer as a plain module, with the names of its checkpoints: source and target ids to logits."""
+    """The Transformer as a plain module, with the names of its checkpoints: source and target ids
+    to logits."""
 
-    def __init__(self, src_vocab: int, tgt_vocab: int, width: int, layers: int, heads: int, inner: int, pad: int):
+    def __init__(
+        self,
+        src_vocab: int,
+        tgt_vocab: int,
+        width: int,
+        layers: int,
+        heads: int,
+        inner: int,
+        pad: int,
+    ):
         super().__init__()
         self.pad = pad
         for side, size in (("src", src_vocab), ("tgt", tgt_vocab)):
@@ -156,7 +207,8 @@ class ScratchSeq2Seq(nn.Module):
         self.fc_out = nn.Linear(width, tgt_vocab)
 
     def embed(self, side: nn.ModuleDict, ids: torch.Tensor) -> torch.Tensor:
-        """Scaled embeddings of ids, and positions: sines in the even channels, cosines in the odd ones."""
+        """Scaled embeddings of ids, and positions: sines in the even channels, cosines in the odd
+        ones."""
         words = side["embed"]["embed"].weight
         length, width = ids.shape[1], words.shape[1]
         speeds = 10000 ** (-torch.arange(0, width, 2, dtype=words.dtype) / width)

@@ -1,8 +1,8 @@
 """torch.nn.TransformerEncoder, TransformerDecoder and Transformer. They take vectors.
 
 Example:
-    >>> config = {"d_model": 512, "nhead": 8, "dim_feedforward": 2048, "num_layers": 6, "norm_first": True}
-    >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
+    >>> config = {"d_model": 512, "nhead": 8, "dim_feedforward": 2048, "num_layers": 6,
+    "norm_first": True} >>> model = convert("torch-encoder", torch_encoder.state_dict(), config)
     >>> model(inputs_embeds=vectors, attention_mask=~src_key_padding_mask).last_hidden_state
 
 These modules have no positions. Our decoders are always causal, where torch's take `tgt_mask`.
@@ -19,7 +19,16 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig, RoFo
 from .converter import CLASSIC_FIELDS, Converter, SourceConfig, Tensors, read_fields
 from .weight_map import CHUNK, ConversionError, Rules, WeightRule, in_layers
 
-LAYER_FIELDS = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "norm_first", "bias")
+LAYER_FIELDS = (
+    "d_model",
+    "nhead",
+    "dim_feedforward",
+    "dropout",
+    "activation",
+    "layer_norm_eps",
+    "norm_first",
+    "bias",
+)
 ACTIVATIONS = ("relu", "gelu")
 
 
@@ -27,7 +36,9 @@ def attention_rules(theirs: str, ours: str) -> Rules:
     """Rules of `nn.MultiheadAttention`, which keeps queries, keys and values in one matrix."""
     theirs, ours = f"layers.{{i}}.{theirs}", f"layers.{{i}}.{ours}"
     qkv = tuple(f"{ours}.{side}_proj.*" for side in "qkv")
-    return WeightRule(f"{theirs}.in_proj_*", qkv, CHUNK), WeightRule(f"{theirs}.out_proj.*", f"{ours}.o_proj.*")
+    return WeightRule(f"{theirs}.in_proj_*", qkv, CHUNK), WeightRule(
+        f"{theirs}.out_proj.*", f"{ours}.o_proj.*"
+    )
 
 
 def stack_rules(is_decoder: bool) -> Rules:
@@ -75,7 +86,8 @@ def stack_config(
 
 
 def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
-    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's, True is what must not be seen."""
+    """The masks of torch's decoders for our padding masks `(B, L)`. In torch's, True is what must
+    not be seen."""
     length = mask.shape[1]
     return {
         "tgt_mask": torch.ones(length, length, dtype=torch.bool).triu(1),
@@ -85,20 +97,26 @@ def decoder_masks(mask: torch.Tensor, memory_mask: torch.Tensor) -> Tensors:
 
 
 class TorchEncoder(Converter):
-    """Config: the arguments of `nn.TransformerEncoderLayer`, num_layers, and norm (whether a norm follows the last
-    layer; with weights it is read from them)."""
+    """Config: the arguments of `nn.TransformerEncoderLayer`, num_layers, and norm (whether a norm
+    follows the last layer; with weights it is read from them)."""
 
     name = "torch-encoder"
     is_decoder = False
     rules = stack_rules(is_decoder=False)
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         return dict(source_config) | {"norm": "norm.weight" in state_dict}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
         known = (*LAYER_FIELDS, "batch_first", "norm")
-        num_layers, _, _ = read_fields(source_config, self.name, ("num_layers", "d_model", "nhead"), known)
-        return stack_config(source_config, num_layers, self.is_decoder, source_config.get("norm", False))
+        num_layers, _, _ = read_fields(
+            source_config, self.name, ("num_layers", "d_model", "nhead"), known
+        )
+        return stack_config(
+            source_config, num_layers, self.is_decoder, source_config.get("norm", False)
+        )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:
         norm, num_layers = None, source_config["num_layers"]
@@ -107,7 +125,9 @@ class TorchEncoder(Converter):
             norm = nn.LayerNorm(source_config["d_model"], eps, bias=bias)
         fields = {field: source_config[field] for field in LAYER_FIELDS if field in source_config}
         if self.is_decoder:
-            return nn.TransformerDecoder(nn.TransformerDecoderLayer(**fields, batch_first=True), num_layers, norm)
+            return nn.TransformerDecoder(
+                nn.TransformerDecoderLayer(**fields, batch_first=True), num_layers, norm
+            )
         layer = nn.TransformerEncoderLayer(**fields, batch_first=True)
         return nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False)
 
@@ -140,12 +160,25 @@ class TorchTransformer(Converter):
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteSeq2SeqConfig:
         read_fields(
-            source_config, self.name, (), (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first")
+            source_config,
+            self.name,
+            (),
+            (*LAYER_FIELDS, "num_encoder_layers", "num_decoder_layers", "batch_first"),
         )
-        fields = {"d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, **source_config}
+        fields = {
+            "d_model": 512,
+            "nhead": 8,
+            "num_encoder_layers": 6,
+            "num_decoder_layers": 6,
+            **source_config,
+        }
         return RoFormerLiteSeq2SeqConfig(
-            encoder=stack_config(fields, fields["num_encoder_layers"], is_decoder=False, final_norm=True),
-            decoder=stack_config(fields, fields["num_decoder_layers"], is_decoder=True, final_norm=True),
+            encoder=stack_config(
+                fields, fields["num_encoder_layers"], is_decoder=False, final_norm=True
+            ),
+            decoder=stack_config(
+                fields, fields["num_decoder_layers"], is_decoder=True, final_norm=True
+            ),
         )
 
     def build_reference(self, source_config: SourceConfig) -> nn.Module:

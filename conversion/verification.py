@@ -20,15 +20,23 @@ from .registry import find_converter
 from .weight_map import ConversionError
 
 _ROWS, _LENGTH, _REAL = 3, 13, 7  # of random inputs; one row has that many real tokens
-_OUTPUTS = ("last_hidden_state", "start_logits", "end_logits", "pooler_output", "logits", "prediction_logits")
+_OUTPUTS = (
+    "last_hidden_state",
+    "start_logits",
+    "end_logits",
+    "pooler_output",
+    "logits",
+    "prediction_logits",
+)
 
 
 @dataclass(frozen=True)
 class Difference:
     """How much one output of the two models differs over all real tokens.
 
-    `mean` and `maximum` are absolute. `tolerance` is what `Converter.tolerances` allows, times the source's largest
-    number where that is more than 1: rounding errors grow with the numbers, and logits of trained models reach 30.
+    `mean` and `maximum` are absolute. `tolerance` is what `Converter.tolerances` allows, times the
+    source's largest number where that is more than 1: rounding errors grow with the numbers, and
+    logits of trained models reach 30.
     """
 
     output: str
@@ -51,10 +59,13 @@ class Difference:
 
 @torch.no_grad()
 def verify(
-    name: str, state_dict: Mapping[str, torch.Tensor] | None, config_dict: SourceConfig, seed: int = 0
+    name: str,
+    state_dict: Mapping[str, torch.Tensor] | None,
+    config_dict: SourceConfig,
+    seed: int = 0,
 ) -> list[Difference]:
-    """How much the outputs of the source and of its conversion differ on the same inputs: one difference for each
-    output, and each dtype of `Converter.tolerances`.
+    """How much the outputs of the source and of its conversion differ on the same inputs: one
+    difference for each output, and each dtype of `Converter.tolerances`.
 
     Args:
         name: The source.
@@ -87,16 +98,21 @@ def verify(
             theirs = comparable_outputs(converter.run_reference(reference, inputs), inputs)
         ours = comparable_outputs(model(**inputs), inputs)
         if theirs.keys() != ours.keys():
-            raise ConversionError(f"the source gives {sorted(theirs)}, its conversion {sorted(ours)}")
+            raise ConversionError(
+                f"the source gives {sorted(theirs)}, its conversion {sorted(ours)}"
+            )
         for output, value in theirs.items():
             distance = (ours[output] - value).abs()
             tolerance = converter.tolerances[dtype] * max(1.0, value.abs().max().item())
-            differences.append(Difference(output, dtype, distance.mean().item(), distance.max().item(), tolerance))
+            differences.append(
+                Difference(output, dtype, distance.mean().item(), distance.max().item(), tolerance)
+            )
     return differences
 
 
 def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0) -> Tensors:
-    """Random arguments of `model`: ids or vectors, on the right of the second row padding unless `full_rows`."""
+    """Random arguments of `model`: ids or vectors, on the right of the second row padding unless
+    `full_rows`."""
     config, generator = model.config, torch.Generator().manual_seed(seed)
     if config.is_encoder_decoder:
         inputs = _random_side(config.encoder, generator, None if full_rows else 1)
@@ -117,8 +133,11 @@ def random_inputs(model: PreTrainedModel, full_rows: bool = False, seed: int = 0
 
 
 def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
-    """The outputs that both models have; of those with one entry per token only the entries of real tokens."""
-    output = BaseModelOutput(last_hidden_state=output) if isinstance(output, torch.Tensor) else output
+    """The outputs that both models have; of those with one entry per token only the entries of real
+    tokens."""
+    output = (
+        BaseModelOutput(last_hidden_state=output) if isinstance(output, torch.Tensor) else output
+    )
     mask, found = inputs.get("decoder_attention_mask", inputs["attention_mask"]), {}
     for name in _OUTPUTS:
         value = getattr(output, name, None)
@@ -130,9 +149,11 @@ def comparable_outputs(output: Any, inputs: Tensors) -> Tensors:
     return found
 
 
-def _random_side(stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None) -> Tensors:
-    """Ids are never those of padding, which some models take for a sign that nothing is there, but where the mask says
-    so they always are."""
+def _random_side(
+    stack: PreTrainedConfig, generator: torch.Generator, padded_row: int | None
+) -> Tensors:
+    """Ids are never those of padding, which some models take for a sign that nothing is there, but
+    where the mask says so they always are."""
     is_bound = stack.position_embedding_type == "learned"
     length = min(_LENGTH, stack.max_position_embeddings) if is_bound else _LENGTH
     mask = torch.ones(_ROWS, length, dtype=torch.bool)
@@ -147,11 +168,15 @@ def _random_side(stack: PreTrainedConfig, generator: torch.Generator, padded_row
 
 
 def _cast(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Tensors:
-    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """`reference` in `dtype`, with sinusoids and frequencies anew: stored ones have been rounded to float32."""
+    """`reference` in `dtype`, with sinusoids and frequencies anew: stored ones have been rounded to
+    float32."""
     reference = reference.to(dtype)
     for module in reference.modules():
         if isinstance(module, RoFormerSinusoidalPositionalEmbedding):
@@ -160,10 +185,13 @@ def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
             config = module.config
             rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
             for name, frequencies in module.named_buffers():
-                one = rope.get(name.removesuffix("_inv_freq"), rope)  # some have a set for each type of layer
+                # some have a set for each type of layer
+                one = rope.get(name.removesuffix("_inv_freq"), rope)
                 if "rope_theta" in one and one.get("rope_type", "default") == "default":
                     count = len(frequencies)
-                    frequencies.copy_(one["rope_theta"] ** -(torch.arange(count, dtype=dtype) / count))
+                    frequencies.copy_(
+                        one["rope_theta"] ** -(torch.arange(count, dtype=dtype) / count)
+                    )
     return reference
 
 
@@ -171,8 +199,8 @@ def cast_exactly(reference: nn.Module, dtype: torch.dtype) -> nn.Module:
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
     """While it lasts, what asks for float32 gets float64 where `dtype` is float64.
 
-    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the dtype of the model:
-    against them no conversion could be closer than that.
+    Classes of transformers compute rotations and root-mean-square norms in float32 whatever the
+    dtype of the model: against them no conversion could be closer than that.
     """
     if dtype != torch.float64:
         yield
@@ -181,7 +209,11 @@ def computing_in(dtype: torch.dtype) -> Iterator[None]:
 
     def to_double(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         args = tuple(dtype if one is torch.float32 else one for one in args)
-        return to(tensor, *args, **{name: dtype if one is torch.float32 else one for name, one in kwargs.items()})
+        return to(
+            tensor,
+            *args,
+            **{name: dtype if one is torch.float32 else one for name, one in kwargs.items()},
+        )
 
     with (
         mock.patch.object(torch.Tensor, "float", torch.Tensor.double),

@@ -1,7 +1,9 @@
-"""The numeric walk-through, one layer with one head, here `layer_style="walkthrough"`. It takes vectors.
+"""The numeric walk-through, one layer with one head, here `layer_style="walkthrough"`. It takes
+vectors.
 
-Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights: ours is a layer norm
-with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours, inside the root, is its square.
+Its norm divides by the sample standard deviation, σₙ₋₁ = σ·√(n / (n - 1)), and has no weights: ours
+is a layer norm with the gain √((n - 1) / n). Its eps is added to σₙ₋₁, outside the root; ours,
+inside the root, is its square.
 """
 
 from collections.abc import Mapping
@@ -19,17 +21,25 @@ from .weight_map import TRANSPOSE, WeightMap, WeightRule, constant, renamed
 
 SIZES = ("d_in", "d_model")
 MATRICES = (
-    *(WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE) for side in "qkv"),
-    *renamed({"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"}, "", "layers.0."),
+    *(
+        WeightRule(f"W{side}", f"layers.0.self_attn.{side}_proj.weight", TRANSPOSE)
+        for side in "qkv"
+    ),
+    *renamed(
+        {"Wo": "self_attn.o_proj.weight", "Wff": "mlp_proj.weight", "bff": "mlp_proj.bias"},
+        "",
+        "layers.0.",
+    ),
 )
 
 
 class WalkthroughConverter(Converter):
-    """Config: d_in and d_model, the widths of the vectors and of the single head; with weights they are read from
-    these."""
+    """Config: d_in and d_model, the widths of the vectors and of the single head; with weights they
+    are read from these."""
 
     name = "walkthrough"
-    # The difference left is its eps of 1e-6 beside σₙ₋₁, which matters for the small σ of the feed-forward.
+    # The difference left is its eps of 1e-6 beside σₙ₋₁, which matters for the small σ of the
+    # feed-forward.
     tolerances = {torch.float32: 2e-5, torch.float64: 2e-5}
 
     def our_config(self, source_config: SourceConfig) -> RoFormerLiteConfig:
@@ -50,7 +60,9 @@ class WalkthroughConverter(Converter):
             position_embedding_type="none",
         )
 
-    def complete_config(self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def complete_config(
+        self, source_config: SourceConfig, state_dict: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         known = dict(zip(SIZES, state_dict["Wq"].shape, strict=True)) if "Wq" in state_dict else {}
         return known | dict(source_config)
 
@@ -80,16 +92,24 @@ def unbiased_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 class Walkthrough(nn.Module):
-    """The walk-through as a plain module. It was published as printed numbers: it returns every stage by its name."""
+    """The walk-through as a plain module. It was published as printed numbers: it returns every
+    stage by its name."""
 
     def __init__(self, width: int, head_width: int):
         super().__init__()
-        self.Wq, self.Wk, self.Wv, self.Wo = (nn.Parameter(torch.randn(width, head_width)) for _ in range(4))
-        self.Wff, self.bff = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
+        self.Wq, self.Wk, self.Wv, self.Wo = (
+            nn.Parameter(torch.randn(width, head_width)) for _ in range(4)
+        )
+        self.Wff, self.bff = (
+            nn.Parameter(torch.randn(width, width)),
+            nn.Parameter(torch.randn(width)),
+        )
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         stages = {"Q": x @ self.Wq, "K": x @ self.Wk, "V": x @ self.Wv}
-        stages["probs"] = (stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5).softmax(-1)
+        stages["probs"] = (
+            stages["Q"] @ stages["K"].transpose(-1, -2) / self.Wq.shape[1] ** 0.5
+        ).softmax(-1)
         stages["ctx"] = stages["probs"] @ stages["V"]
         stages["attn_out"] = stages["ctx"] @ self.Wo.T
         stages["add1"] = x + stages["attn_out"]

@@ -1,9 +1,10 @@
-"""Tables that say which tensor of a checkpoint becomes which tensor of our model, and what happens to it on the way.
+"""Tables that say which tensor of a checkpoint becomes which tensor of our model, and what happens
+to it on the way.
 
-"Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in whichever direction
-they are converted. A table is data, one `WeightRule` per line. Every tensor on either side must be accounted for: it
-is an error when no rule makes one of our tensors, when a rule needs a tensor that the checkpoint lacks, and when no
-rule reads a tensor that the checkpoint has.
+"Theirs" are the names and tensors of the checkpoint, "ours" those of the model of this package, in
+whichever direction they are converted. A table is data, one `WeightRule` per line. Every tensor on
+either side must be accounted for: it is an error when no rule makes one of our tensors, when a rule
+needs a tensor that the checkpoint lacks, and when no rule reads a tensor that the checkpoint has.
 """
 
 import re
@@ -27,8 +28,10 @@ class Operation:
     """What happens to the tensors of a rule.
 
     Args:
-        to_ours: Makes ours of theirs, when a checkpoint is converted; the second argument is the number of ours.
-        to_theirs: Makes theirs of ours, when a model is exported; the second argument is the number of theirs.
+        to_ours: Makes ours of theirs, when a checkpoint is converted; the second argument is the
+            number of ours.
+        to_theirs: Makes theirs of ours, when a model is exported; the second argument is the number
+            of theirs.
     """
 
     to_ours: Callable[[Tensors, int], Tensors]
@@ -37,22 +40,31 @@ class Operation:
 
 UNCHANGED = Operation(lambda theirs, count: theirs, lambda ours, count: ours)
 # Several of their tensors make one of ours, along the first dimension.
-CONCATENATE = Operation(lambda theirs, count: [torch.cat(list(theirs))], lambda ours, count: ours[0].chunk(count))
+CONCATENATE = Operation(
+    lambda theirs, count: [torch.cat(list(theirs))], lambda ours, count: ours[0].chunk(count)
+)
 # The same along a new first dimension.
-STACK = Operation(lambda theirs, count: [torch.stack(list(theirs))], lambda ours, count: ours[0].unbind())
+STACK = Operation(
+    lambda theirs, count: [torch.stack(list(theirs))], lambda ours, count: ours[0].unbind()
+)
 # One of their tensors, cut into equal parts along the first dimension, makes several of ours.
 CHUNK = Operation(CONCATENATE.to_theirs, CONCATENATE.to_ours)
-# Their tensors are equal to one another: the first is read, and an export writes it under every name.
+# Their tensors are equal to one another: the first is read, and an export writes it under every
+# name.
 DUPLICATES = Operation(lambda theirs, count: theirs[:1], lambda ours, count: [ours[0]] * count)
 # Their matrix is stored as (in, out), ours as (out, in).
 TRANSPOSE = Operation(lambda theirs, count: [theirs[0].T], lambda ours, count: [ours[0].T])
 # Their vector is a matrix of one row.
-ONE_ROW = Operation(lambda theirs, count: [theirs[0].squeeze(0)], lambda ours, count: [ours[0].unsqueeze(0)])
+ONE_ROW = Operation(
+    lambda theirs, count: [theirs[0].squeeze(0)], lambda ours, count: [ours[0].unsqueeze(0)]
+)
 
 
 def _copies(ours: Tensors, count: int) -> Tensors:
     if not all(torch.equal(tensor, ours[0]) for tensor in ours):
-        raise ConversionError("layers that share their weights in the other system differ here, as after a training")
+        raise ConversionError(
+            "layers that share their weights in the other system differ here, as after a training"
+        )
     return ours[:1]
 
 
@@ -68,7 +80,9 @@ SUM_OF_ROWS = Operation(lambda theirs, count: [theirs[0] + theirs[1][:1]], _no_w
 
 def scale(factor: float) -> Operation:
     """Our tensor is theirs times `factor`."""
-    return Operation(lambda theirs, count: [theirs[0] * factor], lambda ours, count: [ours[0] / factor])
+    return Operation(
+        lambda theirs, count: [theirs[0] * factor], lambda ours, count: [ours[0] / factor]
+    )
 
 
 def constant(value: float, size: int) -> Operation:
@@ -76,7 +90,9 @@ def constant(value: float, size: int) -> Operation:
 
     def check(ours: Tensors, count: int) -> Tensors:
         if bool((ours[0] != value).any()):
-            raise ConversionError(f"a vector that the other system does not have must be {value:g} in every entry")
+            raise ConversionError(
+                f"a vector that the other system does not have must be {value:g} in every entry"
+            )
         return []
 
     return Operation(lambda theirs, count: [torch.full((size,), value, dtype=torch.float64)], check)
@@ -84,11 +100,15 @@ def constant(value: float, size: int) -> Operation:
 
 def drop_rows(rows: int) -> Operation:
     """Their table begins with `rows` rows that no token uses; an export writes zeros there."""
-    return Operation(lambda theirs, count: [theirs[0][rows:]], lambda ours, count: [F.pad(ours[0], (0, 0, rows, 0))])
+    return Operation(
+        lambda theirs, count: [theirs[0][rows:]],
+        lambda ours, count: [F.pad(ours[0], (0, 0, rows, 0))],
+    )
 
 
 def split_heads(num_heads: int) -> Operation:
-    """Their matrix holds queries, keys and values head by head: the rows of all three for each of `num_heads`."""
+    """Their matrix holds queries, keys and values head by head: the rows of all three for each of
+    `num_heads`."""
 
     def to_ours(theirs: Tensors, count: int) -> Tensors:
         by_head = theirs[0].unflatten(0, (num_heads, count, -1))
@@ -101,10 +121,11 @@ def split_heads(num_heads: int) -> Operation:
 
 
 def permute_for_rope(num_heads: int, dim: int = 0) -> Operation:
-    """Their rotation pairs the channels (2j, 2j + 1) of each of `num_heads` heads, ours (j, j + head_dim / 2).
+    """Their rotation pairs the channels (2j, 2j + 1) of each of `num_heads` heads, ours (j, j +
+    head_dim / 2).
 
-    A permutation of the rows of a projection (`dim` 0), or of the columns that read its output (`dim` 1): no number
-    changes.
+    A permutation of the rows of a projection (`dim` 0), or of the columns that read its output
+    (`dim` 1): no number changes.
     """
 
     def exchange(tensor: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -124,7 +145,9 @@ def in_turn(first: Operation, *parts: Operation) -> Operation:
         return [part.to_ours([one], 1)[0] for part, one in zip(parts, made, strict=True)]
 
     def to_theirs(ours: Tensors, count: int) -> Tensors:
-        return first.to_theirs([part.to_theirs([one], 1)[0] for part, one in zip(parts, ours, strict=True)], count)
+        return first.to_theirs(
+            [part.to_theirs([one], 1)[0] for part, one in zip(parts, ours, strict=True)], count
+        )
 
     return Operation(to_ours, to_theirs)
 
@@ -133,8 +156,8 @@ def in_turn(first: Operation, *parts: Operation) -> Operation:
 class WeightRule:
     """Their names, our names, and the operation between them.
 
-    `{i}` and `{j}` stand for numbers, `*` for the last part of a name (weight, bias …), all the same on both sides.
-    One of their names with `{h}` stands for one tensor per head.
+    `{i}` and `{j}` stand for numbers, `*` for the last part of a name (weight, bias …), all the
+    same on both sides. One of their names with `{h}` stands for one tensor per head.
     """
 
     theirs: str | tuple[str, ...]
@@ -143,13 +166,18 @@ class WeightRule:
 
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Theirs and ours, as tuples."""
-        theirs, ours = ((side,) if isinstance(side, str) else side for side in (self.theirs, self.ours))
+        theirs, ours = (
+            (side,) if isinstance(side, str) else side for side in (self.theirs, self.ours)
+        )
         return theirs, ours
 
     def prefixed(self, theirs: str, ours: str) -> "WeightRule":
-        """The same rule for modules that stand inside others: `theirs` before all their names, `ours` before ours."""
+        """The same rule for modules that stand inside others: `theirs` before all their names,
+        `ours` before ours."""
         sides = zip((theirs, ours), self.names(), strict=True)
-        return WeightRule(*(tuple(prefix + name for name in names) for prefix, names in sides), self.operation)
+        return WeightRule(
+            *(tuple(prefix + name for name in names) for prefix, names in sides), self.operation
+        )
 
 
 Rules = tuple[WeightRule, ...]
@@ -165,7 +193,9 @@ def in_layers(names: Mapping[str, str], theirs: str = "layers.{i}.") -> Rules:
     return renamed(names, theirs, "layers.{i}.")
 
 
-def projections(query: str, key: str, value: str, output: str, ours: str = "self_attn") -> dict[str, str]:
+def projections(
+    query: str, key: str, value: str, output: str, ours: str = "self_attn"
+) -> dict[str, str]:
     """What they call the four matrices of an attention, and we, for `in_layers`."""
     names = zip((query, key, value, output), "qkvo", strict=True)
     return {f"{theirs}.*": f"{ours}.{side}_proj.*" for theirs, side in names}
@@ -173,32 +203,41 @@ def projections(query: str, key: str, value: str, output: str, ours: str = "self
 
 @dataclass
 class WeightMap:
-    """The complete table of a source: its rules, the names of their tensors that the model does not need (tables that
-    are computed here, copies of tied weights, other heads), and the number of heads, for `{h}`."""
+    """The complete table of a source: its rules, the names of their tensors that the model does not
+    need (tables that are computed here, copies of tied weights, other heads), and the number of
+    heads, for `{h}`."""
 
     rules: Sequence[WeightRule]
     ignored: Sequence[str] = ()
     num_heads: int = 0
 
     def resolve(self, our_names: Iterable[str]) -> list[WeightRule]:
-        """The rules for a model whose tensors are called `our_names`, each of which is made exactly once; one rule for
-        each set of tensors, with every placeholder replaced.
+        """The rules for a model whose tensors are called `our_names`, each of which is made exactly
+        once; one rule for each set of tensors, with every placeholder replaced.
 
         Raises:
-            ConversionError: when a tensor of ours is made by no rule, or a tensor of either side stands in two rules.
+            ConversionError: when a tensor of ours is made by no rule, or a tensor of either side
+                stands in two rules.
         """
         resolved, made, read = [], set(), set()
         our_names = sorted(our_names)
         for rule in self.rules:
             theirs, ours = rule.names()
             theirs = [
-                part.replace("{h}", str(h)) for part in theirs for h in range(self.num_heads if "{h}" in part else 1)
+                part.replace("{h}", str(h))
+                for part in theirs
+                for h in range(self.num_heads if "{h}" in part else 1)
             ]
             for match in filter(None, map(_pattern(ours[0]).fullmatch, our_names)):
-                filled = (tuple(_fill(part, match.groupdict()) for part in side) for side in (theirs, ours))
+                filled = (
+                    tuple(_fill(part, match.groupdict()) for part in side)
+                    for side in (theirs, ours)
+                )
                 one = WeightRule(*filled, rule.operation)
                 if not made.isdisjoint(one.ours) or not read.isdisjoint(one.theirs):
-                    raise ConversionError(f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice")
+                    raise ConversionError(
+                        f"the table has {', '.join(one.theirs)} or {', '.join(one.ours)} twice"
+                    )
                 resolved.append(one)
                 made.update(one.ours)
                 read.update(one.theirs)
@@ -209,22 +248,27 @@ class WeightMap:
     def to_ours(
         self, state_dict: Mapping[str, torch.Tensor], our_shapes: Mapping[str, torch.Size]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Our names and tensors, one after the other, for a model with the tensors `our_shapes`. Each of theirs is
-        read once.
+        """Our names and tensors, one after the other, for a model with the tensors `our_shapes`.
+        Each of theirs is read once.
 
         Raises:
-            ConversionError: for names that are missing or unknown, before any tensor is read; and for a tensor whose
-                shape does not fit the config.
+            ConversionError: for names that are missing or unknown, before any tensor is read; and
+                for a tensor whose shape does not fit the config.
         """
         resolved = self.resolve(our_shapes)
         needed = {name for rule in resolved for name in rule.theirs}
         missing = sorted(needed - set(state_dict))
         unknown = [name for name in state_dict if name not in needed and not self.ignores(name)]
         faults = {"lacks": missing, "has unknown": unknown}
-        if found := " and ".join(f"{fault} {_listed(names)}" for fault, names in faults.items() if names):
-            raise ConversionError(f"the checkpoint {found}; is it of this source, and does its config match?")
+        if found := " and ".join(
+            f"{fault} {_listed(names)}" for fault, names in faults.items() if names
+        ):
+            raise ConversionError(
+                f"the checkpoint {found}; is it of this source, and does its config match?"
+            )
         dtypes = set()
-        for rule in sorted(resolved, key=lambda rule: not rule.theirs):  # constants last, in the dtype of all others
+        # constants last, in the dtype of all others
+        for rule in sorted(resolved, key=lambda rule: not rule.theirs):
             theirs = [state_dict[name] for name in rule.theirs]
             dtypes |= {tensor.dtype for tensor in theirs}
             tensors = rule.operation.to_ours(theirs, len(rule.ours))
@@ -240,7 +284,9 @@ class WeightMap:
         """Their names and tensors, from ours."""
         theirs = {}
         for rule in self.resolve(state_dict):
-            tensors = rule.operation.to_theirs([state_dict[name] for name in rule.ours], len(rule.theirs))
+            tensors = rule.operation.to_theirs(
+                [state_dict[name] for name in rule.ours], len(rule.theirs)
+            )
             copies = (tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors)
             theirs.update(zip(rule.theirs, copies, strict=True))
         return theirs
@@ -252,20 +298,22 @@ class WeightMap:
 
 @dataclass(frozen=True)
 class StoredNames:
-    """How files spell the names of a table. transformers renames such tensors while it loads a file, and cuts those
-    that hold several matrices.
+    """How files spell the names of a table. transformers renames such tensors while it loads a
+    file, and cuts those that hold several matrices.
 
     Args:
-        renamed: Regular expressions, and what stands for each in the names of the table. Tried one after the other.
-        fused: Parts of names whose tensor holds several, one after the other along dimension 0, and the parts of
-            their names.
+        renamed: Regular expressions, and what stands for each in the names of the table. Tried one
+            after the other.
+        fused: Parts of names whose tensor holds several, one after the other along dimension 0, and
+            the parts of their names.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def read(self, state_dict: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The same tensors by the names of the table; each is read from `state_dict` when it is needed.
+        """The same tensors by the names of the table; each is read from `state_dict` when it is
+        needed.
 
         Raises:
             ConversionError: when two names in the file stand for one of the table.
@@ -275,16 +323,22 @@ class StoredNames:
             name = stored
             for pattern, replacement in self.renamed.items():
                 name = re.sub(pattern, replacement, name)
-            whole, parts = next(((w, p) for w, p in self.fused.items() if f"{w}." in name), ("", ("",)))
+            whole, parts = next(
+                ((w, p) for w, p in self.fused.items() if f"{w}." in name), ("", ("",))
+            )
             for index, part in enumerate(parts):
                 current = name.replace(f"{whole}.", f"{part}.") if whole else name
                 if current in found:
-                    raise ConversionError(f"the checkpoint has {current} under an older and a newer name")
+                    raise ConversionError(
+                        f"the checkpoint has {current} under an older and a newer name"
+                    )
                 found[current] = partial(_part_of, state_dict, stored, index, len(parts))
         return LazyTensors(found)
 
 
-def _part_of(state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int) -> torch.Tensor:
+def _part_of(
+    state_dict: Mapping[str, torch.Tensor], name: str, index: int, parts: int
+) -> torch.Tensor:
     return state_dict[name].chunk(parts)[index] if parts > 1 else state_dict[name]
 
 
@@ -305,16 +359,19 @@ class LazyTensors(Mapping[str, torch.Tensor]):
 
 
 def _with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor that may be a part of another's storage, on a storage that is this part, without a copy.
+    """A contiguous tensor that may be a part of another's storage, on a storage that is this part,
+    without a copy.
 
-    `save_pretrained` copies all tensors that share a storage, and so would hold a model twice whose matrices were
-    stored as one.
+    `save_pretrained` copies all tensors that share a storage, and so would hold a model twice whose
+    matrices were stored as one.
     """
     storage, start = tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size()
     if storage.nbytes() == tensor.nbytes or tensor.is_meta:
         return tensor
     part = storage[start : start + tensor.nbytes]
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(part, 0, tensor.shape, tensor.stride())
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        part, 0, tensor.shape, tensor.stride()
+    )
 
 
 def _pattern(name: str) -> re.Pattern:

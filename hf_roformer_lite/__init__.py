@@ -1,8 +1,8 @@
 """A compact Transformer with rotary positions for Hugging Face transformers.
 
-Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, its pipelines with
-transformers, and the default targets of adapters with PEFT. `padding_free` lets any model of transformers compute real
-tokens alone.
+Importing this package registers its models with AutoConfig, AutoModel… and AutoTokenizer, its
+pipelines with transformers, and the default targets of adapters with PEFT. `padding_free` lets any
+model of transformers compute real tokens alone.
 """
 
 from .model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
@@ -15,7 +15,10 @@ from .model.heads_roformer_lite import (
     RoFormerLiteForTokenClassification,
 )
 from .model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
-from .model.modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration, RoFormerLiteSeq2SeqModel
+from .model.modeling_roformer_lite_seq2seq import (
+    RoFormerLiteForConditionalGeneration,
+    RoFormerLiteSeq2SeqModel,
+)
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 from .padding_free import padding_free

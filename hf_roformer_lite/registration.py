@@ -1,5 +1,5 @@
-"""Makes the package known to transformers' Auto classes and pipelines, and its default targets to PEFT; and the parts
-that few models have known to the models."""
+"""Makes the package known to transformers' Auto classes and pipelines, and its default targets to
+PEFT; and the parts that few models have known to the models."""
 
 from importlib import import_module
 
@@ -13,8 +13,9 @@ from .model.configuration_roformer_lite import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
-# Tables of names beside those of classes, which `register` does not fill: the Trainer reads them to shift the labels
-# of causal models before it smooths them, and to say on a model card what a model is for.
+# Tables of names beside those of classes, which `register` does not fill: the Trainer reads them to
+# shift the labels of causal models before it smooths them, and to say on a model card what a model
+# is for.
 TABLES_OF_NAMES = {
     "AutoModel": "MODEL_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -36,8 +37,10 @@ def register_auto_classes() -> None:
         for auto, model in classes.items():
             getattr(transformers, auto).register(config, model, exist_ok=True)
             getattr(modeling_auto, TABLES_OF_NAMES[auto])[model_type] = model.__name__
-            setattr(transformers, model.__name__, model)  # where `transformers serve` and vLLM look for a class
-        for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):  # the last is the default, all are known
+            # where `transformers serve` and vLLM look for a class
+            setattr(transformers, model.__name__, model)
+        # the last is the default, all are known
+        for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):
             transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
 
 

@@ -1,1 +1,2 @@
-"""The program `roformer-lite`. Nothing is imported here: a command imports what it needs when it is given."""
+"""The program `roformer-lite`. Nothing is imported here: a command imports what it needs when it is
+given."""

@@ -26,22 +26,27 @@ COMMANDS = {
     "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }
-# torch keeps 1,024 kernels of oneDNN, which multiplies bfloat16, each for one shape. Batches without padding have new
-# shapes all the time, of which gigabytes would be kept. The limits are read before the first product.
+# torch keeps 1,024 kernels of oneDNN, which multiplies bfloat16, each for one shape. Batches
+# without padding have new shapes all the time, of which gigabytes would be kept. The limits are
+# read before the first product.
 _KERNELS_KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `roformer-lite`; returns the exit status. Bad input ends with a message and status 2, no traceback."""
+    """Run `roformer-lite`; returns the exit status. Bad input ends with a message and status 2, no
+    traceback."""
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="roformer-lite",
         description="Train and use compact Transformers with rotary positions.",
-        epilog="commands:\n" + "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
+        epilog="commands:\n"
+        + "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them")
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them"
+    )
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     for name, kept in _KERNELS_KEPT.items():
@@ -54,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         can_continue = arguments.command in ("train", "demo")
-        continues = "; the same command continues from the last checkpoint, if there is one" if can_continue else ""
+        continues = (
+            "; the same command continues from the last checkpoint, if there is one"
+            if can_continue
+            else ""
+        )
         print(f"\nroformer-lite {arguments.command}: interrupted{continues}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
@@ -69,19 +78,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _beyond_us(error: BaseException) -> str:
-    """What stopped a command that the machine or a library cannot do, as a sentence; empty for a mistake of ours."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is torch's
+    """What stopped a command that the machine or a library cannot do, as a sentence; empty for a
+    mistake of ours."""
+    # the latter is torch's
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"there is not enough memory: {error}; give smaller batches, shorter texts or a smaller model"
     if is_disk_full(error, Path(gettempdir())):
         return f"no space left on the disk, or a file larger than `ulimit -f` allows: {error.__cause__ or error}"
-    if type(error).__name__ == "PanicException":  # of the tokenizers library, whose Rust raises no `Exception`
+    # of the tokenizers library, whose Rust raises no `Exception`
+    if type(error).__name__ == "PanicException":
         return f"the tokenizer cannot encode one of the texts: {error}; give another one, or mend its tokenizer.json"
     return ""
 
 
 def _check_encoding(options: Sequence[str]) -> None:
     for before, argument in zip(("", *options), options, strict=False):
-        if any("\ud800" <= character <= "\udfff" for character in argument):  # as Python reads other bytes
+        # as Python reads other bytes
+        if any("\ud800" <= character <= "\udfff" for character in argument):
             option = f"{before} " if before.startswith("--") else ""
             raise InputError(f"{option}{argument!r}: not UTF-8")
 

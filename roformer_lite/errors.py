@@ -1,4 +1,5 @@
-"""The error of everything that a user gives, and the checks that come before anything heavy is imported."""
+"""The error of everything that a user gives, and the checks that come before anything heavy is
+imported."""
 
 import difflib
 import math
@@ -8,7 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-LARGEST_BATCH = 2**20  # rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
+# rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
+LARGEST_BATCH = 2**20
 MOST_BEAMS = 1000  # each with its own keys and values
 _LARGEST = 2**31 - 1  # of whole numbers; the libraries below count with fewer digits than Python
 _HUB_TIMEOUT = 5.0  # seconds
@@ -26,8 +28,9 @@ def check_number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a number outside its limits, and one that is infinite or no number at all. Without `at_most` a whole
-    number is at most 2,147,483,647. None, an option that was not given, is always right.
+    """Refuse a number outside its limits, and one that is infinite or no number at all. Without
+    `at_most` a whole number is at most 2,147,483,647. None, an option that was not given, is always
+    right.
 
     Raises:
         InputError: naming option, value and limits.
@@ -45,7 +48,11 @@ def check_number(
         f"below {below}": below is None or value < below,
     }
     if not all(limits.values()):
-        given = [text for text in limits if not text.endswith("None") and (text != "finite" or not limits["finite"])]
+        given = [
+            text
+            for text in limits
+            if not text.endswith("None") and (text != "finite" or not limits["finite"])
+        ]
         raise InputError(f"--{option}={value} must be {' and '.join(given)}")
 
 
@@ -55,9 +62,9 @@ def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
     Args:
         option: The option that named it.
         path: The file.
-        may_be_pipe: Whether it is read only once, so that a pipe will do, as of the shell's `<(...)`. Data to learn
-            from or to measure on are read again where a training continues, and a pipe that nobody writes to never
-            ends.
+        may_be_pipe: Whether it is read only once, so that a pipe will do, as of the shell's
+            `<(...)`. Data to learn from or to measure on are read again where a training continues,
+            and a pipe that nobody writes to never ends.
 
     Raises:
         InputError: naming option, path and reason.
@@ -91,8 +98,8 @@ def check_directory(name: str | Path, given: str = "") -> None:
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Whether a name, which is no directory, can be one on the Hub: `name` or `owner/name`, with no directory `owner`
-    here."""
+    """Whether a name, which is no directory, can be one on the Hub: `name` or `owner/name`, with no
+    directory `owner` here."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     name = str(name)
@@ -105,8 +112,8 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def check_model_name(name: str | Path, given: str = "") -> None:
-    """Refuse what is neither a directory nor a repository that the Hub, or the cache of its files, has. A name that
-    can only be a path is never looked up.
+    """Refuse what is neither a directory nor a repository that the Hub, or the cache of its files,
+    has. A name that can only be a path is never looked up.
 
     Args:
         name: What the user typed.
@@ -120,15 +127,21 @@ def check_model_name(name: str | Path, given: str = "") -> None:
     if not is_hub_name(name):
         check_directory(name, given)
     if refusal := _refusal_of_hub(str(name)):
-        raise InputError(f"{given or name}: there is no such directory here{_similar(Path(name))}, and {refusal}")
+        raise InputError(
+            f"{given or name}: there is no such directory here{_similar(Path(name))}, and {refusal}"
+        )
 
 
 @cache
 def _refusal_of_hub(name: str) -> str:
-    """Why no repository can be loaded, after one attempt (transformers itself would try for half a minute); empty
-    where the Hub or the cache has it."""
+    """Why no repository can be loaded, after one attempt (transformers itself would try for half a
+    minute); empty where the Hub or the cache has it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
 
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_HUB_TIMEOUT)
@@ -136,7 +149,8 @@ def _refusal_of_hub(name: str) -> str:
         return ""  # whoever loads it says what the repository lacks
     except RepositoryNotFoundError:
         return "the Hub has no repository of this name that is open to you"
-    except Exception as error:  # of the HTTP library, which is another one in other versions of huggingface_hub
+    # of the HTTP library, which is another one in other versions of huggingface_hub
+    except Exception as error:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return ""
         if isinstance(error, OfflineModeIsEnabled):

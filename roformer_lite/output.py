@@ -25,8 +25,9 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already,
 
 
 def check_place(option: str, path: str) -> str:
-    """The directory `path`, with links followed, after the place has been tried: a finished directory is renamed into
-    it at the end of hours, so that the directory around it must allow that.
+    """The directory `path`, with links followed, after the place has been tried: a finished
+    directory is renamed into it at the end of hours, so that the directory around it must allow
+    that.
 
     Args:
         option: The option that named it; empty where the path is an argument without one.
@@ -37,21 +38,29 @@ def check_place(option: str, path: str) -> str:
     """
     given, target = f"--{option} {path}" if option else path, Path(os.path.realpath(path))
     if Path(path).name in ("", ".."):
-        raise InputError(f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}")
+        raise InputError(
+            f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}"
+        )
     if os.path.islink(path) and not target.exists():
         raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
-    if os.path.exists(target) and not os.path.isdir(target):  # pathlib raises at names that are too long
+    # pathlib raises at names that are too long
+    if os.path.exists(target) and not os.path.isdir(target):
         raise InputError(f"{given} is a file; give the name of a directory")
     if os.path.ismount(target):
-        raise InputError(f"{given} is a mount point, which cannot be replaced; give a directory in it")
+        raise InputError(
+            f"{given} is a mount point, which cannot be replaced; give a directory in it"
+        )
     parent = next(parent for parent in target.parents if os.path.exists(parent))
     if not parent.is_dir():
         raise InputError(f"{given}: {parent} is not a directory")
     try:
-        with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):  # as long a name as any needed
+        # as long a name as any needed
+        with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):
             pass
     except OSError as error:
-        raise InputError(f"{given}: no directory can be made in {parent}: {error.strerror}") from error
+        raise InputError(
+            f"{given}: no directory can be made in {parent}: {error.strerror}"
+        ) from error
     return str(target) if os.path.islink(path) else path
 
 
@@ -82,20 +91,24 @@ def check_output_dir(
         holds: What it is, for the message.
 
     Raises:
-        InputError: when `target` is a directory of anything else, or one that `overwrite` does not allow to replace.
+        InputError: when `target` is a directory of anything else, or one that `overwrite` does not
+            allow to replace.
     """
     if not target.parent.is_dir():
         return
     with _locked(target):
         _clear(_unfinished(target))
         previous = _previous(target)
-        if previous.exists() and not target.exists():  # killed between the two renames of `complete_directory`
+        # killed between the two renames of `complete_directory`
+        if previous.exists() and not target.exists():
             previous.rename(target)
         _clear(previous)
     if not os.path.exists(target) or not any(target.iterdir()):
         return
     if not all((target / file).is_file() for file in signs):
-        raise InputError(f"--output_dir {target} holds other files, which would be lost; choose a new directory")
+        raise InputError(
+            f"--output_dir {target} holds other files, which would be lost; choose a new directory"
+        )
     if not overwrite:
         raise InputError(
             f"--output_dir {target} holds {holds}; choose a new directory, or replace it with --overwrite_output_dir"
@@ -109,19 +122,22 @@ def complete_directory(
     overwrite: bool = False,
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
 ) -> Iterator[Path]:
-    """A new directory beside `target`, to be filled inside the `with`; it then takes the place of `target`.
+    """A new directory beside `target`, to be filled inside the `with`; it then takes the place of
+    `target`.
 
-    If anything fails, the new directory is removed, and `target` stays as it was. What others have written to `target`
-    in the meantime is never replaced, and files that were added to what is replaced are kept beside it.
+    If anything fails, the new directory is removed, and `target` stays as it was. What others have
+    written to `target` in the meantime is never replaced, and files that were added to what is
+    replaced are kept beside it.
 
     Args:
         target: The directory.
         saving: What is in it, for messages.
-        overwrite, signs: As for `check_output_dir`, whose question is asked again before `target` is replaced.
+        overwrite, signs: As for `check_output_dir`, whose question is asked again before `target`
+            is replaced.
 
     Raises:
-        InputError: when the disk is full, when another command is writing to `target`, and when something else has
-            come there in the meantime; it says where the finished directory is.
+        InputError: when the disk is full, when another command is writing to `target`, and when
+            something else has come there in the meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished, previous = _unfinished(target), _previous(target)
@@ -131,7 +147,12 @@ def complete_directory(
 
 
 def _completed(
-    target: Path, unfinished: Path, previous: Path, saving: str, overwrite: bool, signs: tuple[str, ...]
+    target: Path,
+    unfinished: Path,
+    previous: Path,
+    saving: str,
+    overwrite: bool,
+    signs: tuple[str, ...],
 ) -> Iterator[Path]:
     try:
         unfinished.mkdir()
@@ -169,10 +190,12 @@ def _completed(
 
 @contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
-    """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was if anything fails.
+    """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was
+    if anything fails.
 
-    It is written beside `path`, which may be read in the meantime. A link is followed, an existing file keeps its
-    permissions, and what is no regular file, such as /dev/stdout or a pipe, is written directly.
+    It is written beside `path`, which may be read in the meantime. A link is followed, an existing
+    file keeps its permissions, and what is no regular file, such as /dev/stdout or a pipe, is
+    written directly.
 
     Args:
         path: The file.
@@ -200,14 +223,16 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
             yield stream
             if not direct:
                 stream.flush()
-                os.fsync(stream.fileno())  # before the rename, or a crash of the machine could leave an empty file
+                # before the rename, or a crash of the machine could leave an empty file
+                os.fsync(stream.fileno())
         if not direct:
             written.replace(target)
     except BaseException as error:
         disk_full = is_disk_full(error, target.parent)
         if not direct:
             written.unlink(missing_ok=True)
-        if disk_full and not isinstance(error, InputError):  # which says so already, of another file
+        # which says so already, of another file
+        if disk_full and not isinstance(error, InputError):
             unchanged = "" if direct else "; what was there before is unchanged"
             raise InputError(f"{name}: no space left on the disk{unchanged}") from error
         raise
@@ -224,15 +249,19 @@ def write_whole_file(path: Path, text: str) -> None:
 
 
 def note_files(folder: Path) -> None:
-    """Note what all files in `folder` hold; a bit of a weight or a token that changes is a number as good as any."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS_FILE)
+    """Note what all files in `folder` hold; a bit of a weight or a token that changes is a number
+    as good as any."""
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS_FILE
+    )
     checksums = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
     write_whole_file(folder / CHECKSUMS_FILE, json.dumps(checksums, indent=1))
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Refuse, with an `InputError` that names it, a file in `folder` that is no longer as `note_files` has noted it;
-    of all that are noted, or of `names` alone. Where nothing is noted all are right."""
+    """Refuse, with an `InputError` that names it, a file in `folder` that is no longer as
+    `note_files` has noted it; of all that are noted, or of `names` alone. Where nothing is noted
+    all are right."""
     if not os.path.lexists(folder / CHECKSUMS_FILE):
         return
     try:
@@ -243,7 +272,9 @@ def check_files(folder: Path, *names: str) -> None:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         changed = [CHECKSUMS_FILE]
     if changed:
-        raise InputError(f"{folder / changed[0]} is not as it was written; remove {folder}, and it is made again")
+        raise InputError(
+            f"{folder / changed[0]} is not as it was written; remove {folder}, and it is made again"
+        )
 
 
 def _checksum(path: Path) -> str:
@@ -255,9 +286,11 @@ def _checksum(path: Path) -> str:
 
 
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
-    """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota, or `ulimit -f`).
+    """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota,
+    or `ulimit -f`).
 
-    Some report it only in the text of the error, and torch not at all; so the free space is checked, too.
+    Some report it only in the text of the error, and torch not at all; so the free space is
+    checked, too.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():
@@ -268,15 +301,19 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
             f"os error {code})" in told or f"[Errno {code}]" in told for code in full
         ):
             return True
-        if isinstance(error, (RuntimeError, OSError)) and shutil.disk_usage(directory).free < _FULL_BELOW:
+        if (
+            isinstance(error, (RuntimeError, OSError))
+            and shutil.disk_usage(directory).free < _FULL_BELOW
+        ):
             return True
         error = error.__cause__
     return False
 
 
 def require_space(directory: Path, size: int) -> None:
-    """Raise the `OSError` of a full disk now, where the `size` bytes that will be written into `directory` have no
-    room. For writers that end the whole process when they find out themselves, as torch's writer of archives does."""
+    """Raise the `OSError` of a full disk now, where the `size` bytes that will be written into
+    `directory` have no room. For writers that end the whole process when they find out themselves,
+    as torch's writer of archives does."""
     if not hasattr(os, "posix_fallocate"):
         return
     placeholder = directory / ".space"
@@ -289,8 +326,8 @@ def require_space(directory: Path, size: int) -> None:
 
 @contextmanager
 def exclusive(path: Path, taken: str, unwritable: str) -> Iterator[None]:
-    """Inside the `with`, no other process is in one for the same file `path`. The lock is the operating system's, and
-    ends with the process, however that ends.
+    """Inside the `with`, no other process is in one for the same file `path`. The lock is the
+    operating system's, and ends with the process, however that ends.
 
     Args:
         path: The file of the lock, whose directory is made, and which is removed at the end.
@@ -304,36 +341,47 @@ def exclusive(path: Path, taken: str, unwritable: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except (Timeout, FileNotFoundError) as error:  # not found: the other process removes the directory just now
+    # not found: the other process removes the directory just now
+    except (Timeout, FileNotFoundError) as error:
         raise InputError(taken) from error
     except OSError as error:
         raise InputError(f"{unwritable}: {error.strerror or error}") from error
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who has opened it already sees that it lost its name
+        # while it is held: who has opened it already sees that it lost its name
+        path.unlink(missing_ok=True)
         lock.release()
 
 
 def _locked(target: Path) -> AbstractContextManager[None]:
     """Inside the `with`, other commands that write to `target` are refused."""
     taken = f"{target}: another command is writing there; wait for it, or choose another"
-    return exclusive(target.with_name(f".{target.name}.lock"), taken, f"{target}: {target.parent} cannot be written")
+    return exclusive(
+        target.with_name(f".{target.name}.lock"),
+        taken,
+        f"{target}: {target.parent} cannot be written",
+    )
 
 
 def _keep_added_files(previous: Path, target: Path, signs: tuple[str, ...]) -> None:
-    """Move what a person has added to the replaced directory `previous` beside `target`: what the new directory does
-    not have, and what came later than the last file of the command that had written the old one."""
+    """Move what a person has added to the replaced directory `previous` beside `target`: what the
+    new directory does not have, and what came later than the last file of the command that had
+    written the old one."""
     written = max((previous / file).stat().st_ctime for file in signs)
     added = [
-        path for path in previous.iterdir() if path.stat().st_ctime > written and not (target / path.name).exists()
+        path
+        for path in previous.iterdir()
+        if path.stat().st_ctime > written and not (target / path.name).exists()
     ]
     if added:
         kept = target.with_name(f"{target.name}.added-{uuid.uuid4().hex[:8]}")
         kept.mkdir()
         for path in added:
             path.rename(kept / path.name)
-        print(f"{kept}: {len(added)} files that were added to the replaced {target}", file=sys.stderr)
+        print(
+            f"{kept}: {len(added)} files that were added to the replaced {target}", file=sys.stderr
+        )
 
 
 def _clear(path: Path) -> None:

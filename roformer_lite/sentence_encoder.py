@@ -7,29 +7,35 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel
+from hf_roformer_lite.model.modeling_roformer_lite import (
+    RoFormerLiteModel,
+    RoFormerLitePreTrainedModel,
+)
 from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
 from .saved_model import load_config, sentence_modules
 
-_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; the server normalises anyway
+# of sentence-transformers; the server normalises anyway
+_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 @dataclass
 class SentenceEncoderOutput(ModelOutput):
-    """States of the tokens, `(B, L, hidden)`, and the vector pooled from them, `(B, hidden)`, not normalised."""
+    """States of the tokens, `(B, L, hidden)`, and the vector pooled from them, `(B, hidden)`, not
+    normalised."""
 
     last_hidden_state: torch.Tensor | None = None
     sentence_embedding: torch.Tensor | None = None
 
 
 def check_sentence_modules(name: str | Path) -> None:
-    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not states of tokens, pooled as
-    its configuration says.
+    """Refuse a model of sentence-transformers that is damaged, or whose vectors are not states of
+    tokens, pooled as its configuration says.
 
     Raises:
-        InputError: naming the file, the module that `SentenceEncoder` does not have, or the pooling.
+        InputError: naming the file, the module that `SentenceEncoder` does not have, or the
+            pooling.
     """
     kinds = sentence_modules(name)
     others = [kind for kind in kinds if kind not in _MODULES]
@@ -40,7 +46,8 @@ def check_sentence_modules(name: str | Path) -> None:
         )
     own = getattr(load_config(name), "classifier_pooling", None)
     if kinds and own is not None:
-        from hf_roformer_lite.conversion import sentence_pooling  # with which come all sources of weights
+        # with which come all sources of weights
+        from hf_roformer_lite.conversion import sentence_pooling
 
         if sentence_pooling(name) != own:
             raise InputError(
@@ -51,12 +58,14 @@ def check_sentence_modules(name: str | Path) -> None:
 
 
 def is_bare_encoder(model: PreTrainedModel) -> bool:
-    """Whether a model gives nothing but the states of its tokens, and so is exported for embeddings."""
+    """Whether a model gives nothing but the states of its tokens, and so is exported for
+    embeddings."""
     return isinstance(model, RoFormerLiteModel) and not model.config.is_decoder
 
 
 class SentenceEncoder(RoFormerLitePreTrainedModel):
-    """The stack of a model, pooled as `config.classifier_pooling` says; it shares the model's weights.
+    """The stack of a model, pooled as `config.classifier_pooling` says; it shares the model's
+    weights.
 
     Args:
         model: The bare stack, a masked language model, or another model of one encoder.
@@ -68,7 +77,9 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
     def __init__(self, model: PreTrainedModel):
         stack = model.base_model
         if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
-            raise InputError(f"{type(model).__name__} is no encoder, and embeddings are those of an encoder")
+            raise InputError(
+                f"{type(model).__name__} is no encoder, and embeddings are those of an encoder"
+            )
         super().__init__(stack.config)
         self.model = stack
 
@@ -80,7 +91,11 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
     ) -> SentenceEncoderOutput:
         """As `RoFormerLiteModel.forward`."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
         inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
         states = self.model(**inputs, return_dict=True).last_hidden_state
         pooled = pool(states, self.config.classifier_pooling, None, attention_mask)

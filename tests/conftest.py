@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 
 # For the scripts that tests start: they import what lies in this folder.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("MKL_CBWR", "AUTO")  # results must not depend on where in memory a weight happens to lie
+# results must not depend on where in memory a weight happens to lie
+os.environ.setdefault("MKL_CBWR", "AUTO")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads cost more than they bring
 
 import pytest
@@ -22,10 +25,27 @@ CLOSE = {"rtol": 0, "atol": 1e-5}  # of two ways to the same numbers in float32
 
 STACKS: dict[str, dict] = {
     "default": {},
-    "grouped-gated-rms": {"num_key_value_heads": 2, "gated_mlp": True, "hidden_act": "silu", "norm_type": "rmsnorm"},
-    "post-sinusoidal": {"norm_placement": "post", "position_embedding_type": "sinusoidal", "scale_embeddings": True},
-    "learned-typed": {"position_embedding_type": "learned", "type_vocab_size": 2, "embedding_norm": True},
-    "factorised-no-position": {"position_embedding_type": "none", "embedding_size": 16, "lm_head_transform": True},
+    "grouped-gated-rms": {
+        "num_key_value_heads": 2,
+        "gated_mlp": True,
+        "hidden_act": "silu",
+        "norm_type": "rmsnorm",
+    },
+    "post-sinusoidal": {
+        "norm_placement": "post",
+        "position_embedding_type": "sinusoidal",
+        "scale_embeddings": True,
+    },
+    "learned-typed": {
+        "position_embedding_type": "learned",
+        "type_vocab_size": 2,
+        "embedding_norm": True,
+    },
+    "factorised-no-position": {
+        "position_embedding_type": "none",
+        "embedding_size": 16,
+        "lm_head_transform": True,
+    },
     "sliding": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
     "partial-rotary-value": {
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
@@ -55,21 +75,33 @@ STACKS: dict[str, dict] = {
 }
 # Layers of another kind, which decoders of a pair cannot have.
 STYLES: dict[str, dict] = {
-    "parallel-heads": {"layer_style": "parallel_heads", "qkv_mlp_layers": 2, "num_mlp_layers": 2, "norm_eps": 1e-3},
+    "parallel-heads": {
+        "layer_style": "parallel_heads",
+        "qkv_mlp_layers": 2,
+        "num_mlp_layers": 2,
+        "norm_eps": 1e-3,
+    },
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
 }
 
 
 def stack_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteConfig:
     """A tiny config of `STACKS` or `STYLES`."""
-    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     sizes |= {"intermediate_size": 48, "hidden_dropout": 0.0, "max_position_embeddings": 64}
     config = RoFormerLiteConfig(**{**sizes, **{**STACKS, **STYLES}[name], **fields})
     config._attn_implementation = backend
     return config
 
 
-def seq2seq_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteSeq2SeqConfig:
+def seq2seq_config(
+    name: str = "default", backend: str = "sdpa", **fields
+) -> RoFormerLiteSeq2SeqConfig:
     """A tiny pair of two different stacks, the decoder of the kind `name`."""
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, vocab_size=VOCAB + 2)
     config = RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=stack_config(name), **fields)
@@ -94,7 +126,8 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def ragged_input(generator) -> dict[str, torch.Tensor]:
-    """Six rows with every kind of mask: full, right- and left-padded, with holes, one token, none at all."""
+    """Six rows with every kind of mask: full, right- and left-padded, with holes, one token, none
+    at all."""
     mask = torch.ones(6, 17, dtype=torch.long)
     mask[1, 9:] = 0
     mask[2, :6] = 0
@@ -102,13 +135,22 @@ def ragged_input(generator) -> dict[str, torch.Tensor]:
     mask[4] = 0
     mask[4, 5] = 1
     mask[5] = 0
-    return {"input_ids": torch.randint(5, VOCAB, (6, 17), generator=generator), "attention_mask": mask}
+    return {
+        "input_ids": torch.randint(5, VOCAB, (6, 17), generator=generator),
+        "attention_mask": mask,
+    }
 
 
-def packed_forms(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
-    """The real tokens of a batch as one row `(1, N)`, and the two ways to say where its documents begin."""
+def packed_forms(
+    ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+    """The real tokens of a batch as one row `(1, N)`, and the two ways to say where its documents
+    begin."""
     lengths = torch.tensor([length for length in mask.sum(1).tolist() if length])
     positions = torch.cat([torch.arange(length) for length in lengths])
     borders = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    forms = [{"position_ids": positions[None]}, {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}]
+    forms = [
+        {"position_ids": positions[None]},
+        {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders},
+    ]
     return ids[mask.bool()][None], forms

@@ -22,14 +22,18 @@ from hf_roformer_lite import RoFormerLiteTokenizer
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 CLI = f"{sys.executable} -m roformer_lite.cli "
-# What only prepares a machine, needs several of them, or is run by other tests: the demo, the built pages.
+# What only prepares a machine, needs several of them, or is run by other tests: the demo, the built
+# pages.
 RUN_ELSEWHERE = ("pip install", "--machine_rank")
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(\w+)\n(.*?)^```$(?:\s*(?:It prints:\s*)?^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, and the output that the page shows: below it, or in comments behind its calls of print."""
+    """A block of code, and the output that the page shows: below it, or in comments behind its
+    calls of print."""
 
     page: Path
     line: int
@@ -39,7 +43,9 @@ class Block:
 
     @property
     def runs_here(self) -> bool:
-        return self.language in ("python", "bash") and not any(mark in self.code for mark in RUN_ELSEWHERE)
+        return self.language in ("python", "bash") and not any(
+            mark in self.code for mark in RUN_ELSEWHERE
+        )
 
     def __str__(self) -> str:
         return f"{self.page.stem}-{self.line}"
@@ -56,9 +62,17 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def write_examples(folder: Path) -> None:
-    """The files that the commands name: someone's own text, and a pretrained checkpoint (here a tiny one)."""
-    rows = [("a house", "ein Haus"), ("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("two houses", "zwei Häuser")]
-    (folder / "train.tsv").write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8")
+    """The files that the commands name: someone's own text, and a pretrained checkpoint (here a
+    tiny one)."""
+    rows = [
+        ("a house", "ein Haus"),
+        ("a dog", "ein Hund"),
+        ("two dogs", "zwei Hunde"),
+        ("two houses", "zwei Häuser"),
+    ]
+    (folder / "train.tsv").write_text(
+        "en\tde\n" + "".join(f"{en}\t{de}\n" for en, de in rows * 5), "utf-8"
+    )
     texts = [
         ("a fine film", "good"),
         ("fine from end to end", "good"),
@@ -71,18 +85,31 @@ def write_examples(folder: Path) -> None:
     (folder / "pairs.csv").write_text("anchor,positive\n" + questions, "utf-8")
     scored = "".join(f"{a},{b},{float(x == y)}\n" for a, x in texts for b, y in texts)
     (folder / "scores.csv").write_text("sentence1,sentence2,score\n" + scored, "utf-8")
-    (folder / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
-    tokenizer = RoFormerLiteTokenizer.train(reviews.splitlines(), vocab_size=80, algorithm="wordpiece")
+    (folder / "text.txt").write_text(
+        "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
+    )
+    tokenizer = RoFormerLiteTokenizer.train(
+        reviews.splitlines(), vocab_size=80, algorithm="wordpiece"
+    )
     tokenizer.save_pretrained(folder / "my-bert")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder / "my-bert")
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(
+        folder / "my-bert"
+    )
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
     """What a command prints, which finds roformer-lite and torchrun beside the tested Python."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "MPLBACKEND": "agg", **(environment or {})}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -105,7 +132,8 @@ def run_python(block: Block, folder: Path, hub_url: str) -> str:
 def run_bash(block: Block, folder: Path) -> str:
     """The commands of a block. A server, always the last one, answers one request and is ended."""
     code = block.code.replace("\\\n", " ")
-    if code.startswith("roformer-lite demo\n"):  # a minute and a half; tests of the command line run it
+    # a minute and a half; tests of the command line run it
+    if code.startswith("roformer-lite demo\n"):
         (folder / "dates").rename(folder / "roformer-lite-demo")
         code = code.partition("\n")[2]
     if code.startswith("curl"):  # sent to the server of the block before it
@@ -126,7 +154,8 @@ def free_port() -> str:
 
 
 def answer_of_server(command: str, options: list[str], block: Block, folder: Path) -> str:
-    """Start `serve` or `app` on a free port; what it answers to the request that the page shows, or to one like it."""
+    """Start `serve` or `app` on a free port; what it answers to the request that the page shows, or
+    to one like it."""
     options[options.index("--port") + 1] = port = free_port()
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     program = [*CLI.split(), command, *options]
@@ -136,7 +165,11 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
             assert server.poll() is None, "the server ended by itself"
             with suppress(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(port))).close()
-                return answer_of_page(port) if command == "app" else completion(port, options[0], block)
+                return (
+                    answer_of_page(port)
+                    if command == "app"
+                    else completion(port, options[0], block)
+                )
             time.sleep(0.2)
     finally:
         server.terminate()
@@ -146,10 +179,20 @@ def answer_of_server(command: str, options: list[str], block: Block, folder: Pat
 
 def completion(port: str, model: str, block: Block) -> str:
     request = json.dumps({"model": model, "prompt": "line 3 says", "max_tokens": 8})
-    command = ["curl", "http://localhost:8000/v1/completions", "-H", "Content-Type: application/json", "-d", request]
+    command = [
+        "curl",
+        "http://localhost:8000/v1/completions",
+        "-H",
+        "Content-Type: application/json",
+        "-d",
+        request,
+    ]
     shown = [other.code for other in blocks_of(block.page) if other.code.startswith("curl")]
     command = shlex.split(shown[0].replace("\\\n", " ")) if shown else command
-    data, headers = command[command.index("-d") + 1], dict([command[command.index("-H") + 1].split(": ")])
+    data, headers = (
+        command[command.index("-d") + 1],
+        dict([command[command.index("-H") + 1].split(": ")]),
+    )
     post = urllib.request.Request(command[1].replace("8000", port), data.encode(), headers)
     with urllib.request.urlopen(post, timeout=120) as reply:
         return json.load(reply)["choices"][0]["text"]

@@ -1,7 +1,9 @@
-"""A small Hub on loopback: what the client of huggingface_hub needs to create, commit, list and download.
+"""A small Hub on loopback: what the client of huggingface_hub needs to create, commit, list and
+download.
 
-Contents are in memory. Every file comes inside its commit: large files by LFS or Xet, branches and older commits are
-the business of the client and the real Hub. (`HF_HUB_DISABLE_XET`: with `hf_xet` the client tries no other storage.)
+Contents are in memory. Every file comes inside its commit: large files by LFS or Xet, branches and
+older commits are the business of the client and the real Hub. (`HF_HUB_DISABLE_XET`: with `hf_xet`
+the client tries no other storage.)
 """
 
 import base64
@@ -18,7 +20,12 @@ import yaml
 
 TOKEN = "hf_test"
 USER = "me"
-ENVIRONMENT = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+ENVIRONMENT = {
+    "HF_TOKEN": TOKEN,
+    "HF_HUB_OFFLINE": "0",
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
 
 
 @dataclass
@@ -71,11 +78,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path, is_card = urlsplit(self.path).path.strip("/"), "validate-yaml" in self.path
         try:
-            if self.command == "POST" and not is_card and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            if (
+                self.command == "POST"
+                and not is_card
+                and self.headers.get("Authorization") != f"Bearer {TOKEN}"
+            ):
                 raise Refused(401, "Invalid username or password.")
             self._route(path.split("/"))
         except Refused as refused:
-            headers = {"X-Error-Code": refused.code, "X-Error-Message": str(refused)} if refused.code else {}
+            headers = (
+                {"X-Error-Code": refused.code, "X-Error-Message": str(refused)}
+                if refused.code
+                else {}
+            )
             self._send(refused.status, json.dumps({"error": str(refused)}).encode(), headers)
 
     do_GET = do_HEAD = do_POST = _serve
@@ -83,7 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, parts: list[str]) -> None:
         match parts:
             case ["api", "whoami-v2"]:
-                self._answer({"type": "user", "name": USER, "auth": {"type": "access_token"}, "orgs": []})
+                self._answer(
+                    {"type": "user", "name": USER, "auth": {"type": "access_token"}, "orgs": []}
+                )
             case ["api", "validate-yaml"]:
                 yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
                 self._answer({"errors": [], "warnings": []})
@@ -101,14 +118,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self._commit(f"{owner}/{name}")
             case ["api", "models", owner, name, "tree", *_]:
                 files = self._repository(f"{owner}/{name}").files.items()
-                self._answer([{"type": "file", "path": p, "size": len(f.content), "oid": f.etag} for p, f in files])
+                self._answer(
+                    [
+                        {"type": "file", "path": p, "size": len(f.content), "oid": f.etag}
+                        for p, f in files
+                    ]
+                )
             case ["api", "models", owner, name, *_]:
                 self._answer(self._info(f"{owner}/{name}"))
             case [owner, name, "resolve", _, *path]:
                 repository = self._repository(f"{owner}/{name}")
                 if (file := repository.files.get(unquote("/".join(path)))) is None:
                     raise Refused(404, "Entry not found", "EntryNotFound")
-                self._send(200, file.content, {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'})
+                self._send(
+                    200, file.content, {"X-Repo-Commit": repository.sha, "ETag": f'"{file.etag}"'}
+                )
             case _:
                 raise Refused(404, f"no such address: {self.command} {self.path}")
 
@@ -118,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.repositories[repo_id]
 
     def _commit(self, repo_id: str) -> None:
-        repository, (header, *lines) = self._repository(repo_id), map(json.loads, self.body.splitlines())
+        repository, (header, *lines) = (
+            self._repository(repo_id),
+            map(json.loads, self.body.splitlines()),
+        )
         for line in lines:
             value = line["value"]
             repository.files[value["path"]] = File(base64.b64decode(value["content"]))
@@ -131,7 +158,12 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self._repository(repo_id)
         card = repository.files.get("README.md", File(b"")).content.decode()
         metadata = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else {}
-        info = {"id": repo_id, "sha": repository.sha, "private": repository.private, "cardData": metadata}
+        info = {
+            "id": repo_id,
+            "sha": repository.sha,
+            "private": repository.private,
+            "cardData": metadata,
+        }
         info |= {name: metadata.get(name) for name in ("library_name", "pipeline_tag")}
         info["tags"] = metadata.get("tags") or []
         return {**info, "siblings": [{"rfilename": name} for name in repository.files]}

@@ -1,4 +1,5 @@
-"""A tiny saved model of every kind that answers, with random weights, and what a training leaves beside it."""
+"""A tiny saved model of every kind that answers, with random weights, and what a training leaves
+beside it."""
 
 import json
 from pathlib import Path
@@ -21,18 +22,30 @@ LABELS, CLASSIFIER = {"id2label": dict(enumerate("bca"))}, rl.RoFormerLiteForSeq
 HEAD = {"lm_head_transform": True, "lm_head_bias": True}
 
 ONE_TEXT = {"pairs": False, "label_separator": ";"}
-# The class of each model, fields of its configuration, its task, and what its training would have noted.
+# The class of each model, fields of its configuration, its task, and what its training would have
+# noted.
 MODELS = {
     "classify": (CLASSIFIER, LABELS, "classify", ONE_TEXT),
     "classify, n-grams": (CLASSIFIER, {**LABELS, "classifier_text_features": 50}, "classify", {}),
     "labels": (CLASSIFIER, {**LABELS, **MULTI}, "classify", ONE_TEXT),
     "number": (CLASSIFIER, {"num_labels": 1, **REGRESSION}, "classify", {}),
     "pairs": (CLASSIFIER, {"num_labels": 2}, "classify", {"pairs": True}),
-    "tag": (rl.RoFormerLiteForTokenClassification, {"id2label": dict(enumerate(NAMES))}, "tag", {"unit": "words"}),
+    "tag": (
+        rl.RoFormerLiteForTokenClassification,
+        {"id2label": dict(enumerate(NAMES))},
+        "tag",
+        {"unit": "words"},
+    ),
     "seq2seq": (rl.RoFormerLiteForConditionalGeneration, {}, "seq2seq", {}),
-    "causal": (rl.RoFormerLiteForCausalLM, {"is_decoder": True, "tie_word_embeddings": False}, "causal", {}),
+    "causal": (
+        rl.RoFormerLiteForCausalLM,
+        {"is_decoder": True, "tie_word_embeddings": False},
+        "causal",
+        {},
+    ),
     "mlm": (rl.RoFormerLiteForMaskedLM, {}, "mlm", {}),
-    "roformer": (rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **HEAD}, "mlm", {}),  # what `convert --to roformer` takes
+    # what `convert --to roformer` takes
+    "roformer": (rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **HEAD}, "mlm", {}),
     "embed": (rl.RoFormerLiteModel, {}, "embed", {}),
     "rerank": (CLASSIFIER, {"num_labels": 1}, "rerank", {"pairs": True}),
 }
@@ -66,10 +79,20 @@ def save_model(kind: str, directory: Path) -> Path:
         if kind == "embed":
             write_pooling(config, directory)
             modules["1_Pooling"] = "sentence_transformers.models.Pooling"
-        listed = [{"idx": i, "name": str(i), "path": path, "type": modules[path]} for i, path in enumerate(modules)]
+        listed = [
+            {"idx": i, "name": str(i), "path": path, "type": modules[path]}
+            for i, path in enumerate(modules)
+        ]
         (directory / "modules.json").write_text(json.dumps(listed))
-    results = {"task": task, "settings": settings, "main_metric": "accuracy", "rows": {"test": 1200}}
-    (directory / "results.json").write_text(json.dumps({**results, "metrics": {"test": {"accuracy": 0.8125}}}))
+    results = {
+        "task": task,
+        "settings": settings,
+        "main_metric": "accuracy",
+        "rows": {"test": 1200},
+    }
+    (directory / "results.json").write_text(
+        json.dumps({**results, "metrics": {"test": {"accuracy": 0.8125}}})
+    )
     return directory
 
 
@@ -77,7 +100,11 @@ def fill_text_scores(scores, tokenizer) -> None:
     """Random scores for some features of `TEXTS`."""
     byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
     for token, number in tokenizer.get_vocab().items():
-        text = b"\x1f" if number in tokenizer.all_special_ids else bytes(byte_of[character] for character in token)
+        text = (
+            b"\x1f"
+            if number in tokenizer.all_special_ids
+            else bytes(byte_of[character] for character in token)
+        )
         scores.token_bytes[number, : len(text)] = torch.tensor(list(text))
     ids = torch.tensor([token for text in TEXTS for token in tokenizer(text)["input_ids"]])
     found = scores.find_features(scores.words_of(ids, torch.zeros_like(ids)))[0].unique()

@@ -1,4 +1,5 @@
-"""The benchmarks: the floor counts exactly the model's products, and all contenders do the same work."""
+"""The benchmarks: the floor counts exactly the model's products, and all contenders do the same
+work."""
 
 import sys
 
@@ -43,19 +44,32 @@ def test_floor_counts_the_products_of_the_model():
 
 def test_the_published_table_is_that_of_the_published_results():
     folder = ROOT / "benchmarks"
-    rows = markdown(folder / "results" / "cpu").replace(" cpu vocabulary", ", vocabulary").replace(" cpu", "")
+    rows = (
+        markdown(folder / "results" / "cpu")
+        .replace(" cpu vocabulary", ", vocabulary")
+        .replace(" cpu", "")
+    )
     assert rows in (folder / "README.md").read_text("utf-8") and len(rows.splitlines()) > 30
 
 
 def test_padding_free_models_learn_the_same(tmp_path):
-    """All steps that are timed have the losses of the stock model, also those of converted and of packed models."""
+    """All steps that are timed have the losses of the stock model, also those of converted and of
+    packed models."""
     options = padding_free.Options(quick=True)
-    families, beside = list(padding_free.compare_families(options)), list(padding_free.compare_beside(options))
+    families, beside = (
+        list(padding_free.compare_families(options)),
+        list(padding_free.compare_beside(options)),
+    )
     works = {"bert": ("encode", "classify", "masked lm"), "llama": ("encode", "causal lm")}
     assert [(row["family"], row["work"]) for row in families] == [
         (name, work) for name in works for work in works[name]
     ]
-    assert {row["way"] for row in beside} == {"padding_free", "converted", "packed", "packed, padding_free"}
+    assert {row["way"] for row in beside} == {
+        "padding_free",
+        "converted",
+        "packed",
+        "packed, padding_free",
+    }
     for row in families + beside:
         assert row["difference"] <= 1e-5 and row["places"] > 1
     assert all(row[order] > 0 for row in families for order in ("random", "grouped", "full"))
@@ -105,9 +119,19 @@ def make_text(path):
 
 @pytest.mark.parametrize("change", training_changes.OF_MODELS)
 def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
-    monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)  # put back afterwards
+    # put back afterwards
+    monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
     files = [make_text(tmp_path / "text.txt")] * 2
-    command = ["train", "seq2seq", "--train_file", *files, *TINY, "2", "--output_dir", str(tmp_path / "model")]
+    command = [
+        "train",
+        "seq2seq",
+        "--train_file",
+        *files,
+        *TINY,
+        "2",
+        "--output_dir",
+        str(tmp_path / "model"),
+    ]
     assert training_changes.main(change, command) == 0
     names = load_file(tmp_path / "model" / "model.safetensors")
     added = {"query-key-norm": "head_norm", "bigrams": "bigram_embeddings"}.get(change, "norm")
@@ -120,7 +144,10 @@ def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
         ("--variants zero-output", "must be one of.*zero-outputs"),
         ("--variants falling-mask-ratio --max_steps 9", "is of mlm, not of causal"),
         ("--variants short-first", "give --max_steps"),
-        ("--variants rising-batch --max_steps 9 --max_tokens_per_batch 99", "no max_tokens_per_batch"),
+        (
+            "--variants rising-batch --max_steps 9 --max_tokens_per_batch 99",
+            "no max_tokens_per_batch",
+        ),
         ("--training_arguments=eval_strategy=steps", "the last weights are measured"),
         ("--bf16 true", "it is false in all runs"),
     ],
@@ -149,21 +176,35 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     def compute_loss(trainer, model, inputs, *args, **kwargs):
         labelled = (inputs["labels"] != -100).float().sum() / inputs["attention_mask"].sum()
         lengths = inputs["attention_mask"].sum(1)
-        seen.append((len(lengths), int(lengths.max()), labelled.item(), model.stacks()[-1].is_decoder))
+        seen.append(
+            (len(lengths), int(lengths.max()), labelled.item(), model.stacks()[-1].is_decoder)
+        )
         return usual(trainer, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(RoFormerLiteTrainerMixin, "compute_loss", compute_loss)
     loader = RoFormerLiteTrainerMixin.get_train_dataloader
-    monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)  # put back afterwards, as these:
+    # put back afterwards, as these:
+    monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)
     for name in ("on_step_begin", "__call__"):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
     monkeypatch.setattr(training_changes, "OTHER_WAY", 5)
     files = [make_text(tmp_path / "text.txt")] * (2 if task == "seq2seq" else 1)
     own = ["10"] if task == "seq2seq" else ["10", "--block_size", "64"]
-    own += ["--mlm_probability", "0.15"] if task == "mlm" else []  # what the changes are measured against
-    command = ["train", task, "--train_file", *files, *TINY, *own, "--output_dir", str(tmp_path / "model")]
+    # what the changes are measured against
+    own += ["--mlm_probability", "0.15"] if task == "mlm" else []
+    command = [
+        "train",
+        task,
+        "--train_file",
+        *files,
+        *TINY,
+        *own,
+        "--output_dir",
+        str(tmp_path / "model"),
+    ]
     assert training_changes.main(change, command) == 0
-    seen = seen[-(25 if change == "rising-batch" else 10) :]  # what is seen before measures time and memory
+    # what is seen before measures time and memory
+    seen = seen[-(25 if change == "rising-batch" else 10) :]
     rows, longest, labelled, causal = zip(*seen, strict=True)
     if change == "rising-batch":
         assert rows == (2,) * 20 + (8,) * 5

@@ -11,7 +11,9 @@ from conftest import ROOT
 CARDS = ROOT / "model_cards"
 ROW = re.compile(r"\| \[.*?\]\((?P<link>[^)]*)\).*? \| .*? \| (?P<time>.*?) \| (?P<result>.*?) \|")
 SHOWN = {
-    match["link"]: match for match in map(ROW.match, (CARDS / "README.md").read_text("utf-8").splitlines()) if match
+    match["link"]: match
+    for match in map(ROW.match, (CARDS / "README.md").read_text("utf-8").splitlines())
+    if match
 }
 
 
@@ -30,7 +32,12 @@ def test_every_directory_has_a_row_and_what_a_reader_needs():
     for name in directories:
         found = {path.name for path in (CARDS / name).iterdir()}
         card = (CARDS / name / "README.md").read_text("utf-8")
-        assert found == {"README.md", "results.json", "recipe.sh", *re.findall(r"\((\w+\.png)\)", card)}
+        assert found == {
+            "README.md",
+            "results.json",
+            "recipe.sh",
+            *re.findall(r"\((\w+\.png)\)", card),
+        }
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -38,15 +45,24 @@ def test_figures_are_those_of_the_training(name):
     results = json.loads((CARDS / name / "results.json").read_text("utf-8"))
     minutes = [results["training"]["minutes"], results["training"]["whole_command_minutes"]]
     minutes += results.get("seeds", {}).get("whole_minutes", {}).values()
-    for known, cell in ((minutes, SHOWN[name]["time"]), (list(figures(results)), SHOWN[name]["result"])):
+    for known, cell in (
+        (minutes, SHOWN[name]["time"]),
+        (list(figures(results)), SHOWN[name]["result"]),
+    ):
         numbers = re.findall(r"\d+(?:\.\d+)?", cell.replace(",", ""))
         assert numbers
         for number in numbers:
             places = len(number.partition(".")[2])
-            assert any(round(figure, places) == float(number) for figure in known), f"{number} of {cell!r}"
+            assert any(round(figure, places) == float(number) for figure in known), (
+                f"{number} of {cell!r}"
+            )
 
 
 def test_readme_shows_rows_of_the_table():
     readme = (ROOT / "README.md").read_text("utf-8").partition("## Results")[2].partition("## ")[0]
-    rows = [line.replace("](model_cards/", "](") for line in readme.splitlines() if line.startswith("| [")]
+    rows = [
+        line.replace("](model_cards/", "](")
+        for line in readme.splitlines()
+        if line.startswith("| [")
+    ]
     assert len(rows) > 3 and set(rows) <= set((CARDS / "README.md").read_text("utf-8").splitlines())

@@ -1,4 +1,5 @@
-"""The documentation as a whole: its length, its navigation, and its pictures, drawn by a script from kept results."""
+"""The documentation as a whole: its length, its navigation, and its pictures, drawn by a script
+from kept results."""
 
 import re
 import runpy
@@ -36,7 +37,9 @@ def test_every_page_is_in_the_navigation_and_every_picture_on_a_page():
     assert not [page.name for page in pages if f": {page.name}\n" not in navigation]
     shown = "".join(page.read_text("utf-8") for page in pages)
     pictures = [path for path in IMAGES.rglob("*") if path.is_file()]
-    assert not [path for path in pictures if path.relative_to(IMAGES.parent).as_posix() not in shown]
+    assert not [
+        path for path in pictures if path.relative_to(IMAGES.parent).as_posix() not in shown
+    ]
     assert max(path.stat().st_size for path in pictures) < 150_000
 
 
@@ -46,5 +49,7 @@ def test_readme_and_pages_stay_short():
 
 
 def test_contributing_names_tests_that_exist():
-    names = re.findall(r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    names = re.findall(
+        r"`(?:tests/)?((?:\w+/)*test_[\w*]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    )
     assert len(names) > 9 and not [name for name in names if not list((ROOT / "tests").rglob(name))]

@@ -1,4 +1,5 @@
-"""What is built and installed: the distributions and their metadata, help of every public name, and the reference."""
+"""What is built and installed: the distributions and their metadata, help of every public name, and
+the reference."""
 
 import os
 import shutil
@@ -33,7 +34,12 @@ def run(*command: object, folder: Path) -> str:
     """What a command prints that is run in `folder`, without the paths of this process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+        list(map(str, command)),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -52,13 +58,28 @@ def built(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_distributions_are_accepted_by_an_index(built):
-    run(sys.executable, "-m", "twine", "check", "--strict", built["sdist"], built["wheel"], folder=ROOT)
+    run(
+        sys.executable,
+        "-m",
+        "twine",
+        "check",
+        "--strict",
+        built["sdist"],
+        built["wheel"],
+        folder=ROOT,
+    )
 
 
 def test_distributions_are_whole_and_nothing_else_is_in_them(built):
     packages = ("hf_roformer_lite", "roformer_lite")
-    modules = {str(path.relative_to(ROOT)) for package in packages for path in (ROOT / package).rglob("*.py")}
-    modules |= {f"hf_roformer_lite/conversion/{path.name}" for path in (ROOT / "conversion").glob("*.py")}
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+    }
+    modules |= {
+        f"hf_roformer_lite/conversion/{path.name}" for path in (ROOT / "conversion").glob("*.py")
+    }
     contents = []
     for name in ("wheel", "tree"):
         with zipfile.ZipFile(built[name]) as wheel:
@@ -73,25 +94,50 @@ def test_distributions_are_whole_and_nothing_else_is_in_them(built):
 
 @pytest.mark.slow
 def test_installed_wheel_works_away_from_the_checkout(built, tmp_path):
-    """In an environment of its own, with the packages that are here; that of the sdist has the same contents."""
+    """In an environment of its own, with the packages that are here; that of the sdist has the same
+    contents."""
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
     python, command = environment / "bin" / "python", environment / "bin" / "roformer-lite"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index")
     run(*pip, built["wheel"], folder=tmp_path)
     (packages,) = environment.glob("lib/*/site-packages")
-    (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")), "utf-8")
+    (packages / "others.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("-packages")), "utf-8"
+    )
     assert "train" in run(command, "--help", folder=tmp_path)
     used = run(python, "-c", USE, folder=tmp_path).splitlines()[-3:]
     assert all(path.startswith(str(packages)) for path in used), used
     (tmp_path / "text.txt").write_text("one two three four\n\n" * 60, "utf-8")
     options = ("--size", "tiny", "--vocab_size", "300", "--block_size", "16", "--max_steps", "1")
-    run(command, "train", "causal", "--train_file", "text.txt", "--output_dir", "story", *options, folder=tmp_path)
-    assert (tmp_path / "story" / "README.md").is_file()  # the card, whose template is data of the package
+    run(
+        command,
+        "train",
+        "causal",
+        "--train_file",
+        "text.txt",
+        "--output_dir",
+        "story",
+        *options,
+        folder=tmp_path,
+    )
+    # the card, whose template is data of the package
+    assert (tmp_path / "story" / "README.md").is_file()
 
 
 def test_reference_builds_without_warnings(tmp_path):
     """`strict` in mkdocs.yml makes every warning an error."""
-    run(sys.executable, "-m", "mkdocs", "build", "-q", "-f", ROOT / "mkdocs.yml", "-d", tmp_path, folder=ROOT)
+    run(
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "-q",
+        "-f",
+        ROOT / "mkdocs.yml",
+        "-d",
+        tmp_path,
+        folder=ROOT,
+    )
     pages = "".join(page.read_text("utf-8") for page in tmp_path.glob("*.html"))
     assert not [name for name in (*PUBLIC, "export_model") if f'.{name}"' not in pages]

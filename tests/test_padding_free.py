@@ -39,7 +39,9 @@ def pair(name: str, **options: bool) -> tuple[torch.nn.Module, torch.nn.Module]:
     return model, padding_free(copy.deepcopy(model), **options)
 
 
-def batch_for(name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)) -> dict[str, torch.Tensor]:
+def batch_for(
+    name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7, 1, 4)
+) -> dict[str, torch.Tensor]:
     """Random ids, some of them labelled, as the head of the model `name` takes them."""
     generator = torch.Generator().manual_seed(len(name))
     shape = (len(lengths), max(lengths))
@@ -59,14 +61,20 @@ def batch_for(name: str, side: str = "right", lengths: tuple[int, ...] = (12, 7,
     return batch
 
 
-def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def gradients(
+    model: torch.nn.Module, batch: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     model.train().zero_grad()
     loss = model(**batch).loss
     loss.backward()
-    return loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return loss.detach(), torch.cat(
+        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    )
 
 
-def assert_same_gradients(free: torch.nn.Module, stock: torch.nn.Module, batch: dict[str, torch.Tensor]) -> None:
+def assert_same_gradients(
+    free: torch.nn.Module, stock: torch.nn.Module, batch: dict[str, torch.Tensor]
+) -> None:
     """The loss in training and all gradients."""
     for one, other in zip(gradients(free, batch), gradients(stock, batch), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
@@ -74,7 +82,8 @@ def assert_same_gradients(free: torch.nn.Module, stock: torch.nn.Module, batch: 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_losses_and_gradients(name):
-    """Padded on the left, of a part of a step. (Padded on the right: test_padding_free_models.py, for every type.)"""
+    """Padded on the left, of a part of a step. (Padded on the right: test_padding_free_models.py,
+    for every type.)"""
     side = "holes" if name == "gpt2" else "left"  # holes go through as they are
     stock, free = pair(name)
     batch = batch_for(name, "left" if side == "left" else "right")
@@ -89,7 +98,11 @@ def test_outputs_losses_and_gradients(name):
     torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
     if expected.logits.ndim == 3:
         assert side == "holes" or not found.logits[~real].any()
-    batch |= {"num_items_in_batch": torch.tensor(7)} if expected.logits.ndim == 3 and "tokens" not in name else {}
+    batch |= (
+        {"num_items_in_batch": torch.tensor(7)}
+        if expected.logits.ndim == 3 and "tokens" not in name
+        else {}
+    )
     assert_same_gradients(free, stock, batch)
 
 
@@ -103,7 +116,9 @@ def test_logits_in_training():
     torch.testing.assert_close(whole[real], stock(**batch).logits[real], **CLOSE)
     stock, free = pair("bert tokens")
     batch = batch_for("bert tokens")
-    torch.testing.assert_close(free.train()(**batch).logits[real], stock(**batch).logits[real], **CLOSE)
+    torch.testing.assert_close(
+        free.train()(**batch).logits[real], stock(**batch).logits[real], **CLOSE
+    )
 
     def loss_of_rows(logits, labels, vocab_size, **_):
         losses = torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none")
@@ -129,14 +144,18 @@ def test_inputs_of_other_kinds():
     ):
         expected, found = stock(**inputs), free(**inputs)
         real = mask.bool() if "attention_mask" in inputs else torch.ones_like(mask).bool()
-        torch.testing.assert_close(found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE)
+        torch.testing.assert_close(
+            found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE
+        )
         torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
         for one, other in zip(found.hidden_states or (), expected.hidden_states or (), strict=True):
             torch.testing.assert_close(one[real], other[real], **CLOSE)
     causal = build("Qwen3Model")
     by_type = {"full_attention": (mask[:, None, None] * torch.ones(12, 12).tril()).bool()}
     found = padding_free(copy.deepcopy(causal))(ids, attention_mask=by_type).last_hidden_state
-    torch.testing.assert_close(found, causal(ids, attention_mask=by_type).last_hidden_state, **CLOSE)
+    torch.testing.assert_close(
+        found, causal(ids, attention_mask=by_type).last_hidden_state, **CLOSE
+    )
     stock.set_attn_implementation("eager")
     free = padding_free(copy.deepcopy(stock))
     inputs = {"input_ids": ids, "attention_mask": mask, "output_attentions": True}
@@ -184,9 +203,15 @@ def test_switched_off_and_saved(tmp_path):
     for model in (free, padding_free(twin, False)):
         padding_free(model, False)
         assert model.config._attn_implementation == stock.config._attn_implementation
-        assert type(model) is transformers.BertForMaskedLM and model.state_dict().keys() == stock.state_dict().keys()
-    assert [module.training for module in padding_free(padding_free(free), False).modules()] == modes
-    torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)  # at padding, too
+        assert (
+            type(model) is transformers.BertForMaskedLM
+            and model.state_dict().keys() == stock.state_dict().keys()
+        )
+    assert [
+        module.training for module in padding_free(padding_free(free), False).modules()
+    ] == modes
+    # at padding, too
+    torch.testing.assert_close(free.eval()(**batch).logits, expected, rtol=0, atol=0)
 
 
 def test_a_head_that_reads_the_last_place_is_refused():
@@ -224,7 +249,9 @@ def test_tokens_that_meet_outside_attention_are_refused():
 
 def test_threads_do_not_meet():
     stock, free = pair("bert classes")
-    batches = [batch_for("bert classes", lengths=lengths) for lengths in ((12, 3), (5, 9, 2), (1, 1, 8))]
+    batches = [
+        batch_for("bert classes", lengths=lengths) for lengths in ((12, 3), (5, 9, 2), (1, 1, 8))
+    ]
     expected, wrong = [stock(**batch).logits for batch in batches], []
 
     def work(number: int) -> None:
@@ -247,13 +274,18 @@ def test_generate(name):
     batch = batch_for(name, "left")
     batch.pop("labels")
     for use_cache in (True, False):
-        options = {"max_new_tokens": 8, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0}
+        options = {
+            "max_new_tokens": 8,
+            "do_sample": False,
+            "use_cache": use_cache,
+            "pad_token_id": 0,
+        }
         assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
 def test_caches():
-    """A language model makes the cache that its caller goes on from. Where nobody is likely to, there is none, and
-    an error says so to whoever goes on from it."""
+    """A language model makes the cache that its caller goes on from. Where nobody is likely to,
+    there is none, and an error says so to whoever goes on from it."""
     _, free = pair("llama")
     _, classifier = pair("llama classes")
     batch = batch_for("llama", "left")
@@ -268,7 +300,12 @@ def test_caches():
 
 @pytest.mark.parametrize(
     "name, more",
-    [("llama", {"use_cache": False}), ("llama", {"labels": ...}), ("llama classes", {}), ("bert classes", {})],
+    [
+        ("llama", {"use_cache": False}),
+        ("llama", {"labels": ...}),
+        ("llama classes", {}),
+        ("bert classes", {}),
+    ],
 )
 def test_evaluation_computes_real_tokens_alone(name, more):
     _, free = pair(name)
@@ -277,15 +314,33 @@ def test_evaluation_computes_real_tokens_alone(name, more):
     linear = next(module for module in free.modules() if isinstance(module, torch.nn.Linear))
     linear.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
     for model in (free, free.base_model):
-        model(**batch | {key: labels if value is ... else value for key, value in more.items() if model is free})
+        model(
+            **batch
+            | {
+                key: labels if value is ... else value
+                for key, value in more.items()
+                if model is free
+            }
+        )
     assert tokens == [24, 24]
 
 
-def real_outputs(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def real_outputs(
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """The tensors of its output, those for each token at real tokens alone."""
-    real = inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones(4, 12, dtype=torch.bool)
-    outputs = {name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)}
-    return {name: value[real] if value.shape[:2] == real.shape else value for name, value in outputs.items()}
+    real = (
+        inputs["attention_mask"].bool()
+        if "attention_mask" in inputs
+        else torch.ones(4, 12, dtype=torch.bool)
+    )
+    outputs = {
+        name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)
+    }
+    return {
+        name: value[real] if value.shape[:2] == real.shape else value
+        for name, value in outputs.items()
+    }
 
 
 def scaled(rope_type: str, **options) -> dict:
@@ -294,8 +349,15 @@ def scaled(rope_type: str, **options) -> dict:
 
 LONG = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 16}
 DYNAMIC = {"max_position_embeddings": 8, **scaled("dynamic", factor=2.0)}
-GEMMA3 = {"vision_config": {"image_size": 28, "patch_size": 14}, "mm_tokens_per_image": 4, "image_token_id": 50}
-PLACES = {"start_positions": torch.tensor([3, 2, 0, 1]), "end_positions": torch.tensor([5, 3, 0, 2])}
+GEMMA3 = {
+    "vision_config": {"image_size": 28, "patch_size": 14},
+    "mm_tokens_per_image": 4,
+    "image_token_id": 50,
+}
+PLACES = {
+    "start_positions": torch.tensor([3, 2, 0, 1]),
+    "end_positions": torch.tensor([5, 3, 0, 2]),
+}
 IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
 IMAGE[[0, 2, 3]] = 0  # in the second row
 HOLES = torch.ones(4, 12, dtype=torch.long).index_fill(1, torch.tensor([4, 5]), 0)
@@ -306,7 +368,8 @@ NO_MASK = {"attention_mask": None}
 NO_CACHE = {"use_cache": False}
 GAPS = {"position_ids": RESTART["position_ids"] * 2}
 
-UNUSUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # the model, and what its batch holds besides
+# the model, and what its batch holds besides
+UNUSUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "the places of an answer": ("BertForQuestionAnswering", {}, PLACES),
     "images in another row": ("Gemma3ForConditionalGeneration", GEMMA3, {"token_type_ids": IMAGE}),
     "chunks of attention": ("Llama4ForCausalLM", {"attention_chunk_size": 20}, {}),
@@ -340,7 +403,8 @@ def test_what_is_not_understood_is_as_it_was(case):
 
 @pytest.mark.parametrize("way", ["eager", "checkpointing", "encoder", "base", "whole"])
 def test_what_changes_afterwards(way):
-    """Another attention implementation, hooks on the embeddings; parts are compiled, or the whole in one graph."""
+    """Another attention implementation, hooks on the embeddings; parts are compiled, or the whole
+    in one graph."""
     name = "bert mlm" if way == "base" else "bert classes"
     (stock, free), batch = pair(name), batch_for(name)
     torch.compiler.reset()
@@ -366,7 +430,8 @@ def test_labels_of_padding_and_autocast():
 
 
 def test_embeddings_of_layers_survive_input_gradients():
-    """Gemma 3n reads the ids again, for embeddings of each layer: vectors in their place say less."""
+    """Gemma 3n reads the ids again, for embeddings of each layer: vectors in their place say
+    less."""
     stock = build("Gemma3nForCausalLM", activation_sparsity_pattern=[0.0] * 4)
     free = padding_free(copy.deepcopy(stock))
     for model in (stock, free):
@@ -382,7 +447,10 @@ def test_every_model_within_a_module():
     towers.append(build("MambaForCausalLM"))
     with pytest.raises(ValueError, match="MambaForCausalLM"):
         padding_free(towers)
-    assert type(towers[0].bert) is transformers.BertModel and type(towers[0]) is transformers.BertForMaskedLM
+    assert (
+        type(towers[0].bert) is transformers.BertModel
+        and type(towers[0]) is transformers.BertForMaskedLM
+    )
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -395,6 +463,10 @@ def test_adapters(is_first):
     torch.manual_seed(1)
     stock = get_peft_model(stock, lora)
     torch.manual_seed(1)
-    free = get_peft_model(padding_free(free), lora) if is_first else padding_free(get_peft_model(free, lora))
+    free = (
+        get_peft_model(padding_free(free), lora)
+        if is_first
+        else padding_free(get_peft_model(free, lora))
+    )
     batch = batch_for("bert mlm")
     assert_same_gradients(free, stock, batch)

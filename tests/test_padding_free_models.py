@@ -1,7 +1,7 @@
 """`padding_free` with every text model of transformers: each gives what it gave, or is refused.
 
-`python tests/test_padding_free_models.py [TYPES]` measures again, and writes `padding_free_models.csv` and the lists
-of `docs/padding_free.md`.
+`python tests/test_padding_free_models.py [TYPES]` measures again, and writes
+`padding_free_models.csv` and the lists of `docs/padding_free.md`.
 """
 
 import csv
@@ -26,7 +26,9 @@ from hf_roformer_lite.padding_free import padding_free
 
 RESULTS = Path(__file__).with_name("padding_free_models.csv")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "padding_free.md"
-LISTS = re.compile(r"(?<=<!-- from tests/test_padding_free_models.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+LISTS = re.compile(
+    r"(?<=<!-- from tests/test_padding_free_models.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL
+)
 TABLES = [
     getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")
     for kind in ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
@@ -41,24 +43,68 @@ FAST = set(
 )
 LIMIT = 3e7  # parameters: what stays larger has sizes in places that no rule finds
 SIZES = {
-    **dict.fromkeys("hidden_size d_model dim n_embd emb_dim embedding_size hidden_size_global d_latents".split(), 64),
-    **dict.fromkeys("num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth".split(), 2),
-    **dict.fromkeys("num_encoder_layers num_decoder_layers num_blocks num_self_attends_per_block".split(), 2),
-    **dict.fromkeys("num_attention_heads n_head n_heads num_heads num_key_value_heads attention_heads".split(), 4),
-    **dict.fromkeys("encoder_attention_heads decoder_attention_heads num_experts num_local_experts".split(), 4),
-    **dict.fromkeys("num_encoder_attention_heads num_decoder_attention_heads linear_num_heads".split(), 4),
-    **dict.fromkeys("intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim hidden_dim n_inner d_ff".split(), 96),
+    **dict.fromkeys(
+        "hidden_size d_model dim n_embd emb_dim embedding_size hidden_size_global d_latents".split(),
+        64,
+    ),
+    **dict.fromkeys(
+        "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth".split(),
+        2,
+    ),
+    **dict.fromkeys(
+        "num_encoder_layers num_decoder_layers num_blocks num_self_attends_per_block".split(), 2
+    ),
+    **dict.fromkeys(
+        "num_attention_heads n_head n_heads num_heads num_key_value_heads attention_heads".split(),
+        4,
+    ),
+    **dict.fromkeys(
+        "encoder_attention_heads decoder_attention_heads num_experts num_local_experts".split(), 4
+    ),
+    **dict.fromkeys(
+        "num_encoder_attention_heads num_decoder_attention_heads linear_num_heads".split(), 4
+    ),
+    **dict.fromkeys(
+        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim hidden_dim n_inner d_ff".split(),
+        96,
+    ),
     **dict.fromkeys("moe_intermediate_size ffn_hidden_size expert_ffn_hidden_size".split(), 32),
-    **dict.fromkeys("head_dim v_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim".split(), 16),
-    **dict.fromkeys("mamba_n_heads mamba_d_head mamba_d_state mamba_chunk_size chunk_size num_latents".split(), 16),
-    **dict.fromkeys("rotary_dim qk_rope_head_dim qk_nope_head_dim laurel_rank hidden_size_per_layer_input".split(), 8),
-    **{"q_lora_rank": 24, "kv_lora_rank": 16, "mamba_expand": 4, "hc_lowrank": 8, "entity_emb_size": 16},
+    **dict.fromkeys(
+        "head_dim v_head_dim linear_head_dim linear_key_head_dim linear_value_head_dim".split(), 16
+    ),
+    **dict.fromkeys(
+        "mamba_n_heads mamba_d_head mamba_d_state mamba_chunk_size chunk_size num_latents".split(),
+        16,
+    ),
+    **dict.fromkeys(
+        "rotary_dim qk_rope_head_dim qk_nope_head_dim laurel_rank hidden_size_per_layer_input".split(),
+        8,
+    ),
+    **{
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "mamba_expand": 4,
+        "hc_lowrank": 8,
+        "entity_emb_size": 16,
+    },
     **{"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8},
-    **{"num_experts_per_tok": 2, "moe_topk": 2, "zero_expert_num": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    **{
+        "num_experts_per_tok": 2,
+        "moe_topk": 2,
+        "zero_expert_num": 2,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+    },
     **{"indexer_compress_ratio": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     **dict.fromkeys("vocab_size entity_vocab_size vocab_size_per_layer_input".split(), 120),
     **{"encoder_hash_byte_group_vocab": 50, "max_position_embeddings": 128, "sliding_window": 7},
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "mask_token_id": 3, "local_attention": 14},
+    **{
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "mask_token_id": 3,
+        "local_attention": 14,
+    },
     **{"per_layer_config": None, "image_size": 32},
 }
 # The first of these that transformers can build and run decides. `...`: a field that is left out.
@@ -74,7 +120,8 @@ LINEAR, SLIDING, FULL = "linear_attention", "sliding_attention", "full_attention
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 SWA = "num_attention_heads num_key_value_heads q_lora_rank kv_lora_rank head_dim qk_nope_head_dim v_head_dim".split()
 DOTS = {"per_layer_config": ..., **{f"swa_{name}": SIZES[name] for name in SWA}}
-# Fields that belong to one type: what must fit together there, and what its checkpoints have but no default.
+# Fields that belong to one type: what must fit together there, and what its checkpoints have but no
+# default.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
@@ -83,7 +130,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "dots3_note": DOTS,
     "dots3_note_text": DOTS,
     "falcon_h1": {"mamba_d_ssm": 256},
-    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": [SLIDING, FULL] * 2},
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": [SLIDING, FULL] * 2,
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 7},
     "granitemoehybrid": {"layer_types": [LINEAR, FULL]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -95,9 +146,19 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "n_groups": 2, "state_size": 16},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2},
     "perceiver": {"max_position_embeddings": 20},
-    "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"], "attention_head_size": 16},
+    "reformer": {
+        "axial_pos_embds": False,
+        "attn_layers": ["local", "lsh"],
+        "attention_head_size": 16,
+    },
     "t5": {"decoder_start_token_id": 0},
-    "xlstm": {"hidden_size": 128, "v_head_dim": ..., "mode": "train", "chunk_size": 1, "use_cache": False},
+    "xlstm": {
+        "hidden_size": 128,
+        "v_head_dim": ...,
+        "mode": "train",
+        "chunk_size": 1,
+        "use_cache": False,
+    },
     "xmod": {"default_language": "en_XX"},
     "zamba": {"num_hidden_layers": 3, "layers_block_type": [LINEAR, "hybrid", "hybrid"]},
     "zamba2": {"layers_block_type": [LINEAR, "hybrid"]},
@@ -113,7 +174,8 @@ NOT_TEXT = {
     "musicgen": "its tokens are codes of sound, several at a place",
     "musicgen_melody": "its tokens are codes of sound, several at a place",
 }
-# What the page calls the reasons of the errors: the first pattern that is found in an error names it.
+# What the page calls the reasons of the errors: the first pattern that is found in an error names
+# it.
 REASONS = (
     ("attention interface", "attention, if any, does not go through the interface"),
     ("outputs differ|meet outside", "tokens meet outside attention"),
@@ -129,7 +191,10 @@ def classes_of(kind: str) -> list[type[PreTrainedModel]]:
     """The classes of a type, first those that are a decoder alone, then its encoder–decoders."""
     names = [table[kind] for table in HEADS if kind in table]
     names = dict.fromkeys(name if isinstance(name, str) else name[0] for name in names)
-    return [getattr(transformers, name) for name in sorted(names, key=lambda name: name in ENCODER_DECODERS)]
+    return [
+        getattr(transformers, name)
+        for name in sorted(names, key=lambda name: name in ENCODER_DECODERS)
+    ]
 
 
 def class_of(kind: str) -> type[PreTrainedModel]:
@@ -138,17 +203,31 @@ def class_of(kind: str) -> type[PreTrainedModel]:
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     """`fields` with `others` in their place, and in that of what they hold."""
-    inner = {name: merged(fields[name], value) for name, value in others.items() if isinstance(fields.get(name), dict)}
-    return {name: value for name, value in {**fields, **others, **inner}.items() if value is not ...}
+    inner = {
+        name: merged(fields[name], value)
+        for name, value in others.items()
+        if isinstance(fields.get(name), dict)
+    }
+    return {
+        name: value for name, value in {**fields, **others, **inner}.items() if value is not ...
+    }
 
 
 def small_fields(defaults: PreTrainedConfig, others: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a small model without dropout that has a layer of each kind, and of the configurations within it."""
+    """Fields of a small model without dropout that has a layer of each kind, and of the
+    configurations within it."""
     known = set(vars(defaults)) | set(defaults.attribute_map)
     random = re.compile("dropout|pdrop|layerdrop|jitter")
-    fields = {name: 0.0 for name, value in vars(defaults).items() if random.search(name) and type(value) is float}
+    fields = {
+        name: 0.0
+        for name, value in vars(defaults).items()
+        if random.search(name) and type(value) is float
+    }
     fields |= {name: value for name, value in SIZES.items() if name in known}
-    kinds = [list(dict.fromkeys(vars(defaults).get(name) or ())) for name in ("layer_types", "mlp_layer_types")]
+    kinds = [
+        list(dict.fromkeys(vars(defaults).get(name) or ()))
+        for name in ("layer_types", "mlp_layer_types")
+    ]
     if kinds[0]:
         fields["num_hidden_layers"] = layers = max(2, *map(len, kinds))
         for name, names in zip(("layer_types", "mlp_layer_types"), kinds, strict=True):
@@ -160,13 +239,16 @@ def small_fields(defaults: PreTrainedConfig, others: dict[str, Any]) -> dict[str
     return fields
 
 
-def tiny_model(kind: str, model_class: type[PreTrainedModel] | None = None, **given: Any) -> PreTrainedModel:
+def tiny_model(
+    kind: str, model_class: type[PreTrainedModel] | None = None, **given: Any
+) -> PreTrainedModel:
     """A model without dropout, whose random weights are large enough that a leak would show."""
     reason, model_class = "", model_class or class_of(kind)
     for others in VARIANTS:
         try:
             defaults = AutoConfig.for_model(kind)
-            for part in map(partial(getattr, defaults), defaults.sub_configs):  # the text model's, where it is alone
+            # the text model's, where it is alone
+            for part in map(partial(getattr, defaults), defaults.sub_configs):
                 defaults = part if type(part) is model_class.config_class else defaults
             fields = small_fields(defaults, others)
             config = type(defaults)(**merged(merged(fields, OVERRIDES.get(kind, {})), given))
@@ -209,9 +291,14 @@ def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     elif "ForSequenceClassification" in name:
         batch["labels"] = torch.arange(4) % 2
     elif "ForQuestionAnswering" in name:
-        batch |= {"start_positions": torch.tensor([3, 2, 1, 0]), "end_positions": torch.tensor([5, 3, 2, 0])}
+        batch |= {
+            "start_positions": torch.tensor([3, 2, 1, 0]),
+            "end_positions": torch.tensor([5, 3, 2, 0]),
+        }
     elif "ForMultipleChoice" in name:
-        batch = {name: value.unflatten(0, (2, 2)) for name, value in batch.items()} | {"labels": torch.tensor([0, 1])}
+        batch = {name: value.unflatten(0, (2, 2)) for name, value in batch.items()} | {
+            "labels": torch.tensor([0, 1])
+        }
     return batch
 
 
@@ -219,23 +306,36 @@ TARGETS = ("labels", "start_positions", "end_positions")
 
 
 def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Scores of real tokens or of rows, of full rows, and where a model generates, of the token after those; the loss
-    in training and all gradients."""
-    full = {name: value[:1] for name, value in batch.items() if name not in (*TARGETS, "attention_mask")}
+    """Scores of real tokens or of rows, of full rows, and where a model generates, of the token
+    after those; the loss in training and all gradients."""
+    full = {
+        name: value[:1] for name, value in batch.items() if name not in (*TARGETS, "attention_mask")
+    }
     real = batch["attention_mask"] != 0
     with torch.no_grad():
         found, whole = model.eval()(**batch), model(**full)
-    names = [name for name in found if name.endswith("logits") and isinstance(found[name], torch.Tensor)]
-    outputs = [found[name][real] if found[name].shape[:2] == real.shape else found[name] for name in names]
+    names = [
+        name for name in found if name.endswith("logits") and isinstance(found[name], torch.Tensor)
+    ]
+    outputs = [
+        found[name][real] if found[name].shape[:2] == real.shape else found[name] for name in names
+    ]
     outputs += [whole[name] for name in names]
-    with torch.no_grad(), suppress(Exception):  # of models that can't go on from their cache like this
+    # of models that can't go on from their cache like this
+    with torch.no_grad(), suppress(Exception):
         if whole.get("past_key_values") is not None:
-            outputs.append(model(full["input_ids"][:, :1], past_key_values=whole.past_key_values).logits)
+            outputs.append(
+                model(full["input_ids"][:, :1], past_key_values=whole.past_key_values).logits
+            )
     if set(TARGETS) & set(batch):
         model.train().zero_grad()
         loss = model(**batch).loss
         loss.backward()
-        gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad.flatten()
+            for parameter in model.parameters()
+            if parameter.grad is not None
+        ]
         outputs += [loss.detach(), torch.cat(gradients)]
         model.eval()
     return outputs
@@ -245,13 +345,19 @@ def result_of(kind: str) -> str:
     """The result of the first class of a type, where it is exact the worst of all its classes."""
     if (first := result_of_class(kind, class_of(kind))).startswith("exact"):
         others = {head: result_of_class(kind, head) for head in classes_of(kind)[1:]}
-        if wrong := [f"{head.__name__} {result}" for head, result in others.items() if result[:5] != "exact"]:
+        if wrong := [
+            f"{head.__name__} {result}" for head, result in others.items() if result[:5] != "exact"
+        ]:
             return f"differs: {', '.join(wrong)}"
-        return max(first, *others.values(), key=lambda result: float(result[7:])) if others else first
+        return (
+            max(first, *others.values(), key=lambda result: float(result[7:])) if others else first
+        )
     return first
 
 
-def result_of_class(kind: str, model_class: type[PreTrainedModel], dtype: torch.dtype = torch.float32) -> str:
+def result_of_class(
+    kind: str, model_class: type[PreTrainedModel], dtype: torch.dtype = torch.float32
+) -> str:
     if kind in NOT_TEXT:
         return f"not text: {NOT_TEXT[kind]}"
     try:
@@ -270,12 +376,18 @@ def result_of_class(kind: str, model_class: type[PreTrainedModel], dtype: torch.
         float((found - value).abs().max() / value.abs().max().clamp(min=1))
         for found, value in zip(outputs_of(model, batch), expected, strict=True)
     )
-    model.get_input_embeddings().register_forward_hook(lambda _, args, output: tokens.append(output[..., 0].numel()))
+    model.get_input_embeddings().register_forward_hook(
+        lambda _, args, output: tokens.append(output[..., 0].numel())
+    )
     with torch.no_grad():
-        model(**{name: value for name, value in batch.items() if name not in TARGETS[1:]} | {"use_cache": False})
+        model(
+            **{name: value for name, value in batch.items() if name not in TARGETS[1:]}
+            | {"use_cache": False}
+        )
     if tokens[0] != int(batch["attention_mask"].sum()):
         return f"differs: it computes {tokens[0]} tokens"
-    if worst > 1e-5 and dtype == torch.float32:  # gradients of float32 may be as far from the true ones
+    # gradients of float32 may be as far from the true ones
+    if worst > 1e-5 and dtype == torch.float32:
         return result_of_class(kind, model_class, torch.float64)
     return f"exact: {worst:.0e}" if worst <= 1e-5 else f"differs: {worst:.0e}"
 
@@ -287,12 +399,19 @@ def written() -> dict[str, tuple[str, str]]:
 
 
 def lists(results: dict[str, tuple[str, str]]) -> str:
-    """What the page says: the exact types, the refused ones by reason, and those that are not text."""
+    """What the page says: the exact types, the refused ones by reason, and those that are not
+    text."""
     named = {kind: named_reason(result) for kind, (_, result) in results.items()}
     paragraphs = []
-    for heading in ("**Exact**", *(f"Refused: {reason}" for _, reason in REASONS), "**Not text alone**"):
+    for heading in (
+        "**Exact**",
+        *(f"Refused: {reason}" for _, reason in REASONS),
+        "**Not text alone**",
+    ):
         kinds = [kind for kind, name in named.items() if name == heading]
-        paragraphs.append(fill(f"{heading} ({len(kinds)}): {', '.join(kinds)}.", 118, break_on_hyphens=False))
+        paragraphs.append(
+            fill(f"{heading} ({len(kinds)}): {', '.join(kinds)}.", 118, break_on_hyphens=False)
+        )
     return "\n\n".join(paragraphs)
 
 
@@ -305,7 +424,11 @@ def named_reason(result: str) -> str:
 
 def test_every_type_was_measured():
     assert set(written()) == set(TYPES)
-    assert {result.partition(":")[0] for _, result in written().values()} == {"exact", "refused", "not text"}
+    assert {result.partition(":")[0] for _, result in written().values()} == {
+        "exact",
+        "refused",
+        "not text",
+    }
 
 
 def test_the_page_lists_what_was_measured():

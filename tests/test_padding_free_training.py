@@ -1,6 +1,6 @@
-"""`padding_free` where people train: with noise, by the trainers of other libraries, and taken up again. (In two
-processes: training/test_distributed.py.) Everything is in double precision, so that two runs agree to the last digits,
-or differ for a reason."""
+"""`padding_free` where people train: with noise, by the trainers of other libraries, and taken up
+again. (In two processes: training/test_distributed.py.) Everything is in double precision, so that
+two runs agree to the last digits, or differ for a reason."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,9 @@ def rows_for(name: str) -> list[dict[str, torch.Tensor]]:
 def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     fill = {"input_ids": 0, "attention_mask": 0, "labels": -100}
     return {
-        key: torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True, padding_value=fill[key])
+        key: torch.nn.utils.rnn.pad_sequence(
+            [row[key] for row in rows], batch_first=True, padding_value=fill[key]
+        )
         if rows[0][key].ndim
         else torch.stack([row[key] for row in rows])
         for key in rows[0]
@@ -57,14 +59,20 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 def run(trainer: transformers.Trainer, resume: Path | None = None) -> Run:
     model, tokens = trainer.model, []
-    first = next(m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D")
+    first = next(
+        m for m in model.modules() if isinstance(m, torch.nn.Linear) or type(m).__name__ == "Conv1D"
+    )
     first.register_forward_pre_hook(lambda _, args: tokens.append(args[0][..., 0].numel()))
     trainer.train(resume_from_checkpoint=resume and str(resume))
     losses = [log.get("loss", log.get("eval_loss")) for log in trainer.state.log_history]
-    return Run(torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens))
+    return Run(
+        torch.tensor([loss for loss in losses if loss is not None]), weights_of(model), sum(tokens)
+    )
 
 
-def trainer_of(model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any) -> transformers.Trainer:
+def trainer_of(
+    model: torch.nn.Module, name: str, folder: Path, metrics=None, **options: Any
+) -> transformers.Trainer:
     arguments = transformers.TrainingArguments(str(folder), **{**OPTIONS, **options})
     rows = rows_for(name)
     return transformers.Trainer(
@@ -95,9 +103,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "reentrant": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": True}},
     "checkpointing": {"gradient_checkpointing": True, CHECKPOINTING: {"use_reentrant": False}},
     "smoothing": {"label_smoothing_factor": 0.1},
-    "noise": {"neftune_noise_alpha": 30.0},  # drawn for `(B, L, width)` and scaled by L: a flat row would have another
+    # drawn for `(B, L, width)` and scaled by L: a flat row would have another
+    "noise": {"neftune_noise_alpha": 30.0},
 }
-TRAININGS = [("bert mlm", way) for way in WAYS] + [("llama", "accumulation"), ("llama classes", "noise")]
+TRAININGS = [("bert mlm", way) for way in WAYS] + [
+    ("llama", "accumulation"),
+    ("llama classes", "noise"),
+]
 
 
 @pytest.mark.parametrize("name, way", TRAININGS)
@@ -120,8 +132,15 @@ def test_evaluation(name, options, tmp_path):
         seen.append((found.predictions, found.label_ids))
         return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
-    options = {"eval_strategy": "steps", "eval_steps": 10, "per_device_eval_batch_size": 4, **options}
-    assert_same(*(run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name)))
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "per_device_eval_batch_size": 4,
+        **options,
+    }
+    assert_same(
+        *(run(trainer_of(model, name, tmp_path, metrics, **options)) for model in two_of(name))
+    )
     assert len(seen) == 4
     lengths = np.array([len(row["input_ids"]) for row in rows_for(name)[:9]])
     for (expected, labels), (found, others) in zip(seen[:2], seen[2:], strict=True):
@@ -131,9 +150,14 @@ def test_evaluation(name, options, tmp_path):
 
 
 def test_checkpoints(tmp_path):
-    """The files of stock checkpoints; either kind of model takes up the training of the other; the best is loaded."""
+    """The files of stock checkpoints; either kind of model takes up the training of the other; the
+    best is loaded."""
     options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
-    options |= {"load_best_model_at_end": True, "learning_rate": 2e-2, "per_device_train_batch_size": 8}
+    options |= {
+        "load_best_model_at_end": True,
+        "learning_rate": 2e-2,
+        "per_device_train_batch_size": 8,
+    }
     name, runs, best = "bert mlm", [], []
     for kind, model in zip(("stock", "free"), two_of(name), strict=True):
         trainer = trainer_of(model, name, tmp_path / kind, lambda _: {}, **options)
@@ -146,7 +170,9 @@ def test_checkpoints(tmp_path):
     assert files[0] == files[1]
     assert len({(checkpoint / "config.json").read_bytes() for checkpoint in checkpoints}) == 1
     for model, checkpoint in zip(two_of(name), reversed(checkpoints), strict=True):
-        resumed = run(trainer_of(model, name, tmp_path / "resumed", lambda _: {}, **options), checkpoint)
+        resumed = run(
+            trainer_of(model, name, tmp_path / "resumed", lambda _: {}, **options), checkpoint
+        )
         torch.testing.assert_close(resumed.losses, runs[0].losses, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(resumed.weights, runs[0].weights, rtol=0, atol=1e-6)
 
@@ -161,12 +187,16 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[SEP]"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, model_max_length=64, **names
+    )
 
 
 def saved(folder: Path, tokenizer: transformers.PreTrainedTokenizerFast, model_class: type) -> str:
     fields = {"num_labels": 1} if model_class is transformers.BertForSequenceClassification else {}
-    tiny_model(model_class.config_class.model_type, model_class, **fields).double().save_pretrained(folder)
+    tiny_model(model_class.config_class.model_type, model_class, **fields).double().save_pretrained(
+        folder
+    )
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -178,12 +208,16 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    model_class = transformers.BertForSequenceClassification if is_cross else transformers.LlamaModel
+    model_class = (
+        transformers.BertForSequenceClassification if is_cross else transformers.LlamaModel
+    )
     base, runs = saved(tmp_path / "base", tokenizer, model_class), []
     columns: dict[str, list] = {"first": TEXTS[:20], "second": TEXTS[20:]}
     columns |= {"label": [float(n % 2) for n in range(20)]} if is_cross else {}
     kind = "CrossEncoder" if is_cross else "SentenceTransformer"
-    trainer_class, arguments_class = (getattr(st, f"{kind}{name}") for name in ("Trainer", "TrainingArguments"))
+    trainer_class, arguments_class = (
+        getattr(st, f"{kind}{name}") for name in ("Trainer", "TrainingArguments")
+    )
     arguments = arguments_class(str(tmp_path), **{**OPTIONS, "learning_rate": 1e-2})
     for is_free in (False, True):
         if is_cross:
@@ -193,7 +227,11 @@ def test_sentence_transformers(is_cross, tokenizer, tmp_path):
             modules = [Transformer(base), Pooling(64, pooling_mode="lasttoken")]
             model = padding_free(st.SentenceTransformer(modules=modules, device="cpu"), is_free)
             loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=3)
-        runs.append(run(trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss)))
+        runs.append(
+            run(
+                trainer_class(model, arguments, train_dataset=Dataset.from_dict(columns), loss=loss)
+            )
+        )
     assert_same(*runs)
 
 
@@ -204,7 +242,11 @@ def reward(completions: list[str], **_: Any) -> list[float]:
 TRL = {
     "sft flat": {"max_length": None, "padding_free": True},
     "sft adapters": {"max_length": 64, "learning_rate": 2e-2},
-    "sft noise, evaluation": {"neftune_noise_alpha": 20.0, "eval_strategy": "steps", "eval_steps": 4},
+    "sft noise, evaluation": {
+        "neftune_noise_alpha": 20.0,
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+    },
     "dpo": {"max_length": 64},
     "grpo": {"max_completion_length": 6, "num_generations": 2},
 }
@@ -212,7 +254,8 @@ TRL = {
 
 @pytest.mark.parametrize("way", TRL)
 def test_trl(way, tokenizer, tmp_path):
-    """Its trainers replace the forward pass of a language model by one that returns a number for each token."""
+    """Its trainers replace the forward pass of a language model by one that returns a number for
+    each token."""
     import trl
     from peft import LoraConfig
 
@@ -239,5 +282,7 @@ def test_trl(way, tokenizer, tmp_path):
         )
         runs.append(run(trainer))
         if kind == "GRPO":  # the loss of a step of its kind is zero
-            runs[-1].losses = torch.tensor([log["reward"] for log in trainer.state.log_history if "reward" in log])
+            runs[-1].losses = torch.tensor(
+                [log["reward"] for log in trainer.state.log_history if "reward" in log]
+            )
     assert_same(*runs, is_flat=way != "sft flat")

@@ -1,4 +1,5 @@
-"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what the page shows.
+"""Every block of README and docs runs, a page in one directory from top to bottom, and prints what
+the page shows.
 
 Those of docs are slow tests, and of the README a training of minutes, the exports and the server.
 """
@@ -29,7 +30,14 @@ RUNNING = [
     if block.runs_here
 ]
 SAVED = {
-    "train": {"model.safetensors", "tokenizer.json", "config.json", "README.md", "loss_curve.png", "run.yaml"},
+    "train": {
+        "model.safetensors",
+        "tokenizer.json",
+        "config.json",
+        "README.md",
+        "loss_curve.png",
+        "run.yaml",
+    },
     "evaluate": {"results.json", "report.txt", "predictions.csv", "confusion.png"},
 }
 CONVERSION = ROOT / "conversion" / "README.md"
@@ -43,7 +51,8 @@ def hub():
 
 @pytest.fixture(scope="module")
 def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
-    """The directory of a page; in those of docs lies the model `dates`, which the README's example trains."""
+    """The directory of a page; in those of docs lies the model `dates`, which the README's example
+    trains."""
     directories: dict[Path, Path] = {}
 
     def directory_of(page: Path) -> Path:
@@ -53,7 +62,9 @@ def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
             if page != README and "dates" in page.read_text("utf-8"):
                 dates = directory_of(README) / "dates"
                 if not (dates / "config.json").exists():
-                    example = next(block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code)
+                    example = next(
+                        block for block in blocks_of(README) if "Seq2SeqTrainer(" in block.code
+                    )
                     run_python(example, directory_of(README), "")
                 shutil.copytree(dates, directories[page] / "dates")
         return directories[page]
@@ -65,23 +76,36 @@ def directory_of(tmp_path_factory) -> Callable[[Path], Path]:
 def test_block(block: Block, directory_of, hub):
     folder = directory_of(block.page)
     if (
-        block.page == README and "export reviews " in block.code and not (folder / "reviews").exists()
+        block.page == README
+        and "export reviews " in block.code
+        and not (folder / "reviews").exists()
     ):  # made by a block that is no slow test
-        run_bash(next(block for block in blocks_of(README) if "--output_dir reviews\n" in block.code), folder)
+        run_bash(
+            next(block for block in blocks_of(README) if "--output_dir reviews\n" in block.code),
+            folder,
+        )
     is_python = block.language == "python"
     out = run_python(block, folder, hub.url) if is_python else run_bash(block, folder)
     if block.printed is not None:
-        assert (out[-len(block.printed) :] if "Trainer(" in block.code else out) == block.printed  # after its log
-    for command, name in re.findall(r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")):
+        # after its log
+        assert (out[-len(block.printed) :] if "Trainer(" in block.code else out) == block.printed
+    for command, name in re.findall(
+        r"\b(train|evaluate) [^\n]*--output_dir (\S+)", block.code.replace("\\\n", " ")
+    ):
         saved = {path.name for path in (folder / name).iterdir()}
         assert SAVED[command] <= saved
     if "dates-again" in block.code:
-        before, after = (load_file(folder / name / "model.safetensors") for name in ("dates", "dates-again"))
+        before, after = (
+            load_file(folder / name / "model.safetensors") for name in ("dates", "dates-again")
+        )
         assert all(torch.equal(after[name], weight) for name, weight in before.items())
     for name in re.findall(r'push_to_hub\("([^"]*)"', block.code):
         there = hub.files(name)
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= there.keys()
-        assert there["model.safetensors"].content == (folder / "dates" / "model.safetensors").read_bytes()
+        assert (
+            there["model.safetensors"].content
+            == (folder / "dates" / "model.safetensors").read_bytes()
+        )
 
 
 def test_what_is_printed_is_shown():
@@ -92,7 +116,9 @@ def test_what_is_printed_is_shown():
     ]
 
 
-@pytest.mark.parametrize("block", [b for b in blocks_of(CONVERSION) if b.language == "python"], ids=str)
+@pytest.mark.parametrize(
+    "block", [b for b in blocks_of(CONVERSION) if b.language == "python"], ids=str
+)
 def test_block_of_conversion(block: Block):
     exec(compile(block.code, str(CONVERSION), "exec"), {})
 
@@ -103,7 +129,8 @@ def test_readme_is_short_and_its_links_lead_somewhere():
     targets = re.findall(r"\]\(([^)#]+)\)", text)
     assert targets and not [target for target in targets if not (ROOT / target).exists()]
     headings = {
-        re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.M)
+        re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
+        for line in re.findall(r"^#+ (.*)", text, re.M)
     }
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
     mapped = text.partition("## Where things are")[2]

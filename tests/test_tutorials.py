@@ -36,12 +36,16 @@ def run(monkeypatch, capsys, tmp_path):
 
 def test_every_tutorial_is_listed_and_tested():
     names = {path.name for path in TUTORIALS.glob("*.py")}
-    assert names == set(re.findall(r"\]\((\w+\.py)\)", (TUTORIALS / "README.md").read_text("utf-8")))
+    assert names == set(
+        re.findall(r"\]\((\w+\.py)\)", (TUTORIALS / "README.md").read_text("utf-8"))
+    )
     assert names <= set(re.findall(r"\w+\.py", Path(__file__).read_text("utf-8")))
 
 
 def test_train_from_scratch(run, tmp_path):
-    (tmp_path / "book.txt").write_text("".join(f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)), "utf-8")
+    (tmp_path / "book.txt").write_text(
+        "".join(f"one two three {'four ' * (n % 5)}\n\n" for n in range(400)), "utf-8"
+    )
     options = ["--size", "tiny", "--vocab_size", "280", "--epochs", "4", "--prompt", "one two"]
     out = run("train_from_scratch.py", "book.txt", "model", *options)
     assert out.rstrip().splitlines()[-1].startswith("one two three")
@@ -53,18 +57,42 @@ def test_finetune_converted(run, tmp_path):
         ["a fine film", "a dull film"] * 9, vocab_size=60, algorithm="wordpiece"
     )
     tokenizer.save_pretrained(tmp_path / "bert")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "bert")
-    rows = "".join(f"a {'fine' if n % 2 else 'dull'} film,{'good' if n % 2 else 'bad'}\n" for n in range(200))
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(
+        tmp_path / "bert"
+    )
+    rows = "".join(
+        f"a {'fine' if n % 2 else 'dull'} film,{'good' if n % 2 else 'bad'}\n" for n in range(200)
+    )
     (tmp_path / "reviews.csv").write_text("text,label\n" + rows, "utf-8")
-    out = run("finetune_converted.py", "bert", "reviews.csv", "classifier", "--learning_rate", "3e-3")
+    out = run(
+        "finetune_converted.py", "bert", "reviews.csv", "classifier", "--learning_rate", "3e-3"
+    )
     assert "accuracy 1.000" in out and "'label': " in out
 
 
 def test_long_text(run, tmp_path):
-    documents = [" ".join(f"{n} and {n + 1}" for n in range(length)) for length in (5, 9, 300, 40) * 4]
+    documents = [
+        " ".join(f"{n} and {n + 1}" for n in range(length)) for length in (5, 9, 300, 40) * 4
+    ]
     (tmp_path / "books.txt").write_text("\n\n".join(documents), "utf-8")
-    options = ["--size", "tiny", "--vocab_size", "400", "--window", "8", "--epochs", "1", "--longest", "1000"]
+    options = [
+        "--size",
+        "tiny",
+        "--vocab_size",
+        "400",
+        "--window",
+        "8",
+        "--epochs",
+        "1",
+        "--longest",
+        "1000",
+    ]
     out = run("long_text.py", "books.txt", "model", *options)
     lengths = re.search(r"16 documents of (\d+) to (\d+) tokens", out)
     assert int(lengths[1]) < 40 and int(lengths[2]) > 600
@@ -73,7 +101,8 @@ def test_long_text(run, tmp_path):
 
 @pytest.mark.slow
 def test_translate_and_its_exports(run, tmp_path):
-    """Both engines give the tokens of `generate`, in processes that can import neither torch nor transformers."""
+    """Both engines give the tokens of `generate`, in processes that can import neither torch nor
+    transformers."""
     rows = unique_examples(300, 7, held_out=False)
     pairs = "".join(f"{row.written}\t{row.standard}\n" for row in rows)
     (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + pairs, "utf-8")
@@ -81,36 +110,71 @@ def test_translate_and_its_exports(run, tmp_path):
     out = run("translate.py", "pairs.tsv", "translator", *options, "--test", rows[0].written)
     assert re.search(r"BLEU \d+\.\d on 30 pairs", out) and f"{rows[0].written} → " in out
 
-    lines = [rows[0].written, "x", rows[1].written + ", " + rows[2].written, *(row.written for row in rows[3:9])]
+    lines = [
+        rows[0].written,
+        "x",
+        rows[1].written + ", " + rows[2].written,
+        *(row.written for row in rows[3:9]),
+    ]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "translator")
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "translator")
     inputs = tokenizer(lines, padding=True, return_tensors="pt")
     with torch.inference_mode():
-        outputs = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=20, max_length=None)
+        outputs = model.generate(
+            **inputs, num_beams=1, do_sample=False, max_new_tokens=20, max_length=None
+        )
     expected = tokenizer.batch_decode(outputs, skip_special_tokens=True)
     assert len(set(expected)) > 1
-    for format, script in (("onnx", "translate_onnx.py"), ("ctranslate2", "translate_ctranslate2.py")):
-        assert main(["export", str(tmp_path / "translator"), str(tmp_path / format), "--format", format]) == 0
-        command = [sys.executable, "-c", ALONE, str(TUTORIALS / script), format, "--max_new_tokens", "20"]
+    for format, script in (
+        ("onnx", "translate_onnx.py"),
+        ("ctranslate2", "translate_ctranslate2.py"),
+    ):
+        assert (
+            main(
+                ["export", str(tmp_path / "translator"), str(tmp_path / format), "--format", format]
+            )
+            == 0
+        )
+        command = [
+            sys.executable,
+            "-c",
+            ALONE,
+            str(TUTORIALS / script),
+            format,
+            "--max_new_tokens",
+            "20",
+        ]
         text = "\n".join(lines) + "\n"
-        done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, cwd=tmp_path, input=text, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == expected, format
 
 
 def test_look_inside(run, tmp_path):
-    """A picture for each kind of attention that a model has, and one of the positions: the tables of the package."""
-    tokenizer = rl.RoFormerLiteTokenizer.train(["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280)
+    """A picture for each kind of attention that a model has, and one of the positions: the tables
+    of the package."""
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        ["two cats sat", "zwei Katzen saßen"] * 9, vocab_size=280
+    )
     config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer))
     model = rl.RoFormerLiteForConditionalGeneration(config)
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     printed = run("look_inside.py", "model", "two cats", "--out", "pictures").splitlines()
-    names = ["self_attention_of_the_encoder", "self_attention_of_the_decoder", "cross_attention", "positions"]
+    names = [
+        "self_attention_of_the_encoder",
+        "self_attention_of_the_decoder",
+        "cross_attention",
+        "positions",
+    ]
     assert printed[-4:] == [f"pictures/{name}.png" for name in names]
     assert all((tmp_path / line).stat().st_size > 5_000 for line in printed[-4:])
 
-    encoder = rl.RoFormerLiteForMaskedLM(rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer)))
+    encoder = rl.RoFormerLiteForMaskedLM(
+        rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer))
+    )
     for part in (encoder, tokenizer):
         part.save_pretrained(tmp_path / "encoder")
     printed = run("look_inside.py", "encoder", "two cats", "--out", "more").splitlines()

@@ -1,4 +1,5 @@
-"""A tiny model and eight rows for every head, and arguments of a Trainer, for the tests of training."""
+"""A tiny model and eight rows for every head, and arguments of a Trainer, for the tests of
+training."""
 
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -16,7 +17,9 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
         ids = torch.randint(5, VOCAB, (12,), generator=generator)
         mask = (torch.arange(12) < length).long()
         ids = ids * mask
-        labels = torch.where((torch.rand(12, generator=generator) < 0.1 * (index + 2)) & mask.bool(), ids, -100)
+        labels = torch.where(
+            (torch.rand(12, generator=generator) < 0.1 * (index + 2)) & mask.bool(), ids, -100
+        )
         row = {"input_ids": ids, "attention_mask": mask}
         if kind in ("mlm", "causal", "seq2seq"):
             row["labels"] = labels if kind == "mlm" else torch.where(mask.bool(), ids, -100)
@@ -30,7 +33,11 @@ def make_rows(kind: str) -> list[dict[str, torch.Tensor]]:
         elif kind == "multi":
             row["labels"] = torch.rand(3, generator=generator).round()
         else:
-            row["labels"] = torch.rand((), generator=generator) if kind == "regression" else torch.tensor(index % 3)
+            row["labels"] = (
+                torch.rand((), generator=generator)
+                if kind == "regression"
+                else torch.tensor(index % 3)
+            )
         rows.append(row)
     return rows
 
@@ -59,7 +66,13 @@ def make_model(kind: str):
     return build(model_class, seq2seq_config() if kind == "seq2seq" else stack_config(**fields))
 
 
-TRAINER = {"max_steps": 3, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+TRAINER = {
+    "max_steps": 3,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+}
 TRAINER |= {"use_cpu": True, "disable_tqdm": True}
 
 

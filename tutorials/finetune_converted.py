@@ -21,13 +21,16 @@ from hf_roformer_lite.conversion import convert_checkpoint
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("checkpoint", help="directory with config.json, weights and tokenizer")
 parser.add_argument("data", help=".csv with the columns text and label")
-parser.add_argument("out", help="where the classifier goes; the converted encoder goes to OUT-encoder")
+parser.add_argument(
+    "out", help="where the classifier goes; the converted encoder goes to OUT-encoder"
+)
 parser.add_argument("--source", default="bert", help="what the checkpoint is: bert, roformer …")
 parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--learning_rate", type=float, default=3e-5)
 arguments = parser.parse_args()
 
-# The converted model gives the same numbers; `roformer-lite verify` measures by how much they differ.
+# The converted model gives the same numbers; `roformer-lite verify` measures by how much they
+# differ.
 encoder = f"{arguments.out}-encoder"
 convert_checkpoint(arguments.source, arguments.checkpoint, encoder)
 
@@ -47,7 +50,9 @@ def tokenize(batch: dict) -> dict:
     return {**encoded, "labels": [model.config.label2id[label] for label in batch["label"]]}
 
 
-rows = rows.map(tokenize, batched=True, remove_columns=rows.column_names).train_test_split(0.1, seed=0)
+rows = rows.map(tokenize, batched=True, remove_columns=rows.column_names).train_test_split(
+    0.1, seed=0
+)
 trainer = Trainer(
     model,
     TrainingArguments(
@@ -62,8 +67,11 @@ trainer = Trainer(
     ),
     train_dataset=rows["train"],
     eval_dataset=rows["test"],
-    processing_class=tokenizer,  # pads the batches; the model removes the padding before its first layer
-    compute_metrics=lambda outcome: {"accuracy": np.mean(outcome.predictions.argmax(-1) == outcome.label_ids)},
+    # pads the batches; the model removes the padding before its first layer
+    processing_class=tokenizer,
+    compute_metrics=lambda outcome: {
+        "accuracy": np.mean(outcome.predictions.argmax(-1) == outcome.label_ids)
+    },
 )
 trainer.train()
 trainer.save_model(arguments.out)

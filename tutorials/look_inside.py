@@ -1,10 +1,12 @@
-"""Look inside a trained model: who attends to whom, in every layer and head, and what positions look like.
+"""Look inside a trained model: who attends to whom, in every layer and head, and what positions
+look like.
 
     roformer-lite demo
-    python tutorials/look_inside.py roformer-lite-demo "the twenty-first of June 1987" --out pictures
+    python tutorials/look_inside.py roformer-lite-demo "the twenty-first of June 1987" --out
+    pictures
 
-Works with every kind of model. An encoder–decoder has three kinds of attention: the source to itself, the answer to
-itself (each token sees only those before it), and the answer to the source.
+Works with every kind of model. An encoder–decoder has three kinds of attention: the source to
+itself, the answer to itself (each token sees only those before it), and the answer to the source.
 """
 
 import argparse
@@ -26,7 +28,8 @@ parser.add_argument("text", help="what the model reads")
 parser.add_argument("--out", default="pictures", help="directory for the pictures")
 arguments = parser.parse_args()
 
-# Attention functions such as sdpa never write the probabilities down; "eager" does, and returns them on request.
+# Attention functions such as sdpa never write the probabilities down; "eager" does, and returns
+# them on request.
 is_pair = AutoConfig.from_pretrained(arguments.model).is_encoder_decoder
 auto_class = AutoModelForSeq2SeqLM if is_pair else AutoModel
 model = auto_class.from_pretrained(arguments.model, attn_implementation="eager").eval()
@@ -34,19 +37,27 @@ tokenizer = AutoTokenizer.from_pretrained(arguments.model)
 inputs = tokenizer(arguments.text, return_tensors="pt")
 if is_pair:
     written = model.generate(**inputs)[0]  # the start token [CLS], the answer, the end token [SEP]
-    inputs["decoder_input_ids"] = written[None, :-1]  # what the decoder read when it wrote written[1:]
+    # what the decoder read when it wrote written[1:]
+    inputs["decoder_input_ids"] = written[None, :-1]
 with torch.inference_mode():
-    outputs = model(**inputs, output_attentions=True)  # each attention: one tensor (1, heads, Lq, Lk) a layer
+    # each attention: one tensor (1, heads, Lq, Lk) a layer
+    outputs = model(**inputs, output_attentions=True)
 
 
 def tokens_of(ids: torch.Tensor) -> list[str]:
-    """The text of every token, a space as a dot; a byte-level token that is part of a character shows as �."""
+    """The text of every token, a space as a dot; a byte-level token that is part of a character
+    shows as �."""
     special = dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
-    return [special.get(token) or tokenizer.decode([token]).replace(" ", "·") for token in ids.tolist()]
+    return [
+        special.get(token) or tokenizer.decode([token]).replace(" ", "·") for token in ids.tolist()
+    ]
 
 
-def draw_attention(attentions: tuple[torch.Tensor, ...], rows: list[str], columns: list[str], title: str) -> None:
-    """A panel for each layer and head. A row shows how the token beside it spreads its attention over the columns."""
+def draw_attention(
+    attentions: tuple[torch.Tensor, ...], rows: list[str], columns: list[str], title: str
+) -> None:
+    """A panel for each layer and head. A row shows how the token beside it spreads its attention
+    over the columns."""
     layers, heads = len(attentions), attentions[0].shape[1]
     size = (1.0 + heads * (0.9 + 0.24 * len(columns)), 1.2 + layers * (0.9 + 0.24 * len(rows)))
     figure, axes = pyplot.subplots(layers, heads, figsize=size, squeeze=False, layout="constrained")
@@ -62,15 +73,20 @@ def draw_attention(attentions: tuple[torch.Tensor, ...], rows: list[str], column
     save(figure, title)
 
 
-def draw_positions(positions: int = 64, width: int = 64, base: float = 10000.0) -> dict[str, np.ndarray]:
+def draw_positions(
+    positions: int = 64, width: int = 64, base: float = 10000.0
+) -> dict[str, np.ndarray]:
     """The angles of both kinds of positions, and how alike two positions are at a distance."""
-    angles = np.arange(positions)[:, None] * base ** (-np.arange(0, width, 2) / width)  # (positions, width / 2)
+    # (positions, width / 2)
+    angles = np.arange(positions)[:, None] * base ** (-np.arange(0, width, 2) / width)
     tables = {
         # Rotary: channels j and j + width / 2 of every query and key are turned by angle j.
         "rotary: cosine of each pair's angle": np.cos(angles),
         "rotary: sine of each pair's angle": np.sin(angles),
         # Sinusoidal: sine and cosine alternate, and the vector is added to the embedding.
-        "sinusoidal: the vector that is added": np.stack((np.sin(angles), np.cos(angles)), -1).reshape(positions, -1),
+        "sinusoidal: the vector that is added": np.stack(
+            (np.sin(angles), np.cos(angles)), -1
+        ).reshape(positions, -1),
     }
     figure, axes = pyplot.subplots(2, 2, figsize=(10.5, 8), layout="constrained")
     for axis, (title, table) in zip(axes.flat, tables.items(), strict=False):
@@ -78,9 +94,14 @@ def draw_positions(positions: int = 64, width: int = 64, base: float = 10000.0) 
         channel = "channel" if table.shape[1] == width else "pair of channels"
         axis.set(xlabel=channel, ylabel="position", title=title)
     figure.colorbar(image, ax=axes, shrink=0.6, label="value in the tables")
-    # A query and a key that are equal but for their positions: their product depends on the distance alone.
+    # A query and a key that are equal but for their positions: their product depends on the
+    # distance alone.
     axes[1, 1].plot(np.cos(angles).mean(1), color="#4a8ac6")
-    axes[1, 1].set(xlabel="distance of two positions", ylim=(-0.1, 1.05), title="rotary: product of two equal vectors")
+    axes[1, 1].set(
+        xlabel="distance of two positions",
+        ylim=(-0.1, 1.05),
+        title="rotary: product of two equal vectors",
+    )
     axes[1, 1].grid(alpha=0.3)
     figure.suptitle(f"positions 0 to {positions - 1}, width {width}", fontsize=12)
     save(figure, "positions")
@@ -88,7 +109,9 @@ def draw_positions(positions: int = 64, width: int = 64, base: float = 10000.0) 
 
 
 def save(figure: pyplot.Figure, title: str) -> None:
-    path = Path(arguments.out) / (title.partition(":")[0].lower().replace(" ", "_").replace("-", "_") + ".png")
+    path = Path(arguments.out) / (
+        title.partition(":")[0].lower().replace(" ", "_").replace("-", "_") + ".png"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90, facecolor="white")
     pyplot.close(figure)
@@ -101,8 +124,15 @@ if is_pair:
     steps = [f"{read} → {wrote}" for read, wrote in zip(answer[:-1], answer[1:], strict=True)]
     print(f"{arguments.text} → {tokenizer.decode(written, skip_special_tokens=True)}")
     draw_attention(outputs.encoder_attentions, source, source, "Self-attention of the encoder")
-    draw_attention(outputs.decoder_attentions, steps, answer[:-1], "Self-attention of the decoder: read → written")
-    draw_attention(outputs.cross_attentions, steps, source, "Cross-attention: read → written, from the source")
+    draw_attention(
+        outputs.decoder_attentions,
+        steps,
+        answer[:-1],
+        "Self-attention of the decoder: read → written",
+    )
+    draw_attention(
+        outputs.cross_attentions, steps, source, "Cross-attention: read → written, from the source"
+    )
 else:
     draw_attention(outputs.attentions, source, source, "Self-attention")
 draw_positions()

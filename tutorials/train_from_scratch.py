@@ -19,7 +19,9 @@ parser.add_argument("--epochs", type=float, default=3)
 parser.add_argument("--prompt", default="The ")
 arguments = parser.parse_args()
 
-lines = load_dataset("text", data_files=arguments.text, split="train").filter(lambda row: row["text"].strip())
+lines = load_dataset("text", data_files=arguments.text, split="train").filter(
+    lambda row: row["text"].strip()
+)
 tokenizer = RoFormerLiteTokenizer.train(lines["text"], vocab_size=arguments.vocab_size)
 
 
@@ -29,7 +31,9 @@ def tokenize(rows: dict) -> dict:
 
 
 lines = lines.map(tokenize, batched=True, remove_columns="text").train_test_split(0.02, seed=0)
-model = RoFormerLiteForCausalLM(RoFormerLiteConfig.from_preset(arguments.size, vocab_size=len(tokenizer)))
+model = RoFormerLiteForCausalLM(
+    RoFormerLiteConfig.from_preset(arguments.size, vocab_size=len(tokenizer))
+)
 print(f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens")
 
 trainer = Trainer(
@@ -48,7 +52,8 @@ trainer = Trainer(
     ),
     train_dataset=lines["train"],
     eval_dataset=lines["test"],
-    # All lines of a batch go into one row, each with its own positions: no padding, and no attention between lines.
+    # All lines of a batch go into one row, each with its own positions: no padding, and no
+    # attention between lines.
     data_collator=DataCollatorWithFlattening(return_flash_attn_kwargs=True),
     processing_class=tokenizer,
 )
@@ -56,6 +61,7 @@ trainer.train()
 trainer.save_model(arguments.out)
 
 prompt = tokenizer(arguments.prompt, return_tensors="pt")
-prompt = {name: tensor[:, :-1] for name, tensor in prompt.items()}  # without [SEP], which would end the text
+# without [SEP], which would end the text
+prompt = {name: tensor[:, :-1] for name, tensor in prompt.items()}
 text = model.to("cpu").eval().generate(**prompt, max_new_tokens=60, do_sample=True, top_p=0.9)
 print(tokenizer.decode(text[0], skip_special_tokens=True))

@@ -28,16 +28,21 @@ arguments = parser.parse_args()
 pairs = load_dataset("csv", data_files=arguments.pairs, delimiter="\t", quoting=3, split="train")
 pairs = pairs.train_test_split(min(1000, len(pairs) // 10), seed=0)
 sentences = [*pairs["train"]["source"], *pairs["train"]["target"]]
-tokenizer = RoFormerLiteTokenizer.train(sentences, vocab_size=arguments.vocab_size)  # one vocabulary for both sides
+# one vocabulary for both sides
+tokenizer = RoFormerLiteTokenizer.train(sentences, vocab_size=arguments.vocab_size)
 
 
 def tokenize(batch: dict) -> dict:
-    return dict(tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=256))
+    return dict(
+        tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=256)
+    )
 
 
 def bleu(outcome) -> dict[str, float]:
     texts = [
-        tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
+        tokenizer.batch_decode(
+            np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True
+        )
         for ids in (outcome.predictions, outcome.label_ids)
     ]
     return {"bleu": corpus_bleu(texts[0], [texts[1]]).score}

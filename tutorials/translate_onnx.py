@@ -1,11 +1,12 @@
-"""Translate lines with an exported encoder–decoder: onnxruntime and a tokenizer, no torch, no transformers.
+"""Translate lines with an exported encoder–decoder: onnxruntime and a tokenizer, no torch, no
+transformers.
 
     roformer-lite export translator translator-onnx
     echo "a house" | python tutorials/translate_onnx.py translator-onnx
 
-There are three graphs: the encoder reads the source, `prefill` the start token, and `decode` one more token. Each call
-of the last two returns the keys and values of all tokens so far, and the next call takes them: the names of outputs
-and inputs differ only in their prefix, `output.` or `input.`.
+There are three graphs: the encoder reads the source, `prefill` the start token, and `decode` one
+more token. Each call of the last two returns the keys and values of all tokens so far, and the next
+call takes them: the names of outputs and inputs differ only in their prefix, `output.` or `input.`.
 """
 
 import argparse
@@ -26,7 +27,10 @@ directory = Path(arguments.directory)
 config = json.loads((directory / "config.json").read_text("utf-8"))
 tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
 tokenizer.enable_padding(pad_id=config["pad_token_id"])
-graphs = {name: InferenceSession(directory / "onnx" / f"{name}.onnx") for name in ("encoder", "prefill", "decode")}
+graphs = {
+    name: InferenceSession(directory / "onnx" / f"{name}.onnx")
+    for name in ("encoder", "prefill", "decode")
+}
 
 
 def run(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -44,8 +48,13 @@ def translate(lines: list[str]) -> list[str]:
     """Greedy decoding: take the likeliest token each time, until every line has ended."""
     encoded = tokenizer.encode_batch(lines)
     mask = np.array([line.attention_mask for line in encoded])
-    source = run("encoder", {"input_ids": np.array([line.ids for line in encoded]), "attention_mask": mask})
-    state = {"attention_mask": mask, "encoder_outputs.last_hidden_state": source["last_hidden_state"]}
+    source = run(
+        "encoder", {"input_ids": np.array([line.ids for line in encoded]), "attention_mask": mask}
+    )
+    state = {
+        "attention_mask": mask,
+        "encoder_outputs.last_hidden_state": source["last_hidden_state"],
+    }
     state["decoder_input_ids"] = np.full((len(lines), 1), config["decoder_start_token_id"])
     tokens, ended = [], np.zeros((len(lines), 1), dtype=bool)
     for step in range(arguments.max_new_tokens):
@@ -55,7 +64,9 @@ def translate(lines: list[str]) -> list[str]:
         ended |= chosen == config["eos_token_id"]
         if ended.all():
             break
-        cache = {name: value for name, value in outputs.items() if name.startswith("past_key_values")}
+        cache = {
+            name: value for name, value in outputs.items() if name.startswith("past_key_values")
+        }
         state |= {"decoder_input_ids": chosen, **cache}
     return tokenizer.decode_batch(np.concatenate(tokens, 1).tolist())
 

@@ -1,4 +1,6 @@
-"""The plugin itself: configurations, models and tokenizers, all that travels to the Hub beside the weights.
+"""The plugin itself: configurations, models and tokenizers, all that travels to the Hub beside the
+weights.
 
-Nothing here imports from another folder of the package, but for what trains a tokenizer, when it is asked to.
+Nothing here imports from another folder of the package, but for what trains a tokenizer, when it is
+asked to.
 """

@@ -1,4 +1,5 @@
-"""Encoder–decoder: two stacks, and with an LM head the model for translation and other rewriting."""
+"""Encoder–decoder: two stacks, and with an LM head the model for translation and other
+rewriting."""
 
 import os
 from typing import Any
@@ -14,7 +15,13 @@ from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
-from .heads_roformer_lite import IGNORE_INDEX, LMHeadMixin, ask_for_last_real_token, check_shape, keep_positions
+from .heads_roformer_lite import (
+    IGNORE_INDEX,
+    LMHeadMixin,
+    ask_for_last_real_token,
+    check_shape,
+    keep_positions,
+)
 from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, accepts_cache
 from .padding import is_padding_mask, positions_of_real_tokens
 
@@ -29,15 +36,19 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     _can_record_outputs = {}  # the two stacks record their own
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the last; -100 becomes
-        the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
+        """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the
+        last; -100 becomes the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
         shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
     ) -> nn.Module:
-        """As in every model of transformers; the tables of both sides get the same number of rows."""
+        """As in every model of transformers; the tables of both sides get the same number of
+        rows."""
         config = self.config
         if new_num_tokens is None and pad_to_multiple_of is None:
             return self.get_input_embeddings()
@@ -46,9 +57,13 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
                 f"encoder.vocab_size={config.encoder.vocab_size} and decoder.vocab_size={config.decoder.vocab_size} "
                 "are two vocabularies; both get the new size."
             )
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        embeddings = super().resize_token_embeddings(
+            new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
         if not config.share_embeddings:
-            self.get_decoder().resize_token_embeddings(embeddings.num_embeddings, mean_resizing=mean_resizing)
+            self.get_decoder().resize_token_embeddings(
+                embeddings.num_embeddings, mean_resizing=mean_resizing
+            )
             self.tie_weights()
         config.encoder.vocab_size = config.decoder.vocab_size = embeddings.num_embeddings
         return embeddings
@@ -58,8 +73,10 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
     """Encoder and decoder without a head.
 
     Args of `forward`:
-        input_ids, attention_mask, position_ids, inputs_embeds: The source, as for `RoFormerLiteModel.forward`.
-        decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The target.
+        input_ids, attention_mask, position_ids, inputs_embeds: The source, as for
+            `RoFormerLiteModel.forward`.
+        decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The
+            target.
         encoder_outputs: What the encoder returned for this source, in place of running it.
         past_key_values, use_cache: The decoder's cache.
 
@@ -102,23 +119,38 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and run the decoder on the target; the class describes the arguments."""
+        """Encode the source and run the decoder on the target; the class describes the
+        arguments."""
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError("decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing.")
+            raise ValueError(
+                "decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing."
+            )
         if attention_mask is not None and not is_padding_mask(attention_mask):
-            raise ValueError("attention_mask of an encoder–decoder must be (batch, length): both sides read it.")
+            raise ValueError(
+                "attention_mask of an encoder–decoder must be (batch, length): both sides read it."
+            )
         if kwargs.get("cu_seq_lens_q") is not None:
-            raise ValueError("cu_seq_lens_q can't tell two sides apart; give position_ids and decoder_position_ids.")
+            raise ValueError(
+                "cu_seq_lens_q can't tell two sides apart; give position_ids and decoder_position_ids."
+            )
         for flag in ("output_hidden_states", "output_attentions"):
             if getattr(self.config, flag):
                 kwargs.setdefault(flag, True)  # else each stack's own config decides
         kwargs["return_dict"] = True
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, None, position_ids, inputs_embeds, **kwargs)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, None, position_ids, inputs_embeds, **kwargs
+            )
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         outputs = self.decoder(
-            *(decoder_input_ids, decoder_attention_mask, None, decoder_position_ids, decoder_inputs_embeds),
+            *(
+                decoder_input_ids,
+                decoder_attention_mask,
+                None,
+                decoder_position_ids,
+                decoder_inputs_embeds,
+            ),
             *(encoder_outputs.last_hidden_state, attention_mask, past_key_values),
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             encoder_position_ids=position_ids,
@@ -136,23 +168,29 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         )
 
 
-class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin):
-    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites text.
+class RoFormerLiteForConditionalGeneration(
+    LMHeadMixin, RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin
+):
+    """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites
+    text.
 
     Args of `forward`, besides those of `RoFormerLiteSeq2SeqModel`:
-        labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads them shifted by one. With
-            labels no cache is made unless asked for.
+        labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads them
+            shifted by one. With labels no cache is made unless asked for.
         logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, of the target.
-        skip_logits: Whether labelled positions alone go through the LM head; default: `skip_logits` of the decoder's
-            config while training.
-        num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided by.
+        skip_logits: Whether labelled positions alone go through the LM head; default: `skip_logits`
+            of the decoder's config while training.
+        num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided
+            by.
         smoothing: Label smoothing of the loss.
 
     Returns of `forward`:
-        `logits` `(B, Lt, vocab)`, or None where they are skipped; `loss` with labels; what the two stacks return.
+        `logits` `(B, Lt, vocab)`, or None where they are skipped; `loss` with labels; what the two
+        stacks return.
     """
 
-    loss_type = "ForMaskedLM"  # labels are aligned with the decoder's outputs; nothing shifts them again
+    # labels are aligned with the decoder's outputs; nothing shifts them again
+    loss_type = "ForMaskedLM"
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
@@ -166,22 +204,26 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
         self.post_init()
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in every model of transformers, except that the next token follows the last real token of each row of a
-        decoder prompt."""
+        """As in every model of transformers, except that the next token follows the last real token
+        of each row of a decoder prompt."""
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         mask = kwargs.get("decoder_attention_mask")
         if is_padding_mask(mask):
             length = inputs["decoder_input_ids"].shape[1]
             inputs["decoder_position_ids"] = positions_of_real_tokens(mask)[:, -length:]
             if length > 1:
-                inputs["decoder_attention_mask"] = mask  # in place of a static cache's mask of four dimensions
+                # in place of a static cache's mask of four dimensions
+                inputs["decoder_attention_mask"] = mask
                 ask_for_last_real_token(inputs)
         return inputs
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As in every model of transformers. A tied LM head is not written, so the config must say that it is tied:
-        PEFT, having merged an adapter, calls it untied wherever it is not the encoder's table."""
-        if self.lm_head.weight is getattr(self.get_decoder().get_input_embeddings(), "weight", None):
+        """As in every model of transformers. A tied LM head is not written, so the config must say
+        that it is tied: PEFT, having merged an adapter, calls it untied wherever it is not the
+        encoder's table."""
+        if self.lm_head.weight is getattr(
+            self.get_decoder().get_input_embeddings(), "weight", None
+        ):
             self.config.tie_word_embeddings = True
         super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -215,20 +257,45 @@ class RoFormerLiteForConditionalGeneration(LMHeadMixin, RoFormerLiteSeq2SeqPreTr
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
             check_shape("labels", labels, target.shape[:2])
-        is_plain = decoder_attention_mask is None and decoder_position_ids is None and past_key_values is None
+        is_plain = (
+            decoder_attention_mask is None
+            and decoder_position_ids is None
+            and past_key_values is None
+        )
         if is_plain and self.skips_logits(labels, skip_logits):
-            # No token of a causal row depends on those after it: what follows the last label is not computed.
+            # No token of a causal row depends on those after it: what follows the last label is not
+            # computed.
             decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)
-        inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, position_ids)
-        inputs += (decoder_position_ids, inputs_embeds, decoder_inputs_embeds, encoder_outputs, past_key_values)
+        inputs = (
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            position_ids,
+        )
+        inputs += (
+            decoder_position_ids,
+            inputs_embeds,
+            decoder_inputs_embeds,
+            encoder_outputs,
+            past_key_values,
+        )
         outputs = self.model(*inputs, use_cache, return_dict=True, **kwargs)
         states = outputs.last_hidden_state
         if labels is None:
-            states = keep_positions(states, logits_to_keep, decoder_attention_mask, count_real_tokens)
-        logits, loss = self.logits_and_loss(states, labels, skip_logits, num_items_in_batch, smoothing)
+            states = keep_positions(
+                states, logits_to_keep, decoder_attention_mask, count_real_tokens
+            )
+        logits, loss = self.logits_and_loss(
+            states, labels, skip_logits, num_items_in_batch, smoothing
+        )
         others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
 
 # All classes of a bundle of a pair, as in `heads_roformer_lite.py`.
-__all__ = ["RoFormerLiteForConditionalGeneration", "RoFormerLiteSeq2SeqConfig", "RoFormerLiteSeq2SeqModel"]
+__all__ = [
+    "RoFormerLiteForConditionalGeneration",
+    "RoFormerLiteSeq2SeqConfig",
+    "RoFormerLiteSeq2SeqModel",
+]

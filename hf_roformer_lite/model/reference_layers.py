@@ -1,12 +1,14 @@
-"""The layers of two reference systems: `layer_style="parallel_heads"` (DeepLoTX) and `layer_style="walkthrough"`.
+"""The layers of two reference systems: `layer_style="parallel_heads"` (DeepLoTX) and
+`layer_style="walkthrough"`.
 
 Only bundles of models with these layers have this file; their `auto_map` names all classes in it.
 
-Fields of `parallel_heads`, besides those of every stack; `hidden_act` is ignored, as PReLU is used throughout:
-    num_mlp_layers (`int`, defaults to 1): Feed-forward units of a layer, one after the other.
+Fields of `parallel_heads`, besides those of every stack; `hidden_act` is ignored, as PReLU is used
+    throughout: num_mlp_layers (`int`, defaults to 1): Feed-forward units of a layer, one after the
+        other.
     qkv_mlp_layers (`int`, defaults to 1): Units before each of its queries, keys and values.
-    qkv_intermediate_size (`int`, *optional*): Their inner width. Default: `intermediate_size // 2`, the same
-        expansion, as the layer's own feed-forward is twice as wide.
+    qkv_intermediate_size (`int`, *optional*): Their inner width. Default: `intermediate_size // 2`,
+        the same expansion, as the layer's own feed-forward is twice as wide.
     qkv_dropout (`float`, *optional*): Dropout inside them. Default: `hidden_dropout`.
 The walkthrough ignores `intermediate_size`; both ignore `chunk_size_feed_forward`.
 """
@@ -37,19 +39,41 @@ def check_layer_style(config: RoFormerLiteConfig) -> None:
     Raises:
         ValueError: naming the field, its value and what would be right.
     """
-    fixed: dict[str, Any] = {"norm_type": "layernorm", "gated_mlp": False, "rotary_value": False, "mlp_dropout": 0.0}
+    fixed: dict[str, Any] = {
+        "norm_type": "layernorm",
+        "gated_mlp": False,
+        "rotary_value": False,
+        "mlp_dropout": 0.0,
+    }
     fixed |= {"first_attention_norm": True, "hidden_dropout_places": None}
     if config.layer_style == "parallel_heads":
-        fixed |= {"norm_placement": "pre", "head_dim": config.hidden_size, "attention_bias": True, "norm_bias": True}
-        fixed |= {"num_key_value_heads": config.num_attention_heads, "cross_attention_hidden_size": None}
-        if config.add_cross_attention:  # its queries meet the encoder's states in place of their own
+        fixed |= {
+            "norm_placement": "pre",
+            "head_dim": config.hidden_size,
+            "attention_bias": True,
+            "norm_bias": True,
+        }
+        fixed |= {
+            "num_key_value_heads": config.num_attention_heads,
+            "cross_attention_hidden_size": None,
+        }
+        # its queries meet the encoder's states in place of their own
+        if config.add_cross_attention:
             fixed |= {"use_cache": False}
     else:
         fixed |= {"norm_placement": "post", "add_cross_attention": False}
-        config.require(isinstance(config.attention_bias, bool), "attention_bias", "True or False in these layers")
+        config.require(
+            isinstance(config.attention_bias, bool),
+            "attention_bias",
+            "True or False in these layers",
+        )
     config.require(isinstance(config.mlp_bias, bool), "mlp_bias", "True or False in these layers")
     for field, value in fixed.items():
-        config.require(getattr(config, field) == value, field, f"{value!r} with layer_style={config.layer_style!r}")
+        config.require(
+            getattr(config, field) == value,
+            field,
+            f"{value!r} with layer_style={config.layer_style!r}",
+        )
 
 
 class RoFormerLiteStackedLinear(nn.Module):
@@ -73,9 +97,12 @@ class RoFormerLiteStackedLinear(nn.Module):
 
 
 class RoFormerLiteStackedUnit(nn.Module):
-    """`stack` residual feed-forwards side by side: `x + down(dropout(prelu(up(norm(x)))))`, `(stack, N, width)`."""
+    """`stack` residual feed-forwards side by side: `x + down(dropout(prelu(up(norm(x)))))`,
+    `(stack, N, width)`."""
 
-    def __init__(self, config: RoFormerLiteConfig, stack: int, width: int, inner: int, dropout: float):
+    def __init__(
+        self, config: RoFormerLiteConfig, stack: int, width: int, inner: int, dropout: float
+    ):
         super().__init__()
         self.norm_eps = config.norm_eps
         self.norm_weight = nn.Parameter(torch.empty(stack, width))
@@ -95,16 +122,20 @@ class RoFormerLiteStackedUnit(nn.Module):
             return self._one_by_one(states)
         normed = F.layer_norm(states, states.shape[-1:], eps=self.norm_eps)
         normed = torch.addcmul(self.norm_bias.unsqueeze(1), normed, self.norm_weight.unsqueeze(1))
-        inner = F.prelu(self.up_proj(normed).unsqueeze(0), self.slope).squeeze(0)  # (stack, N, inner)
+        # (stack, N, inner)
+        inner = F.prelu(self.up_proj(normed).unsqueeze(0), self.slope).squeeze(0)
         return states + self.down_proj(self.dropout(inner))
 
     def _one_by_one(self, states: torch.Tensor) -> torch.Tensor:
-        """The same, one member of the stack after the other: the inner states of one fit into a CPU's cache."""
+        """The same, one member of the stack after the other: the inner states of one fit into a
+        CPU's cache."""
         maps = [
             zip(part.weight, [None] * len(states) if part.bias is None else part.bias, strict=True)
             for part in (self.up_proj, self.down_proj)
         ]
-        parts = zip(states, self.norm_weight, self.norm_bias, self.slope.split(1), *maps, strict=True)
+        parts = zip(
+            states, self.norm_weight, self.norm_bias, self.slope.split(1), *maps, strict=True
+        )
         outputs = []
         for member, weight, bias, slope, up, down in parts:
             normed = F.layer_norm(member, member.shape[-1:], weight, bias, self.norm_eps)
@@ -140,9 +171,10 @@ class RoFormerLiteUnit(nn.Module):
 
 
 class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
-    """Attention whose heads have the full `hidden_size`: a linear map gives each head its own version of a token, from
-    which feed-forward units of that head compute query, key and value. (It was published as one small network after
-    the other; here all heads are slices of stacked weights and go through one batched product.)"""
+    """Attention whose heads have the full `hidden_size`: a linear map gives each head its own
+    version of a token, from which feed-forward units of that head compute query, key and value. (It
+    was published as one small network after the other; here all heads are slices of stacked weights
+    and go through one batched product.)"""
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
         heads, width = config.num_attention_heads, config.hidden_size
@@ -151,7 +183,9 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         self.q_mlp, self.kv_mlp = (
             nn.Sequential(
                 *(
-                    RoFormerLiteStackedUnit(config, stack, width, config.qkv_intermediate_size, dropout)
+                    RoFormerLiteStackedUnit(
+                        config, stack, width, config.qkv_intermediate_size, dropout
+                    )
                     for _ in range(config.qkv_mlp_layers)
                 )
             )
@@ -169,7 +203,8 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `RoFormerLiteAttention.forward`; the keys of cross-attention are rotated by tables of their own."""
+        """As `RoFormerLiteAttention.forward`; the keys of cross-attention are rotated by tables of
+        their own."""
         expanded = self._split_heads(self.expand_proj(hidden_states))  # (B, L, heads, hidden)
         source = expanded
         if self.is_cross_attention:
@@ -178,7 +213,9 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         key, value = _by_head(self.kv_mlp, torch.cat((source, source), dim=-2)).chunk(2, dim=-2)
         if position_embeddings is not None:
             query = rotate(query, *position_embeddings)
-            key = rotate(key, *(key_position_embeddings if self.is_cross_attention else position_embeddings))
+            key = rotate(
+                key, *(key_position_embeddings if self.is_cross_attention else position_embeddings)
+            )
         key, value = key.transpose(1, 2), value.transpose(1, 2)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
@@ -207,16 +244,21 @@ def _by_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
 
 
 class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
-    """`out(units([attention(norm(x)), x]))`: the attention's output stands beside the input, twice the width; there is
-    no residual around the layer. With `add_cross_attention` queries meet the encoder's states, not their own."""
+    """`out(units([attention(norm(x)), x]))`: the attention's output stands beside the input, twice
+    the width; there is no residual around the layer. With `add_cross_attention` queries meet the
+    encoder's states, not their own."""
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
         super().__init__()
         check_layer_style(config)
         self.self_attn_norm = make_norm(config)
-        self.self_attn = RoFormerLiteParallelHeadsAttention(config, layer_idx, config.add_cross_attention)
+        self.self_attn = RoFormerLiteParallelHeadsAttention(
+            config, layer_idx, config.add_cross_attention
+        )
         width = 2 * config.hidden_size
-        self.mlp = nn.Sequential(*(RoFormerLiteUnit(config, width) for _ in range(config.num_mlp_layers)))
+        self.mlp = nn.Sequential(
+            *(RoFormerLiteUnit(config, width) for _ in range(config.num_mlp_layers))
+        )
         self.out_proj = nn.Linear(width, config.hidden_size)
 
     def forward(
@@ -230,16 +272,21 @@ class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
         """As `RoFormerLiteLayer.forward`."""
         options = {**kwargs, **cross_attention} if self.self_attn.is_cross_attention else kwargs
         attended, _ = self.self_attn(
-            self.self_attn_norm(hidden_states), encoder_hidden_states, past_key_values=past_key_values, **options
+            self.self_attn_norm(hidden_states),
+            encoder_hidden_states,
+            past_key_values=past_key_values,
+            **options,
         )
         return self.out_proj(self.mlp(torch.cat((attended, hidden_states), dim=-1)))
 
 
 class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
-    """A post-norm layer whose feed-forward is one linear map and an activation, with a norm of its own after it.
+    """A post-norm layer whose feed-forward is one linear map and an activation, with a norm of its
+    own after it.
 
-    total = x + attention(x); out = norm(norm(total) + norm(act(proj(total)))). The feed-forward reads the sum before
-    the first norm, as the printed numbers of this walk-through of attention have it.
+    total = x + attention(x); out = norm(norm(total) + norm(act(proj(total)))). The feed-forward
+    reads the sum before the first norm, as the printed numbers of this walk-through of attention
+    have it.
     """
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
@@ -268,4 +315,6 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         return self.mlp_norm(self.self_attn_norm(total) + self.dropout(branch))
 
 
-LAYERS.update(parallel_heads=RoFormerLiteParallelHeadsLayer, walkthrough=RoFormerLiteWalkthroughLayer)
+LAYERS.update(
+    parallel_heads=RoFormerLiteParallelHeadsLayer, walkthrough=RoFormerLiteWalkthroughLayer
+)

@@ -1,12 +1,14 @@
-"""Features of the text beside the encoder of a classifier or tagger: a linear model of n-grams, and a chain of tags.
+"""Features of the text beside the encoder of a classifier or tagger: a linear model of n-grams, and
+a chain of tags.
 
-On a few thousand short texts a linear model on n-grams is hard to beat (Wang & Manning 2012, ACL; Joulin et al. 2017,
-EACL), and it errs elsewhere than an encoder does. For taggers, the word, its shape, its neighbours and their tags do
-the same (Lafferty et al. 2001, ICML). The text is read from `input_ids`: the bytes of the tokens are put together and
-cut into words, so that pipelines, servers and exported graphs work as without it, whatever the tokens are.
+On a few thousand short texts a linear model on n-grams is hard to beat (Wang & Manning 2012, ACL;
+Joulin et al. 2017, EACL), and it errs elsewhere than an encoder does. For taggers, the word, its
+shape, its neighbours and their tags do the same (Lafferty et al. 2001, ICML). The text is read from
+`input_ids`: the bytes of the tokens are put together and cut into words, so that pipelines, servers
+and exported graphs work as without it, whatever the tokens are.
 
-Only bundles of models with `classifier_text_features` or `decode_tags` have this file; their `auto_map` names all
-classes in it.
+Only bundles of models with `classifier_text_features` or `decode_tags` have this file; their
+`auto_map` names all classes in it.
 """
 
 from collections.abc import Callable
@@ -31,19 +33,23 @@ _AFFIXES = (1, 2, 3, 4)  # bytes
 _NEIGHBOURS = (-2, -1, 1, 2)  # words
 _REACH = 16  # neighbours to each side; what is further away changes next to nothing
 IMPOSSIBLE = -50.0  # the score of a transition that is forbidden
-_PAIRS_AT_ONCE = 2**18  # scores of two tags that stand in memory at a time, where no graph is traced
+# scores of two tags that stand in memory at a time, where no graph is traced
+_PAIRS_AT_ONCE = 2**18
 _SLIGHTLY = 1e-5  # more than the other of two answers
-PRIME, _BASE = 2**31 - 1, 1_000_003  # of the polynomial hashes; products of two numbers below fit 64 bits
+# of the polynomial hashes; products of two numbers below fit 64 bits
+PRIME, _BASE = 2**31 - 1, 1_000_003
 
-# What a byte of UTF-8 is in a text: between words, in a word, a character that is a word, or inside a character.
+# What a byte of UTF-8 is in a text: between words, in a word, a character that is a word, or inside
+# a character.
 _BLANK, _LETTER, _SINGLE, _INNER = range(4)
 
 
 def _byte_kinds() -> torch.Tensor:
     """The kind of each byte, `(256,)`.
 
-    The first byte of a character tells its block. Beyond ASCII, the blocks of punctuation, symbols, kana and Han
-    (U+0080 to 00BF, U+2000 to 9FFF, from U+F000) are characters that are words, all others letters.
+    The first byte of a character tells its block. Beyond ASCII, the blocks of punctuation, symbols,
+    kana and Han (U+0080 to 00BF, U+2000 to 9FFF, from U+F000) are characters that are words, all
+    others letters.
     """
     kinds = torch.full((256,), _LETTER)
     kinds[:128] = torch.tensor([_LETTER if chr(byte).isalnum() else _SINGLE for byte in range(128)])
@@ -54,32 +60,42 @@ def _byte_kinds() -> torch.Tensor:
 
 
 def _byte_shapes() -> torch.Tensor:
-    """1 for a capital of ASCII, 2 for a small letter, 3 for a digit, 4 beyond ASCII; others stand for themselves."""
+    """1 for a capital of ASCII, 2 for a small letter, 3 for a digit, 4 beyond ASCII; others stand
+    for themselves."""
     shapes = torch.arange(256)
-    shapes[ord("A") : ord("Z") + 1], shapes[ord("a") : ord("z") + 1], shapes[ord("0") : ord("9") + 1] = 1, 2, 3
+    (
+        shapes[ord("A") : ord("Z") + 1],
+        shapes[ord("a") : ord("z") + 1],
+        shapes[ord("0") : ord("9") + 1],
+    ) = 1, 2, 3
     shapes[128:] = 4
     return shapes
 
 
-with torch.device("cpu"):  # this file may be imported while a model is made without weights, on the device "meta"
+# this file may be imported while a model is made without weights, on the device "meta"
+with torch.device("cpu"):
     _KINDS, _SHAPES = _byte_kinds(), _byte_shapes()
     _POWERS = torch.tensor([pow(_BASE, place, PRIME) for place in range(_LONGEST_WORD)])
 
 
 @dataclass
 class Words:
-    """The words of some documents: S bytes, blanks left out, cut into W words, none across two documents."""
+    """The words of some documents: S bytes, blanks left out, cut into W words, none across two
+    documents."""
 
     text: torch.Tensor  # (S,) bytes
     word_of_byte: torch.Tensor  # (S,)
     starts: torch.Tensor  # (W,) first byte of each word
     ends: torch.Tensor  # (W,) the byte after its last
     documents: torch.Tensor  # (W,) the number of its document, rising
-    word_of_token: torch.Tensor  # (N,) the first word of a token or after it, -1 after the last of its document
+    # (N,) the first word of a token or after it, -1 after the last of its document
+    word_of_token: torch.Tensor
     is_first: torch.Tensor  # (N,) bool, the token that a word begins with, with the blank before it
 
     @classmethod
-    def of_tokens(cls, token_bytes: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor) -> "Words":
+    def of_tokens(
+        cls, token_bytes: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor
+    ) -> "Words":
         """The words behind token ids `(N,)`.
 
         Args:
@@ -93,7 +109,8 @@ class Words:
         owners = documents[tokens]
         kinds = _KINDS.to(text.device)[text]
         is_lead = kinds != _INNER
-        leads = F.pad(places_where(is_lead), (1, 0))  # exporters have no cummax over a size that depends on data
+        # exporters have no cummax over a size that depends on data
+        leads = F.pad(places_where(is_lead), (1, 0))
         lead = leads[is_lead.cumsum(0)]  # first byte of the character
         kinds_of_lead = kinds[lead]
         before = F.pad(kinds_of_lead, (1, 0), value=_BLANK)[:-1]
@@ -101,10 +118,12 @@ class Words:
         begins |= (kinds != _INNER) & (F.pad(owners, (1, 0), value=-1)[:-1] != owners)
         in_word = (kinds_of_lead != _BLANK) & (begins.cumsum(0) > 0)
         kept = places_where(in_word)
-        text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]  # each (S,)
+        # each (S,)
+        text, owners, begins, tokens = text[kept], owners[kept], begins[kept], tokens[kept]
         words = begins.cumsum(0) - 1
         starts = places_where(begins)
-        ends = torch.cat((starts, starts.new_full((1,), text.shape[0])))[1:]  # none where there is no word
+        # none where there is no word
+        ends = torch.cat((starts, starts.new_full((1,), text.shape[0])))[1:]
         word_of_token = _first_words(words, tokens, owners, documents)
         is_part = (word_of_token >= 0) & (characters[:, 0] != SEPARATOR)
         word_of_part = torch.where(is_part, word_of_token, -1)
@@ -113,31 +132,38 @@ class Words:
 
     def lower(self) -> torch.Tensor:
         """The text with small ASCII letters, `(S,)`."""
-        return torch.where((self.text >= ord("A")) & (self.text <= ord("Z")), self.text + 32, self.text)
+        return torch.where(
+            (self.text >= ord("A")) & (self.text <= ord("Z")), self.text + 32, self.text
+        )
 
     def hash_words(self, text: torch.Tensor) -> torch.Tensor:
-        """A number of each word `(W,)` from bytes `(S,)`, those of the text or others in their place."""
+        """A number of each word `(W,)` from bytes `(S,)`, those of the text or others in their
+        place."""
         places = torch.arange(text.shape[0], device=text.device) - self.starts[self.word_of_byte]
         return self._hash(text, places, self.word_of_byte)
 
     def shapes(self) -> torch.Tensor:
-        """A number of the shape of each word, `(W,)`: that of `Xx` for Film and of `d.d` for 20.5, where each run of
-        one kind of character is one letter."""
+        """A number of the shape of each word, `(W,)`: that of `Xx` for Film and of `d.d` for 20.5,
+        where each run of one kind of character is one letter."""
         shapes = _SHAPES.to(self.text.device)[self.text]
-        is_first = torch.arange(shapes.shape[0], device=shapes.device) == self.starts[self.word_of_byte]
+        is_first = (
+            torch.arange(shapes.shape[0], device=shapes.device) == self.starts[self.word_of_byte]
+        )
         is_new = is_first | (shapes != F.pad(shapes, (1, 0))[:-1])
         runs = is_new.cumsum(0)
         places = runs - runs[self.starts[self.word_of_byte]]
         return self._hash(shapes[is_new], places[is_new], self.word_of_byte[is_new])
 
-    def _hash(self, values: torch.Tensor, places: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    def _hash(
+        self, values: torch.Tensor, places: torch.Tensor, words: torch.Tensor
+    ) -> torch.Tensor:
         """The polynomial of the values of each word, by their places in it."""
         powers = _POWERS.to(values.device)[places.clamp(max=_LONGEST_WORD - 1)]
         return torch.zeros_like(self.starts).index_add(0, words, (values + 1) * powers) % PRIME
 
     def parts(self, text: torch.Tensor, longest: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each length from 1 to `longest`: a number of the bytes from each place on, and whether so many are left
-        in the word, both `(S,)`."""
+        """For each length from 1 to `longest`: a number of the bytes from each place on, and
+        whether so many are left in the word, both `(S,)`."""
         left = self.ends[self.word_of_byte] - torch.arange(text.shape[0], device=text.device)
         windows, parts = torch.zeros_like(text), []
         for length in range(1, longest + 1):
@@ -148,13 +174,14 @@ class Words:
 
 
 def places_where(condition: torch.Tensor) -> torch.Tensor:
-    """Where `condition` `(N,)` is true. Exported graphs fail to index by a condition that holds nowhere."""
+    """Where `condition` `(N,)` is true. Exported graphs fail to index by a condition that holds
+    nowhere."""
     return condition.nonzero()[:, 0]
 
 
 def places_in(rising: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """How many of `rising` `(F,)` are smaller than each of `values`. Exporters compare every pair for `searchsorted`;
-    by halving, a graph of 2 to the power of 17 hashes reads 17 of them."""
+    """How many of `rising` `(F,)` are smaller than each of `values`. Exporters compare every pair
+    for `searchsorted`; by halving, a graph of 2 to the power of 17 hashes reads 17 of them."""
     if not is_tracing(values):
         return torch.searchsorted(rising, values)
     places = torch.zeros_like(values)
@@ -180,15 +207,17 @@ def join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def _first_words(
     words: torch.Tensor, tokens: torch.Tensor, owners: torch.Tensor, documents: torch.Tensor
 ) -> torch.Tensor:
-    """The word of the first byte of each token, or of the next token that has one, as a tokenizer may cut the blank
-    before a word from it; -1 where none follows in the document.
+    """The word of the first byte of each token, or of the next token that has one, as a tokenizer
+    may cut the blank before a word from it; -1 where none follows in the document.
 
     Args:
         words, tokens, owners: Of each byte its word, token and document, `(S,)`.
         documents: Of each token, `(N,)`.
     """
-    words, owners = F.pad(words, (0, 1), value=-1), F.pad(owners, (0, 1), value=-1)  # there may be no byte after it
-    sizes = torch.zeros_like(documents).index_add(0, tokens, torch.ones_like(tokens))  # (N,) bytes of each token
+    # there may be no byte after it
+    words, owners = F.pad(words, (0, 1), value=-1), F.pad(owners, (0, 1), value=-1)
+    # (N,) bytes of each token
+    sizes = torch.zeros_like(documents).index_add(0, tokens, torch.ones_like(tokens))
     first = sizes.cumsum(0) - sizes
     return torch.where(owners[first] == documents, words[first], -1)
 
@@ -199,12 +228,14 @@ def messages_of_neighbours(
     documents: torch.Tensor,
     join: Callable[[torch.Tensor, int], torch.Tensor] = torch.amax,
 ) -> torch.Tensor:
-    """What its neighbours say about the tag of each word of a linear chain, `(W, K)`, to be added to `scores`.
+    """What its neighbours say about the tag of each word of a linear chain, `(W, K)`, to be added
+    to `scores`.
 
-    With `torch.amax` the sum is, up to a constant of each word, the score of the best sequence that has the tag, so
-    its maximum is the best sequence (Viterbi); with `torch.logsumexp` it is the logarithm of the probability of the
-    tag. All words take one message from each side at once, 16 times (belief propagation): no loop over the words of a
-    sentence is needed, and sentences of up to 17 words are exact.
+    With `torch.amax` the sum is, up to a constant of each word, the score of the best sequence that
+    has the tag, so its maximum is the best sequence (Viterbi); with `torch.logsumexp` it is the
+    logarithm of the probability of the tag. All words take one message from each side at once, 16
+    times (belief propagation): no loop over the words of a sentence is needed, and sentences of up
+    to 17 words are exact.
 
     Args:
         scores: Of K tags for each of W words, `(W, K)`.
@@ -224,11 +255,15 @@ def messages_of_neighbours(
 
 
 def _passed_on(
-    scores: torch.Tensor, transitions: torch.Tensor, join: Callable[[torch.Tensor, int], torch.Tensor]
+    scores: torch.Tensor,
+    transitions: torch.Tensor,
+    join: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> torch.Tensor:
-    """`join` over the tags of each word of `scores` `(W, K)` with the transitions to each other tag, `(W, K)`.
+    """`join` over the tags of each word of `scores` `(W, K)` with the transitions to each other
+    tag, `(W, K)`.
 
-    Sums of probabilities are a product of matrices. Of maxima, as many words as memory allows are joined at a time.
+    Sums of probabilities are a product of matrices. Of maxima, as many words as memory allows are
+    joined at a time.
     """
     if join is torch.logsumexp:
         best, most = scores.amax(-1, keepdim=True), transitions.amax()
@@ -247,10 +282,11 @@ def _without_constant(messages: torch.Tensor) -> torch.Tensor:
 
 
 class RoFormerLiteTextScores(nn.Module):
-    """A table of features of the text with a row of scores for each, `config.classifier_text_features` rows.
+    """A table of features of the text with a row of scores for each,
+    `config.classifier_text_features` rows.
 
-    A feature is known by a hash of 31 bits. The scores are zero at first. `roformer-lite train` fits them; gradients
-    reach them as well.
+    A feature is known by a hash of 31 bits. The scores are zero at first. `roformer-lite train`
+    fits them; gradients reach them as well.
     """
 
     hashes: torch.Tensor
@@ -262,7 +298,9 @@ class RoFormerLiteTextScores(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, num_labels))
         self.bias = nn.Parameter(torch.zeros(num_labels))
         self.register_buffer("hashes", torch.arange(rows))  # rising
-        self.register_buffer("token_bytes", torch.zeros(config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8))
+        self.register_buffer(
+            "token_bytes", torch.zeros(config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8)
+        )
 
     def initialize_own_weights(self, std: float) -> None:
         """Scores of nothing, for what a checkpoint lacks."""
@@ -277,8 +315,8 @@ class RoFormerLiteTextScores(nn.Module):
     def forward(
         self, logits: torch.Tensor, token_ids: torch.Tensor, documents: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logits of an encoder with what the text adds, for the loss; and what is answered, which differs for a
-        tagger that decodes. Both have the shape of `logits`.
+        """The logits of an encoder with what the text adds, for the loss; and what is answered,
+        which differs for a tagger that decodes. Both have the shape of `logits`.
 
         Args:
             logits: `(documents, num_labels)` or `(N, num_labels)`.
@@ -295,21 +333,25 @@ class RoFormerLiteTextScores(nn.Module):
         position_ids: torch.Tensor | None,
         cu_seq_lens: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for a batch `(B, L)` and `logits` `(documents, num_labels)` or `(B, L, num_labels)`; those of
-        padding stay as they are.
+        """The same for a batch `(B, L)` and `logits` `(documents, num_labels)` or `(B, L,
+        num_labels)`; those of padding stay as they are.
 
         Raises:
             ValueError: without `input_ids`, which tell the text.
         """
         if input_ids is None:
-            raise ValueError("inputs_embeds: classifier_text_features reads the text; give input_ids instead.")
+            raise ValueError(
+                "inputs_embeds: classifier_text_features reads the text; give input_ids instead."
+            )
         tokens = packed_documents(input_ids, attention_mask, position_ids, cu_seq_lens)
         if tokens is not None:
             places = tokens.index  # packed, so that there is one
             documents = tokens.documents()[0]
         else:
             real = (
-                attention_mask.to(input_ids.device) if is_padding_mask(attention_mask) else torch.ones_like(input_ids)
+                attention_mask.to(input_ids.device)
+                if is_padding_mask(attention_mask)
+                else torch.ones_like(input_ids)
             )
             places = places_where(real.flatten() != 0)
             documents = places // input_ids.shape[1]
@@ -324,15 +366,16 @@ class RoFormerLiteTextScores(nn.Module):
         return joint, answers
 
     def find_features(self, words: Words) -> tuple[torch.Tensor, torch.Tensor]:
-        """The hash of each feature, known or not, and its owner, a document or a token; each `(K,)`. A feature that
-        occurs several times is there as often."""
+        """The hash of each feature, known or not, and its owner, a document or a token; each
+        `(K,)`. A feature that occurs several times is there as often."""
         raise NotImplementedError
 
     def words_of(self, token_ids: torch.Tensor, documents: torch.Tensor) -> Words:
         return Words.of_tokens(self.token_bytes, token_ids, documents)
 
     def score(self, words: Words, num_owners: int) -> torch.Tensor:
-        """The sum of the scores of each owner's features, each once, and a bias, `(num_owners, num_labels)`."""
+        """The sum of the scores of each owner's features, each once, and a bias, `(num_owners,
+        num_labels)`."""
         if not self.hashes.shape[0]:
             return self.bias.expand(num_owners, -1)
         keys, owners = self.find_features(words)
@@ -344,11 +387,19 @@ class RoFormerLiteTextScores(nn.Module):
         weights = self.weigh(rows, counts, owners, num_owners)  # (K,)
         if is_tracing(rows):  # exporters have no bags
             scores = self.weight[rows] * weights[:, None]
-            return scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores) + self.bias
+            return (
+                scores.new_zeros(num_owners, scores.shape[1]).index_add(0, owners, scores)
+                + self.bias
+            )
         offsets = torch.searchsorted(owners, torch.arange(num_owners, device=owners.device))
-        return F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights) + self.bias
+        return (
+            F.embedding_bag(rows, self.weight, offsets, mode="sum", per_sample_weights=weights)
+            + self.bias
+        )
 
-    def weigh(self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+    def weigh(
+        self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int
+    ) -> torch.Tensor:
         """How much each of the features found counts, `(K,)`; each was found `counts` times."""
         return torch.ones_like(rows, dtype=self.weight.dtype)
 
@@ -356,10 +407,10 @@ class RoFormerLiteTextScores(nn.Module):
 class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
     """Scores of a document's n-grams, added to the logits of a classifier.
 
-    The n-grams are one to three words, and of each word of two bytes or more its substrings of 2 to 5 bytes and its
-    first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the weight `rarity`, with
-    `config.classifier_text_counts` times one plus the logarithm of how often it occurs, and the weights of a document
-    have the Euclidean norm 1.
+    The n-grams are one to three words, and of each word of two bytes or more its substrings of 2 to
+    5 bytes and its first and last 1 to 4 bytes; ASCII letters count as lower case. Each has the
+    weight `rarity`, with `config.classifier_text_counts` times one plus the logarithm of how often
+    it occurs, and the weights of a document have the Euclidean norm 1.
     """
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
@@ -377,7 +428,9 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         joint = logits + self.score(self.words_of(token_ids, documents), logits.shape[0])
         return joint, joint
 
-    def weigh(self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int) -> torch.Tensor:
+    def weigh(
+        self, rows: torch.Tensor, counts: torch.Tensor, owners: torch.Tensor, num_owners: int
+    ) -> torch.Tensor:
         weights = self.rarity[rows]
         if self.counts_repeated:
             weights = weights * (1 + counts.to(weights.dtype).log())
@@ -389,11 +442,13 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         return torch.cat(keys), torch.cat(owners)
 
     def find_ngrams(self, words: Words) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The features of `find_features` by their sort: one or two words, three words, parts of words with several
-        characters, parts of others."""
+        """The features of `find_features` by their sort: one or two words, three words, parts of
+        words with several characters, parts of others."""
         text = words.lower()  # (S,)
         hashes, owners = words.hash_words(text), words.documents  # each (W,)
-        pairs, triples = (places_where(owners == F.pad(owners, (0, n), value=-1)[n:]) for n in (1, 2))
+        pairs, triples = (
+            places_where(owners == F.pad(owners, (0, n), value=-1)[n:]) for n in (1, 2)
+        )
         of_two = join(hashes[pairs], hashes[pairs + 1])
         of_three = seeded(join(join(hashes[triples], hashes[triples + 1]), hashes[triples + 2]), 30)
         return [
@@ -402,7 +457,9 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
             *self._parts_of_words(words, text),
         ]
 
-    def _parts_of_words(self, words: Words, text: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _parts_of_words(
+        self, words: Words, text: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         keys, of = [], []
         is_long = (words.ends - words.starts > 1)[words.word_of_byte]  # (S,)
         places = torch.arange(text.shape[0], device=text.device)
@@ -411,7 +468,10 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
         for length, (windows, fits) in enumerate(words.parts(text, max(_CHARACTER_NGRAMS)), 1):
             sorts = [(length, is_long & fits)] if length in _CHARACTER_NGRAMS else []
             if length in _AFFIXES:
-                sorts += [(10 + length, is_long & fits & is_first), (20 + length, is_long & (left == length))]
+                sorts += [
+                    (10 + length, is_long & fits & is_first),
+                    (20 + length, is_long & (left == length)),
+                ]
             for seed, condition in sorts:
                 chosen = places_where(condition)
                 keys.append(seeded(windows, seed)[chosen])
@@ -424,17 +484,19 @@ class RoFormerLiteDocumentScores(RoFormerLiteTextScores):
 
 
 class RoFormerLiteWordScores(RoFormerLiteTextScores):
-    """Scores of words and of the tags that follow one another, added to the logits of a tagger: a conditional random
-    field (Lafferty et al. 2001, ICML) above the encoder.
+    """Scores of words and of the tags that follow one another, added to the logits of a tagger: a
+    conditional random field (Lafferty et al. 2001, ICML) above the encoder.
 
-    The features of a word are the word with its capitals and without, its shape, its first and last 1 to 4 bytes, the
-    pairs with the words beside it, and of two words to each side the word and its shape. Each token has those of its
-    first word. `transitions` hold between the tokens that words begin with; see `messages_of_neighbours`.
+    The features of a word are the word with its capitals and without, its shape, its first and last
+    1 to 4 bytes, the pairs with the words beside it, and of two words to each side the word and its
+    shape. Each token has those of its first word. `transitions` hold between the tokens that words
+    begin with; see `messages_of_neighbours`.
 
-    With `config.decode_tags` a word is what stands between two spaces, as in the training data, and what is answered
-    is one tag for each: tokens inside a word have the answer of its first token, with I-X in place of B-X, and those
-    of spaces continue an entity or none. A transition of `IMPOSSIBLE` never happens: an I-X that could not stand where
-    it does is B-X. So all ways to put tokens together find the same entities, those of transformers' pipeline too.
+    With `config.decode_tags` a word is what stands between two spaces, as in the training data, and
+    what is answered is one tag for each: tokens inside a word have the answer of its first token,
+    with I-X in place of B-X, and those of spaces continue an entity or none. A transition of
+    `IMPOSSIBLE` never happens: an I-X that could not stand where it does is B-X. So all ways to put
+    tokens together find the same entities, those of transformers' pipeline too.
     """
 
     def __init__(self, config: RoFormerLiteConfig, num_labels: int):
@@ -444,11 +506,18 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         id2label: dict[int, str] = dict(config.id2label or {})
         names = [str(id2label.get(number)) for number in range(num_labels)]
         places = {name: number for number, name in enumerate(names)}
-        # For each tag: B-X for I-X, and the other way round; other tags, and where there is none, the tag itself.
-        self.begins = [places.get("B" + name[1:], i) if name[:2] == "I-" else i for i, name in enumerate(names)]
-        self.inside = [places.get("I" + name[1:], i) if name[:2] == "B-" else i for i, name in enumerate(names)]
+        # For each tag: B-X for I-X, and the other way round; other tags, and where there is none,
+        # the tag itself.
+        self.begins = [
+            places.get("B" + name[1:], i) if name[:2] == "I-" else i for i, name in enumerate(names)
+        ]
+        self.inside = [
+            places.get("I" + name[1:], i) if name[:2] == "B-" else i for i, name in enumerate(names)
+        ]
         # What a space before a word with this tag has.
-        self.before = [i if name[:2] == "I-" else places.get("O", i) for i, name in enumerate(names)]
+        self.before = [
+            i if name[:2] == "I-" else places.get("O", i) for i, name in enumerate(names)
+        ]
 
     def initialize_own_weights(self, std: float) -> None:
         super().initialize_own_weights(std)
@@ -463,14 +532,16 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
     def roles_of(
         self, token_ids: torch.Tensor, documents: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of each token whether a word between spaces begins with it, whether it stands inside one, and whether it is
-        nothing but space; each `(N,)`. Special tokens are none of these."""
+        """Of each token whether a word between spaces begins with it, whether it stands inside one,
+        and whether it is nothing but space; each `(N,)`. Special tokens are none of these."""
         characters = self.token_bytes[token_ids].long()  # (N, LONGEST_TOKEN)
         sizes = (characters != 0).sum(1)
         is_text = _KINDS.to(characters.device)[characters] != _BLANK
         has_text = is_text.any(1)
         ends_in_text = is_text.gather(1, (sizes - 1).clamp(min=0)[:, None])[:, 0]
-        follows = F.pad(ends_in_text, (1, 0))[:-1] & (F.pad(documents, (1, 0), value=-1)[:-1] == documents)
+        follows = F.pad(ends_in_text, (1, 0))[:-1] & (
+            F.pad(documents, (1, 0), value=-1)[:-1] == documents
+        )
         begins = has_text & ~(is_text[:, 0] & follows)
         return begins, has_text & ~begins, ~has_text & (characters[:, 0] != SEPARATOR)
 
@@ -503,11 +574,13 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
             is_first, is_inside, is_space: As `roles_of` gives them.
         """
         first = places_where(is_first)  # (W - 1,)
-        # After the last word stands one of no document, as there may be no word, of which exported graphs are wrong.
+        # After the last word stands one of no document, as there may be no word, of which exported
+        # graphs are wrong.
         of_words = F.pad(joint[first], (0, 0, 0, 1))  # (W, num_labels)
         owners = F.pad(documents[first], (0, 1), value=-1)  # (W,)
         begins, inside, before = (
-            torch.tensor(table, device=joint.device) for table in (self.begins, self.inside, self.before)
+            torch.tensor(table, device=joint.device)
+            for table in (self.begins, self.inside, self.before)
         )
         forbidden = self.transitions < IMPOSSIBLE / 2  # (num_labels, num_labels)
         has_left = F.pad(owners, (1, 0), value=-2)[:-1] == owners  # (W,)
@@ -519,9 +592,10 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         repaired = torch.where(is_wrong, begins[tags], tags)
         of_words = _exchanged(of_words, tags, repaired)
         of_rest = _exchanged(of_words, repaired, inside[repaired])
-        # The mean over the tokens of a word must find the answer too: B-X, where an entity begins right after another
-        # of its type; and not a third tag that is nearly as good, which an exchange would help. In these two cases B-X
-        # and I-X are as good as equal after the first token.
+        # The mean over the tokens of a word must find the answer too: B-X, where an entity begins
+        # right after another of its type; and not a third tag that is nearly as good, which an
+        # exchange would help. In these two cases B-X and I-X are as good as equal after the first
+        # token.
         continued = inside[repaired]
         adjoins = has_left & (inside[F.pad(repaired, (1, 0))[:-1]] == continued)
         both = torch.stack((repaired, continued), 1)  # (W, 2)
@@ -533,7 +607,8 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         is_shared = (repaired != continued) & (adjoins | is_close)
         of_rest = torch.where(is_shared[:, None], shared, of_rest)
 
-        after = is_first.cumsum(0)  # (N,) the word after a token that is space, and one more than its word for others
+        # (N,) the word after a token that is space, and one more than its word for others
+        after = is_first.cumsum(0)
         word = (after - 1).clamp(min=0)
         found = torch.where(is_first[:, None], of_words[word], joint)
         found = torch.where(is_inside[:, None], of_rest[word], found)
@@ -563,7 +638,9 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
 def _exchanged(logits: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Rows `(R, K)` in which the columns `left` and `right` `(R,)` have changed places."""
     left, right = left[:, None], right[:, None]
-    return logits.scatter(1, left, logits.gather(1, right)).scatter(1, right, logits.gather(1, left))
+    return logits.scatter(1, left, logits.gather(1, right)).scatter(
+        1, right, logits.gather(1, left)
+    )
 
 
 def _moved(values: torch.Tensor, owners: torch.Tensor, distance: int) -> torch.Tensor:

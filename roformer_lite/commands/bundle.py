@@ -1,4 +1,5 @@
-"""`roformer-lite bundle`: a saved model with the package's code beside it, for places where it is not installed."""
+"""`roformer-lite bundle`: a saved model with the package's code beside it, for places where it is
+not installed."""
 
 import json
 import shutil
@@ -28,8 +29,8 @@ from transformers import {names}
 def bundle(directory: Path, out: Path) -> list[str]:
     """Copy a saved model and tokenizer to `out`, with the code of those that are of this package.
 
-    config.json and tokenizer_config.json gain an `auto_map`, and the card says how to use `trust_remote_code`; nothing
-    else differs from `directory`, which stays as it is.
+    config.json and tokenizer_config.json gain an `auto_map`, and the card says how to use
+    `trust_remote_code`; nothing else differs from `directory`, which stays as it is.
 
     Args:
         directory: With a model, a tokenizer or both.
@@ -39,8 +40,8 @@ def bundle(directory: Path, out: Path) -> list[str]:
         The names of the code files written.
 
     Raises:
-        InputError: when the directory holds neither a model nor a tokenizer of this package, or damaged ones, and when
-            the disk is full.
+        InputError: when the directory holds neither a model nor a tokenizer of this package, or
+            damaged ones, and when the disk is full.
     """
     from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
 
@@ -49,7 +50,9 @@ def bundle(directory: Path, out: Path) -> list[str]:
     if out.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{out} lies in {directory}, which is copied; choose another directory")
     loaders = {"config.json": load_config, "tokenizer_config.json": load_tokenizer}
-    parts = {name: load(directory) for name, load in loaders.items() if (directory / name).is_file()}
+    parts = {
+        name: load(directory) for name, load in loaders.items() if (directory / name).is_file()
+    }
     parts = {name: part for name, part in parts.items() if isinstance(part, RemoteCode)}
     if not parts:
         raise InputError(f"{directory} holds neither a model nor a tokenizer of RoFormer-Lite")
@@ -76,12 +79,17 @@ def bundle(directory: Path, out: Path) -> list[str]:
 def _auto_class(fields: dict[str, Any]) -> str:
     """The Auto class of a configuration's model."""
     architecture = (fields.get("architectures") or [""])[0]
-    named = [auto for auto, place in fields["auto_map"].items() if place.rpartition(".")[2] == architecture]
+    named = [
+        auto
+        for auto, place in fields["auto_map"].items()
+        if place.rpartition(".")[2] == architecture
+    ]
     return named[0] if named else "AutoModel"
 
 
 def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
-    """Add to the card, or to a new one, how `trust_remote_code` is used, unless it says so already."""
+    """Add to the card, or to a new one, how `trust_remote_code` is used, unless it says so
+    already."""
     from huggingface_hub import ModelCardData
     from transformers.pipelines import SUPPORTED_TASKS
 
@@ -89,8 +97,14 @@ def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
         card = path.read_text("utf-8")
     else:
         auto = auto_classes[0]
-        tags = [tag for tag, task in SUPPORTED_TASKS.items() if auto in [each.__name__ for each in task["pt"]]]
-        metadata = ModelCardData(library_name="transformers", pipeline_tag=tags[0] if tags else None)
+        tags = [
+            tag
+            for tag, task in SUPPORTED_TASKS.items()
+            if auto in [each.__name__ for each in task["pt"]]
+        ]
+        metadata = ModelCardData(
+            library_name="transformers", pipeline_tag=tags[0] if tags else None
+        )
         card = f"---\n{metadata.to_yaml()}\n---\n\n# {name}\n"
     if "trust_remote_code=True" in card:
         return
@@ -99,7 +113,10 @@ def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
         variable = "tokenizer" if auto == "AutoTokenizer" else "model"
         lines.append(f'{variable} = {auto}.from_pretrained("{name}", trust_remote_code=True)')
     path.write_text(
-        card.rstrip("\n") + "\n" + _CARD.format(names=", ".join(auto_classes), lines="\n".join(lines)), "utf-8"
+        card.rstrip("\n")
+        + "\n"
+        + _CARD.format(names=", ".join(auto_classes), lines="\n".join(lines)),
+        "utf-8",
     )
 
 
@@ -115,4 +132,6 @@ def main(argv: list[str]) -> None:
     (paths,) = parser.parse(argv)
     check_directory(paths.dir)
     names = bundle(Path(paths.dir), new_directory(paths.out))
-    print(f"{paths.out}: the model and {len(names)} files of code; load it anywhere with trust_remote_code=True")
+    print(
+        f"{paths.out}: the model and {len(names)} files of code; load it anywhere with trust_remote_code=True"
+    )

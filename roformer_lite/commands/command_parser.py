@@ -1,4 +1,5 @@
-"""How every command parses its options: dataclasses, one option for each field. Nothing heavy is imported for it."""
+"""How every command parses its options: dataclasses, one option for each field. Nothing heavy is
+imported for it."""
 
 import argparse
 import difflib
@@ -29,7 +30,9 @@ def switch(text: str) -> bool:
         argparse.ArgumentTypeError: for any other word.
     """
     if text.lower() not in _SWITCH:
-        raise argparse.ArgumentTypeError(f"{text!r}: yes or no is needed, also as true, false, 1 or 0")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: yes or no is needed, also as true, false, 1 or 0"
+        )
     return _SWITCH[text.lower()]
 
 
@@ -39,13 +42,17 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         command: The command's name, as it is typed after `roformer-lite`.
         description: What `--help` says before the options.
-        options: Dataclasses, every field of which is an option, with `help` in its metadata, `aliases` where it is
-            typed otherwise, and `adds_up` where the values of a list add up when it is given several times. A
-            dataclass with `_argument_group_name` is a group of the help.
-        **positionals: Help of the positional arguments by their names in capitals, as `DIR="the model's directory"`.
+        options: Dataclasses, every field of which is an option, with `help` in its metadata,
+            `aliases` where it is typed otherwise, and `adds_up` where the values of a list add up
+            when it is given several times. A dataclass with `_argument_group_name` is a group of
+            the help.
+        **positionals: Help of the positional arguments by their names in capitals, as `DIR="the
+            model's directory"`.
     """
 
-    def __init__(self, command: str, description: str, options: Iterable[type] = (), **positionals: str):
+    def __init__(
+        self, command: str, description: str, options: Iterable[type] = (), **positionals: str
+    ):
         prog = f"roformer-lite {command}"
         super().__init__(
             prog=prog,
@@ -53,10 +60,18 @@ class CommandParser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
         )
-        self.option_classes, self.positionals, self._names, self._source = tuple(options), tuple(positionals), [], ""
+        self.option_classes, self.positionals, self._names, self._source = (
+            tuple(options),
+            tuple(positionals),
+            [],
+            "",
+        )
         for option_class in self.option_classes:
             title = getattr(option_class, "_argument_group_name", None)
-            group, hints = self.add_argument_group(title) if title else self, get_type_hints(option_class)
+            group, hints = (
+                self.add_argument_group(title) if title else self,
+                get_type_hints(option_class),
+            )
             for each in fields(option_class):
                 self._add_option(group, each, hints[each.name])
         for name, text in positionals.items():
@@ -69,17 +84,26 @@ class CommandParser(argparse.ArgumentParser):
         settings |= {"required": True} if default is MISSING else {"default": default}
         settings |= {"action": "extend"} if each.metadata.get("adds_up") else {}
         names = each.metadata.get("aliases") or [f"--{each.name}"]
-        shown = "" if default in (MISSING, None, [], "") else f" (default: {default})".replace("%", "%%")
+        shown = (
+            ""
+            if default in (MISSING, None, [], "")
+            else f" (default: {default})".replace("%", "%%")
+        )
         group.add_argument(*names, dest=each.name, help=each.metadata["help"] + shown, **settings)
         self._names += names
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """As in argparse; `--text-column` is `--text_column`."""
         args = [self._with_underscores(argument) for argument in args] if args is not None else None
         return super().parse_known_args(args, namespace)
 
-    def parse(self, argv: Sequence[str], before: Sequence[str] = (), source: str | None = None) -> tuple[Any, ...]:
-        """Objects of the dataclasses, followed by a namespace of the positional arguments if the command has any.
+    def parse(
+        self, argv: Sequence[str], before: Sequence[str] = (), source: str | None = None
+    ) -> tuple[Any, ...]:
+        """Objects of the dataclasses, followed by a namespace of the positional arguments if the
+        command has any.
 
         A mistake ends the process with a message and status 2, as in argparse.
 
@@ -96,7 +120,9 @@ class CommandParser(argparse.ArgumentParser):
             if words or not self._source:
                 namespace, unknown = self.parse_known_args(list(words), namespace)
                 if unknown:
-                    self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
+                    self.error(
+                        f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}"
+                    )
         values = vars(namespace)
         found = [
             option_class(**{each.name: values.pop(each.name) for each in fields(option_class)})
@@ -106,17 +132,28 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with `message`, without the usage that argparse would print before it."""
-        self.exit(2, f"{self.prog}: error: {self._source}{message}\n`{self.prog} --help` lists the options.\n")
+        self.exit(
+            2,
+            f"{self.prog}: error: {self._source}{message}\n`{self.prog} --help` lists the options.\n",
+        )
 
     def _with_underscores(self, argument: str) -> str:
         name, equals, value = argument.partition("=")
         known = f"--{name[2:].replace('-', '_')}"
-        return f"{known}{equals}{value}" if name.startswith("--") and known in self._names else argument
+        return (
+            f"{known}{equals}{value}"
+            if name.startswith("--") and known in self._names
+            else argument
+        )
 
     def _suggestion(self, unknown: list[str]) -> str:
         for argument in unknown:
             option = "--" + argument.partition("=")[0][2:].replace("-", "_")
-            close = difflib.get_close_matches(option, self._names, n=2) if argument.startswith("--") else []
+            close = (
+                difflib.get_close_matches(option, self._names, n=2)
+                if argument.startswith("--")
+                else []
+            )
             if close:
                 return f"; did you mean {' or '.join(close)}?"
         return ""

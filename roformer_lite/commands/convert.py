@@ -1,28 +1,70 @@
-"""`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the other way round."""
+"""`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the
+other way round."""
 
 from dataclasses import dataclass
 
 from ..errors import InputError
 from .command_parser import CommandParser, option
 
-AUTO = "auto"  # the family that config.json names, or the one that has an equivalent of all that a model of ours is
-# `hf_roformer_lite.conversion.CONVERTERS` by their names, without the seconds that it takes to import it.
-SYSTEMS = ("deeplotx", "prenorm-encoder-layer", "prenorm-decoder-layer", "bert-like", "walkthrough", "scratch-seq2seq")
+# the family that config.json names, or the one that has an equivalent of all that a model of ours
+# is
+AUTO = "auto"
+# `hf_roformer_lite.conversion.CONVERTERS` by their names, without the seconds that it takes to
+# import it.
+SYSTEMS = (
+    "deeplotx",
+    "prenorm-encoder-layer",
+    "prenorm-decoder-layer",
+    "bert-like",
+    "walkthrough",
+    "scratch-seq2seq",
+)
 SYSTEMS += ("torch-encoder", "torch-decoder", "torch-transformer")
-FAMILIES = ("bert", "ernie", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "albert", "nomic_bert")
-FAMILIES += ("jina_embeddings_v3", "gte", "roformer", "roformer_v2", "llama", "qwen2", "eurobert", "ultrabert")
-FAMILIES += ("gpt_neox", "modernbert", "modernbert-decoder", "neobert", "esm", "bart", "mbart", "marian")
+FAMILIES = (
+    "bert",
+    "ernie",
+    "electra",
+    "distilbert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "albert",
+    "nomic_bert",
+)
+FAMILIES += (
+    "jina_embeddings_v3",
+    "gte",
+    "roformer",
+    "roformer_v2",
+    "llama",
+    "qwen2",
+    "eurobert",
+    "ultrabert",
+)
+FAMILIES += (
+    "gpt_neox",
+    "modernbert",
+    "modernbert-decoder",
+    "neobert",
+    "esm",
+    "bart",
+    "mbart",
+    "marian",
+)
 SOURCES = (*SYSTEMS, *FAMILIES)
 
 
 def check_source(option: str, name: str | None, known: tuple[str, ...] = SOURCES) -> None:
-    """Refuse the name of a system that no converter knows. None, an option that was not given, is right.
+    """Refuse the name of a system that no converter knows. None, an option that was not given, is
+    right.
 
     Raises:
         InputError: naming those there are.
     """
     if name is not None and name not in (AUTO, *known):
-        raise InputError(f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(known)}")
+        raise InputError(
+            f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(known)}"
+        )
 
 
 @dataclass
@@ -44,7 +86,9 @@ class ConvertArguments:
 
     def __post_init__(self):
         if self.source is not None and self.target is not None:
-            raise InputError("--from can't be combined with --to: CHECKPOINT is converted in one direction; give one")
+            raise InputError(
+                "--from can't be combined with --to: CHECKPOINT is converted in one direction; give one"
+            )
         check_source("--from", self.source)
         check_source("--to", self.target, FAMILIES)
 
@@ -61,7 +105,12 @@ def main(argv: list[str]) -> None:
         OUT="the directory to write",
     )
     options, paths = parser.parse(argv)
-    from hf_roformer_lite.conversion import ConversionError, convert_checkpoint, export_checkpoint, is_ours
+    from hf_roformer_lite.conversion import (
+        ConversionError,
+        convert_checkpoint,
+        export_checkpoint,
+        is_ours,
+    )
 
     from ..errors import check_directory
     from ..output import new_directory

@@ -1,4 +1,5 @@
-"""`roformer-lite demo`: a whole training, from making the data to using the saved model, in about two minutes."""
+"""`roformer-lite demo`: a whole training, from making the data to using the saved model, in about
+two minutes."""
 
 import random
 import tempfile
@@ -27,7 +28,10 @@ RECIPE = (
 CARD = [
     *("--title", "Dates and numbers in one form"),
     *("--dataset_title", "dates and numbers made by roformer-lite demo"),
-    *("--limitations", "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more."),
+    *(
+        "--limitations",
+        "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more.",
+    ),
 ]
 
 
@@ -71,7 +75,10 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="roformer-lite-demo-") as folder:
         for split, examples in splits.items():
             path = Path(folder) / f"{split}.tsv"
-            lines = ["source\ttarget", *(f"{example.written}\t{example.standard}" for example in examples)]
+            lines = [
+                "source\ttarget",
+                *(f"{example.written}\t{example.standard}" for example in examples),
+            ]
             path.write_text("\n".join(lines) + "\n", "utf-8")
             given += [f"--{split}_file", str(path)]
         run = parse_run("seq2seq", [*RECIPE, *CARD, *given])
@@ -90,16 +97,30 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
 
     from ..predict.predictor import Predictor
 
-    answers = Predictor.load(str(directory)).answer([example.written for example in test], batch_size=250)
-    found: dict[str, list[tuple[str, str, str]]] = {}  # by kind: what was written, answered and right
+    answers = Predictor.load(str(directory)).answer(
+        [example.written for example in test], batch_size=250
+    )
+    # by kind: what was written, answered and right
+    found: dict[str, list[tuple[str, str, str]]] = {}
     for example, answer in zip(test, answers, strict=True):
         found.setdefault(example.kind, []).append((example.written, answer.line, example.standard))
-    table = Table("written", "predicted", "true", "", title="The saved model, loaded again, on what it never saw")
-    right = {kind: sum(answer == true for _, answer, true in rows) for kind, rows in sorted(found.items())}
+    table = Table(
+        "written",
+        "predicted",
+        "true",
+        "",
+        title="The saved model, loaded again, on what it never saw",
+    )
+    right = {
+        kind: sum(answer == true for _, answer, true in rows)
+        for kind, rows in sorted(found.items())
+    }
     for kind in right:
         for written, answer, true in random.Random(0).sample(found[kind], 4):
             table.add_row(written, answer, true, "✓" if answer == true else "✗")
-    shares = [f"{kind}: {count} of {len(found[kind])} exactly right" for kind, count in right.items()]
+    shares = [
+        f"{kind}: {count} of {len(found[kind])} exactly right" for kind, count in right.items()
+    ]
     console.print(table, *shares, sep="\n")
     share = sum(right.values()) / len(test)
     console.print(f"Exact match on all {len(test):,} held-out examples: {share:.2%}")

@@ -1,10 +1,11 @@
-"""Data for the demo, made by the package itself: dates and numbers as people write them, and in one standard form.
+"""Data for the demo, made by the package itself: dates and numbers as people write them, and in one
+standard form.
 
-    March 5th, 2024 · the fifth of March, twenty twenty-four · 二〇二四年三月五日 · 03/05/2024   →  2024-03-05
-    three hundred and twelve thousand and five · 三十一万二千零五 · 叁拾壹万贰仟零伍            →  312005
+    March 5th, 2024 · the fifth of March, twenty twenty-four · 二〇二四年三月五日 · 03/05/2024   →
+    2024-03-05 three hundred and twelve thousand and five · 三十一万二千零五 · 叁拾壹万贰仟零伍            →  312005
 
-With slashes the month comes first unless the year does; with dots the day comes first. A hash decides which dates and
-numbers are held out: training never sees them in any form.
+With slashes the month comes first unless the year does; with dots the day comes first. A hash
+decides which dates and numbers are held out: training never sees them in any form.
 """
 
 import hashlib
@@ -21,10 +22,19 @@ _ONES = (
     "eighteen nineteen"
 ).split()
 _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+}
 _ORDINALS["twelve"] = "twelfth"
 _DIGITS = "零一二三四五六七八九"
-_FORMAL = str.maketrans("一二三四五六七八九十百千", "壹贰叁肆伍陆柒捌玖拾佰仟")  # of cheques, hard to alter
+_FORMAL = str.maketrans(
+    "一二三四五六七八九十百千", "壹贰叁肆伍陆柒捌玖拾佰仟"
+)  # of cheques, hard to alter
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,8 @@ class Example:
 
 
 def english_number(number: int, conjunction: str = " and ") -> str:
-    """Cardinal number below a million in words. `conjunction` stands after hundreds, and before a last part below one
-    hundred: " and " (British), " " (American)."""
+    """Cardinal number below a million in words. `conjunction` stands after hundreds, and before a
+    last part below one hundred: " and " (British), " " (American)."""
     if number < 20:
         return _ONES[number]
     if number < 100:
@@ -46,21 +56,36 @@ def english_number(number: int, conjunction: str = " and ") -> str:
     unit, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
     count, rest = divmod(number, unit)
     words = f"{english_number(count, conjunction)} {name}"
-    return words + (conjunction if rest < 100 else " ") + english_number(rest, conjunction) if rest else words
+    return (
+        words + (conjunction if rest < 100 else " ") + english_number(rest, conjunction)
+        if rest
+        else words
+    )
 
 
 def english_ordinal(number: int) -> str:
     """Ordinal number from 1 to 99 in words."""
     head, hyphen, last = english_number(number).rpartition("-")
-    return head + hyphen + (_ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th"))
+    return (
+        head
+        + hyphen
+        + (_ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th"))
+    )
 
 
 def english_year(year: int) -> str:
-    """A year from 1900 to 2099 as it is said: nineteen oh five, two thousand nine, twenty twenty-four."""
+    """A year from 1900 to 2099 as it is said: nineteen oh five, two thousand nine, twenty
+    twenty-four."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return english_number(year, " ")
-    after = "hundred" if rest == 0 else f"oh {english_number(rest)}" if rest < 10 else english_number(rest)
+    after = (
+        "hundred"
+        if rest == 0
+        else f"oh {english_number(rest)}"
+        if rest < 10
+        else english_number(rest)
+    )
     return f"{english_number(century)} {after}"
 
 
@@ -75,7 +100,13 @@ def chinese_number(number: int, formal: bool = False) -> str:
             words += name
         pending_zero = not digit and place != 4
     words = words or _DIGITS[0]
-    return words.translate(_FORMAL) if formal else words.removeprefix("一") if words.startswith("一十") else words
+    return (
+        words.translate(_FORMAL)
+        if formal
+        else words.removeprefix("一")
+        if words.startswith("一十")
+        else words
+    )
 
 
 def _digits(year: int, zero: str) -> str:
@@ -131,15 +162,22 @@ def is_held_out(standard: str) -> bool:
 
 
 def examples(seed: int, held_out: bool) -> Iterator[Example]:
-    """Examples without end, always the same for a seed: dates and numbers, English and Chinese, in equal shares."""
+    """Examples without end, always the same for a seed: dates and numbers, English and Chinese, in
+    equal shares."""
     source = random.Random(f"{seed}-{held_out}")
     while True:
         is_date, is_english = source.random() < 0.5, source.random() < 0.5
         if is_date:
-            value: date | int = FIRST_DAY + timedelta(source.randint(0, (LAST_DAY - FIRST_DAY).days))
+            value: date | int = FIRST_DAY + timedelta(
+                source.randint(0, (LAST_DAY - FIRST_DAY).days)
+            )
         else:
-            value = source.randrange(10 ** source.randint(1, 6))  # short numbers are as frequent as long ones
-        standard, kind = str(value), f"{'date' if is_date else 'number'}-{'en' if is_english else 'zh'}"
+            # short numbers are as frequent as long ones
+            value = source.randrange(10 ** source.randint(1, 6))
+        standard, kind = (
+            str(value),
+            f"{'date' if is_date else 'number'}-{'en' if is_english else 'zh'}",
+        )
         if is_held_out(standard) == held_out:
             yield Example(source.choice(_WAYS[kind])(value), standard, kind)
 

@@ -1,4 +1,5 @@
-"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got wrong."""
+"""`roformer-lite evaluate`: the metrics of a saved model on labelled data, and what it got
+wrong."""
 
 import json
 import shlex
@@ -29,30 +30,37 @@ if TYPE_CHECKING:
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _SIGNS = (REPORT_FILE, RESULTS_FILE)  # of a finished evaluation
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
-_DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")  # as they are called in training
+# as they are called in training
+_DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
 
 
 @dataclass
 class EvaluateArguments:
-    """Options of `roformer-lite evaluate`, besides the model directory and how the data are read."""
+    """Options of `roformer-lite evaluate`, besides the model directory and how the data are
+    read."""
 
     test_file: list[str] | None = option(
-        None, "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another."
+        None,
+        "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another.",
     )
     dataset_name: str | None = option(None, "A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = option(None, "Configuration of that dataset, if it has several.")
+    dataset_config_name: str | None = option(
+        None, "Configuration of that dataset, if it has several."
+    )
     test_split: str = option("test", "Split of that dataset.")
     column_names: list[str] | None = option(
         None, "Names of the columns of .tsv and .csv files that have no header line."
     )
     output_dir: str | None = option(
-        None, "Directory for results, report, picture and the table of all predictions. Default: none."
+        None,
+        "Directory for results, report, picture and the table of all predictions. Default: none.",
     )
     overwrite_output_dir: bool = option(False, "Replace an earlier evaluation there.")
     table_format: Literal["csv", "jsonl"] = option("csv", "Format of that table.")
     examples: int = option(5, "How many of the worst answers to print.")
     batch_size: int | None = option(
-        None, f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."
+        None,
+        f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}.",
     )
     device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
 
@@ -65,21 +73,28 @@ class EvaluateArguments:
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.output_dir is not None:
             self.output_dir = check_place("output_dir", self.output_dir)
-            check_output_dir(Path(self.output_dir), self.overwrite_output_dir, _SIGNS, "an evaluation")
+            check_output_dir(
+                Path(self.output_dir), self.overwrite_output_dir, _SIGNS, "an evaluation"
+            )
 
 
 def measuring_arguments() -> type:
-    """A dataclass of the options of `train` by which labelled data are read and measured, of all tasks together. None
-    stands for what the model was trained with."""
+    """A dataclass of the options of `train` by which labelled data are read and measured, of all
+    tasks together. None stands for what the model was trained with."""
     found: dict[str, tuple[Any, str, list[str]]] = {}  # type, help and tasks of each option
     for task, arguments in TASK_ARGUMENTS.items():
         hints = get_type_hints(arguments)
         for each in fields(arguments):
             if each.name in arguments.measuring_options:
-                found.setdefault(each.name, (hints[each.name] | None, each.metadata["help"], []))[2].append(task)
+                found.setdefault(each.name, (hints[each.name] | None, each.metadata["help"], []))[
+                    2
+                ].append(task)
     made = make_dataclass(
         "MeasuringArguments",
-        [(name, hint, option(None, f"{', '.join(tasks)}: {help}")) for name, (hint, help, tasks) in found.items()],
+        [
+            (name, hint, option(None, f"{', '.join(tasks)}: {help}"))
+            for name, (hint, help, tasks) in found.items()
+        ],
     )
     made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
     return made
@@ -132,16 +147,23 @@ def main(argv: list[str]) -> None:
         print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
-def _task(predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str) -> "Task":
+def _task(
+    predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str
+) -> "Task":
     """The task of the model. Explicit options override those of its training."""
     kind = predictor.task.arguments
     foreign = [name for name in given if name not in kind.measuring_options]
     if foreign:
         theirs = ", ".join(f"--{name}" for name in kind.measuring_options)
         raise InputError(f"--{foreign[0]} is not for {kind.task} models, which take {theirs}")
-    noted = {name: value for name, value in predictor.saved.settings.items() if name in kind.measuring_options}
+    noted = {
+        name: value
+        for name, value in predictor.saved.settings.items()
+        if name in kind.measuring_options
+    }
     data = {name: getattr(options, name) for name in _DATA}
-    files = {"train_file": options.test_file, "test_file": options.test_file}  # only the latter is read
+    # only the latter is read
+    files = {"train_file": options.test_file, "test_file": options.test_file}
     try:
         kind(dataset_name="any", **noted)
     except (InputError, TypeError) as error:
@@ -157,7 +179,11 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
     noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
     arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE}
     arguments |= {name: value for name, value in noted.items() if name in arguments}
-    return arguments if options.batch_size is None else {**arguments, "per_device_eval_batch_size": options.batch_size}
+    return (
+        arguments
+        if options.batch_size is None
+        else {**arguments, "per_device_eval_batch_size": options.batch_size}
+    )
 
 
 def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
@@ -196,14 +222,18 @@ def _save(
     from ..evaluate.confusion_picture import draw_confusion
 
     target, name = Path(options.output_dir), f"predictions.{options.table_format}"
-    with complete_directory(target, "the evaluation", options.overwrite_output_dir, _SIGNS) as folder:
+    with complete_directory(
+        target, "the evaluation", options.overwrite_output_dir, _SIGNS
+    ) as folder:
         with (folder / name).open("w", encoding="utf-8") as stream:
             table = TableWriter(stream, f".{options.table_format}")
             for outcome in found.outcomes:
                 table.write({"origin": outcome.origin, **outcome.columns})
         if report is not None and report.true:
             numbered = draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-            text += "".join(f"{name} in {PICTURE_FILE} is {label}\n" for name, label in numbered.items())
+            text += "".join(
+                f"{name} in {PICTURE_FILE} is {label}\n" for name, label in numbered.items()
+            )
         (folder / REPORT_FILE).write_text(text, "utf-8")
         content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")

@@ -39,7 +39,9 @@ class ExportArguments:
 
     def __post_init__(self):
         if self.embeddings and self.format not in ("onnx", "openvino"):
-            raise InputError(f"--embeddings is for --format onnx and openvino; {self.format} has its own")
+            raise InputError(
+                f"--embeddings is for --format onnx and openvino; {self.format} has its own"
+            )
         check_format(self.format, self.quantization)
 
 
@@ -70,10 +72,16 @@ def main(argv: list[str]) -> None:
     check_sentence_modules(paths.dir)
     tokenizer = load_tokenizer(paths.dir, load_config(paths.dir))
     if tokenizer is None and options.format not in GRAPH_FORMATS:
-        raise InputError(f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from")
+        raise InputError(
+            f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from"
+        )
     model = load_model(paths.dir).float()  # the precision that every runtime has
-    place = out / options.format if options.format in EXPORTED_ENGINES else out  # a folder of its own for `predict`
-    with complete_directory(out) as directory, naming(paths.dir, f"cannot be exported as {options.format}"):
+    # a folder of its own for `predict`
+    place = out / options.format if options.format in EXPORTED_ENGINES else out
+    with (
+        complete_directory(out) as directory,
+        naming(paths.dir, f"cannot be exported as {options.format}"),
+    ):
         folder = directory / place.relative_to(out)
         folder.mkdir(exist_ok=True)
         written = _write(model, tokenizer, folder, options)
@@ -85,7 +93,10 @@ def main(argv: list[str]) -> None:
 
 
 def _write(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None", folder: Path, options: ExportArguments
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | None",
+    folder: Path,
+    options: ExportArguments,
 ) -> str:
     """Fill `folder`, which exists; what was written, for the user."""
     if options.format == "ctranslate2":
@@ -99,7 +110,9 @@ def _write(
     from ..export.graphs import write_graphs, write_pooling
     from ..sentence_encoder import SentenceEncoder, is_bare_encoder
 
-    gives_embeddings = options.embeddings or (options.format in EXPORTED_ENGINES and is_bare_encoder(model))
+    gives_embeddings = options.embeddings or (
+        options.format in EXPORTED_ENGINES and is_bare_encoder(model)
+    )
     traced = SentenceEncoder(model) if gives_embeddings else model
     graphs = write_graphs(traced, folder, options.format, options.quantization)
     if gives_embeddings:
@@ -113,4 +126,6 @@ def _write_beside(model: "PreTrainedModel", settings: object, directory: Path) -
     model.config.save_pretrained(directory)
     if model.can_generate():
         model.generation_config.save_pretrained(directory)
-    (directory / RESULTS_FILE).write_text(json.dumps({"settings": settings}, indent=2) + "\n", "utf-8")
+    (directory / RESULTS_FILE).write_text(
+        json.dumps({"settings": settings}, indent=2) + "\n", "utf-8"
+    )

@@ -1,4 +1,5 @@
-"""`roformer-lite predict`: the answers of a model to lines, or to a column of a table, whatever its task."""
+"""`roformer-lite predict`: the answers of a model to lines, or to a column of a table, whatever its
+task."""
 
 import logging
 import sys
@@ -10,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
 from ..data.data_files import file_format, lines_of, numbered_lines, read_table
-from ..errors import LARGEST_BATCH, MOST_BEAMS, InputError, check_file, check_model_name, check_number
+from ..errors import (
+    LARGEST_BATCH,
+    MOST_BEAMS,
+    InputError,
+    check_file,
+    check_model_name,
+    check_number,
+)
 from ..output import complete_file
 from ..predict.engines import FASTEST, check_engine
 from ..predict.tables import AnswerTable, check_table_name, table_stream
@@ -37,22 +45,28 @@ class ReadingArguments:
 
     input_file: str | None = option(None, "UTF-8 text, also .gz. Default: standard input.")
     output_file: str | None = option(
-        None, "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output."
+        None,
+        "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output.",
     )
     text_column: str | None = option(
         None,
         "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. Default: every "
         "line of the input is a text.",
     )
-    text_pair_column: str | None = option(None, "Column of the second text, for classifiers of pairs.")
+    text_pair_column: str | None = option(
+        None, "Column of the second text, for classifiers of pairs."
+    )
     column_names: list[str] | None = option(
         None, "Names of the columns of .tsv and .csv files that have no header line."
     )
-    prefix: str | None = option(None, "Text before the names of the columns that are added to a table.")
+    prefix: str | None = option(
+        None, "Text before the names of the columns that are added to a table."
+    )
     batch_size: int = option(32, "Texts in a batch.")
     device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
     dtype: Literal["float32", "bfloat16"] = option(
-        "float32", "bfloat16 is faster on some processors; probabilities change in the third decimal."
+        "float32",
+        "bfloat16 is faster on some processors; probabilities change in the third decimal.",
     )
     engine: Literal["torch", "onnx", "openvino", "ctranslate2", "auto"] = option(
         "torch",
@@ -63,7 +77,9 @@ class ReadingArguments:
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.dtype != "float32" and self.engine != "torch":
-            raise InputError(f"--dtype {self.dtype} is for --engine torch; others compute as they were exported")
+            raise InputError(
+                f"--dtype {self.dtype} is for --engine torch; others compute as they were exported"
+            )
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
         if self.text_column is None:
@@ -73,7 +89,9 @@ class ReadingArguments:
                         f"--{name} is for tables, not for lines; name the column to answer with --text_column"
                     )
         elif self.input_file is None:
-            raise InputError(f"--text_column {self.text_column} needs --input_file, the table that has it")
+            raise InputError(
+                f"--text_column {self.text_column} needs --input_file, the table that has it"
+            )
         else:
             check_table_name("--input_file", self.input_file)
             if self.output_file is not None:
@@ -96,21 +114,30 @@ class AnsweringArguments:
         "classify: a label less probable than this is not given. Default: with one label for each text none, with "
         "several 0.5.",
     )
-    none_label: str | None = option(None, "classify: what stands for a label below the threshold. Default: -")
-    beams: int | None = option(None, "seq2seq, causal: beams of the search. Default: as saved with the model.")
+    none_label: str | None = option(
+        None, "classify: what stands for a label below the threshold. Default: -"
+    )
+    beams: int | None = option(
+        None, "seq2seq, causal: beams of the search. Default: as saved with the model."
+    )
     max_new_tokens: int | None = option(
         None,
         "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved with the model.",
     )
     greedy: bool = option(False, "causal: the most probable token each time, no sampling.")
-    temperature: float | None = option(None, "causal: below 1 the probable tokens become more probable. Default: 0.8")
+    temperature: float | None = option(
+        None, "causal: below 1 the probable tokens become more probable. Default: 0.8"
+    )
     top_p: float | None = option(
-        None, "causal: sample among the most probable tokens that have this probability. Default: 0.95"
+        None,
+        "causal: sample among the most probable tokens that have this probability. Default: 0.95",
     )
     repetition_penalty: float | None = option(
         None, "causal: above 1, tokens that stand in the text already become less probable."
     )
-    seed: int | None = option(None, f"causal: the same seed gives the same text again. Default: {SEED}")
+    seed: int | None = option(
+        None, f"causal: the same seed gives the same text again. Default: {SEED}"
+    )
 
     def __post_init__(self):
         for name in ("top_k", "max_new_tokens"):
@@ -118,7 +145,9 @@ class AnsweringArguments:
         check_number("beams", self.beams, at_least=1, at_most=MOST_BEAMS)
         check_number("threshold", self.threshold, at_least=0, at_most=1)
         check_number("temperature", self.temperature, at_least=_COLDEST)
-        check_number("repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST)
+        check_number(
+            "repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST
+        )
         check_number("top_p", self.top_p, above=0, at_most=1)
         check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
         if self.greedy and self.beams is not None:
@@ -126,13 +155,19 @@ class AnsweringArguments:
         searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
         sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
         if searching and sampling:
-            raise InputError(f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random")
+            raise InputError(
+                f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random"
+            )
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, by their names."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
 
 
 def main(argv: list[str]) -> None:
@@ -170,9 +205,13 @@ def main(argv: list[str]) -> None:
         answer(predictor, files, options, output)
 
 
-def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_lines(
+    predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO
+) -> None:
     if files.input_file and file_format(files.input_file) in (".csv", ".jsonl"):
-        logger.warning("%s is read line by line; --text_column reads a column of it", files.input_file)
+        logger.warning(
+            "%s is read line by line; --text_column reads a column of it", files.input_file
+        )
     interactive = not files.input_file and sys.stdin.isatty()
     chunks = _chunks(_lines(files), 1 if interactive else files.batch_size * _BATCHES_AT_ONCE)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _lines) as bar:
@@ -182,13 +221,18 @@ def _answer_lines(predictor: "Predictor", files: ReadingArguments, options: dict
             stream.flush()
 
 
-def _answer_table(predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO) -> None:
+def _answer_table(
+    predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO
+) -> None:
     kind = file_format(files.output_file or files.input_file)
     columns = predictor.answers.columns(options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
         table = AnswerTable(stream, kind, columns, files.prefix or "")
         for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
-            inputs = [predictor.answers.input_of(row, files.text_column, files.text_pair_column) for row in rows]
+            inputs = [
+                predictor.answers.input_of(row, files.text_column, files.text_pair_column)
+                for row in rows
+            ]
             for row in rows:
                 table.check(row)
             answers = predictor.answer(inputs, files.batch_size, options, bar.update)
@@ -214,8 +258,16 @@ def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def _progress(files: ReadingArguments, read: Any) -> Any:
-    """A bar on standard error, where that is a terminal and the input a file, which can be read twice."""
-    shown = files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
+    """A bar on standard error, where that is a terminal and the input a file, which can be read
+    twice."""
+    shown = (
+        files.input_file is not None and Path(files.input_file).is_file() and sys.stderr.isatty()
+    )
     from tqdm import tqdm
 
-    return tqdm(total=sum(1 for _ in read(files)) if shown else None, unit=" texts", delay=1, disable=not shown)
+    return tqdm(
+        total=sum(1 for _ in read(files)) if shown else None,
+        unit=" texts",
+        delay=1,
+        disable=not shown,
+    )

@@ -27,7 +27,9 @@ class PrepareArguments:
             raise InputError("give --output_dir, the directory of the prepared data")
         self.output_dir = check_place("output_dir", self.output_dir)
         if Path(self.output_dir).exists():
-            raise InputError(f"--output_dir {self.output_dir} exists; remove it, or choose a new directory")
+            raise InputError(
+                f"--output_dir {self.output_dir} exists; remove it, or choose a new directory"
+            )
 
 
 def main(argv: list[str]) -> None:
@@ -43,7 +45,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("task", choices=_TASKS, metavar="TASK")
     task = parser.parse_args(argv[:1]).task
     summary = f"Tokenise text for the task {task}: {TASK_ARGUMENTS[task].summary}."
-    options = CommandParser(f"prepare {task}", summary, [TASK_ARGUMENTS[task], TokenizerArguments, PrepareArguments])
+    options = CommandParser(
+        f"prepare {task}", summary, [TASK_ARGUMENTS[task], TokenizerArguments, PrepareArguments]
+    )
     text, tokenizer, preparation = options.parse(argv[1:])
     for name in ("prepared", "streaming", "packing"):
         if getattr(text, name):

@@ -1,4 +1,5 @@
-"""`roformer-lite serve`: OpenAI's requests over HTTP, by a causal model and the server of transformers."""
+"""`roformer-lite serve`: OpenAI's requests over HTTP, by a causal model and the server of
+transformers."""
 
 import socket
 from dataclasses import dataclass
@@ -15,13 +16,21 @@ class ServeArguments:
     host: str = option("localhost", "Where to listen.")
     port: int = option(8000, "Port to listen at.")
     device: str = option("auto", "cpu, cuda, cuda:1 …; auto is cuda if there is one.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "Type of the weights; auto: as saved.")
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = option("warning", "What is logged.")
-    continuous_batching: bool = option(False, "Causal models: compute requests together, with a paged cache.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto", "Type of the weights; auto: as saved."
+    )
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = option(
+        "warning", "What is logged."
+    )
+    continuous_batching: bool = option(
+        False, "Causal models: compute requests together, with a paged cache."
+    )
     cb_block_size: int | None = option(None, "Tokens in a block of that cache.")
     cb_num_blocks: int | None = option(None, "Blocks of that cache.")
     cb_max_batch_tokens: int | None = option(None, "Most tokens computed at once.")
-    cb_max_memory_percent: float | None = option(None, "Largest share of a GPU's memory for that cache, up to 1.")
+    cb_max_memory_percent: float | None = option(
+        None, "Largest share of a GPU's memory for that cache, up to 1."
+    )
 
     def __post_init__(self):
         check_number("port", self.port, at_least=1, at_most=65535)
@@ -29,7 +38,9 @@ class ServeArguments:
             if name.startswith("cb_") and value is not None:
                 check_number(name, value, above=0)
                 if not self.continuous_batching:
-                    raise InputError(f"--{name} {value} has no effect without --continuous_batching")
+                    raise InputError(
+                        f"--{name} {value} has no effect without --continuous_batching"
+                    )
 
 
 def main(argv: list[str]) -> None:
@@ -50,9 +61,16 @@ def serve(name: str, options: ServeArguments) -> None:
     """Answer requests until the process is ended.
 
     Raises:
-        InputError: when the model is damaged or of another kind, and when device or port can't be used.
+        InputError: when the model is damaged or of another kind, and when device or port can't be
+            used.
     """
-    from ..saved_model import load_complete_model, load_config, load_tokenizer, model_class_of, reason
+    from ..saved_model import (
+        load_complete_model,
+        load_config,
+        load_tokenizer,
+        model_class_of,
+        reason,
+    )
 
     config = load_config(name)
     if load_tokenizer(name, config) is None:
@@ -66,14 +84,20 @@ def serve(name: str, options: ServeArguments) -> None:
     try:
         socket.create_server((options.host, options.port)).close()
     except OSError as error:
-        raise InputError(f"--host {options.host} --port {options.port} can't be used: {error.strerror}") from error
-    model = load_complete_model(name, config, model_class)  # transformers only warns of missing weights
+        raise InputError(
+            f"--host {options.host} --port {options.port} can't be used: {error.strerror}"
+        ) from error
+    # transformers only warns of missing weights
+    model = load_complete_model(name, config, model_class)
     try:
         model.to(None if options.device == "auto" else options.device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        raise InputError(f"--device {options.device} can't be used here: {reason(error)}") from error
+        raise InputError(
+            f"--device {options.device} can't be used here: {reason(error)}"
+        ) from error
     del model
-    from transformers.cli.serve import Serve  # after our classes: transformers is imported anew along with them
+    # after our classes: transformers is imported anew along with them
+    from transformers.cli.serve import Serve
 
     print(f"{name}: http://{options.host}:{options.port}/v1", flush=True)
     Serve(name, **vars(options))

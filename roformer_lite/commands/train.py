@@ -1,4 +1,5 @@
-"""`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on a person's own data."""
+"""`roformer-lite train TASK …` or `roformer-lite train run.yaml …`: train a model on a person's own
+data."""
 
 import argparse
 import difflib
@@ -15,7 +16,9 @@ from .command_parser import CommandParser
 def main(argv: list[str]) -> None:
     """Run `roformer-lite train`."""
     width = max(map(len, TASK_ARGUMENTS))
-    tasks = "\n".join(f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items())
+    tasks = "\n".join(
+        f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items()
+    )
     parser = argparse.ArgumentParser(
         prog="roformer-lite train",
         description="Train a model on your own data.",
@@ -24,7 +27,9 @@ def main(argv: list[str]) -> None:
         "every training writes beside its model, repeats that training; options after it override what it says.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK|run.yaml", help="a task, or the description of a training")
+    parser.add_argument(
+        "task", metavar="TASK|run.yaml", help="a task, or the description of a training"
+    )
     task = parser.parse_args(argv[:1]).task
     run = parse_run(task, argv[1:])
     require_packages("training", TRAINING_PACKAGES | run.data.packages)
@@ -42,15 +47,16 @@ class _Parser(CommandParser):
 
 
 def parse_run(task: str, argv: Sequence[str]) -> Run:
-    """The run that a command line describes. No torch is imported, so that `--help` and mistakes are answered at once.
+    """The run that a command line describes. No torch is imported, so that `--help` and mistakes
+    are answered at once.
 
     Args:
         task: A task, or the path of a `run.yaml`.
         argv: Options, which override those of the file.
 
     Raises:
-        InputError: for a value that is impossible, for options that are missing or can't be combined, and for a model
-            or tokenizer that is nowhere.
+        InputError: for a value that is impossible, for options that are missing or can't be
+            combined, and for a model or tokenizer that is nowhere.
     """
     path, of_file = None, []
     if task not in TASK_ARGUMENTS:
@@ -58,7 +64,9 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
             close = difflib.get_close_matches(task, TASK_ARGUMENTS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             known = ", ".join(TASK_ARGUMENTS)
-            raise InputError(f"{task} is no task; give one of {known}, or a file such as run.yaml{hint}")
+            raise InputError(
+                f"{task} is no task; give one of {known}, or a file such as run.yaml{hint}"
+            )
         path, content = task, read_run_file(task)
         task, of_file = content["task"], as_arguments(content)
     arguments = TASK_ARGUMENTS[task]

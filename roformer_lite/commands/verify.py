@@ -52,4 +52,6 @@ def main(argv: list[str]) -> None:
         raise InputError(str(error)) from error
     print("\n".join(map(str, differences)))
     if not all(difference.is_within for difference in differences):
-        raise InputError(f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance")
+        raise InputError(
+            f"{paths.checkpoint}: the conversion differs from its source by more than the tolerance"
+        )

@@ -1,9 +1,10 @@
 """Reading text files as rows. Every error message about the data names the file and the line.
 
-A row is a dictionary of the file's columns, and of `origin`: the place it came from, as `file:line`. (A column that
-the file itself calls `origin` is kept under another name; `value_of` finds it.) All files are UTF-8, plain or
-compressed (`.gz`). Memory holds one line of them, which is refused where it is longer than any text; only the text of
-language models has lines of any length, and is read in pieces.
+A row is a dictionary of the file's columns, and of `origin`: the place it came from, as
+`file:line`. (A column that the file itself calls `origin` is kept under another name; `value_of`
+finds it.) All files are UTF-8, plain or compressed (`.gz`). Memory holds one line of them, which is
+refused where it is longer than any text; only the text of language models has lines of any length,
+and is read in pieces.
 """
 
 import codecs
@@ -25,11 +26,12 @@ TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
 _USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them, and nothing can encode them
 _LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # of float32
-_LONGEST_LINE = 2**24  # bytes, also of a field of a .csv file; what is made of a line takes a hundred times as much
+# bytes, also of a field of a .csv file; what is made of a line takes a hundred times as much
+_LONGEST_LINE = 2**24
 _PIECE = 2**13  # bytes
-# Where a long line is cut, the best place first; each matches up to the last one. Before a single space, where our
-# tokenizers, and all others that split at white space, end a word; after a mark before a Chinese character; before any
-# character, which costs a token or two.
+# Where a long line is cut, the best place first; each matches up to the last one. Before a single
+# space, where our tokenizers, and all others that split at white space, end a word; after a mark
+# before a Chinese character; before any character, which costs a token or two.
 _CUTS = [
     re.compile(rb".*\S(?= \S)", re.DOTALL),
     re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
@@ -38,7 +40,8 @@ _CUTS = [
 
 
 def file_format(path: str | Path) -> str:
-    """The suffix that determines how `path` is read, in lower case and without `.gz`: `.tsv` for `train.TSV.gz`."""
+    """The suffix that determines how `path` is read, in lower case and without `.gz`: `.tsv` for
+    `train.TSV.gz`."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -46,11 +49,12 @@ def file_format(path: str | Path) -> str:
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers from 1, without line ends and without a byte order mark.
+    """The lines of a file with their numbers from 1, without line ends and without a byte order
+    mark.
 
     Raises:
-        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is not UTF-8, or
-            longer than 16 MiB.
+        InputError: when the file cannot be opened or decompressed, is empty, or has a line that is
+            not UTF-8, or longer than 16 MiB.
     """
     return ((number, text) for number, text, _ in _read(path, _LONGEST_LINE))
 
@@ -62,8 +66,8 @@ def read_lines(path: str | Path) -> Iterator[Row]:
 
 
 def read_running_text(path: str | Path) -> Iterator[Row]:
-    """Rows `{"text", "origin"}` of text whose lines follow on each other, with their line ends. A line above 8 KiB is
-    several rows, cut at a space where there is one."""
+    """Rows `{"text", "origin"}` of text whose lines follow on each other, with their line ends. A
+    line above 8 KiB is several rows, cut at a space where there is one."""
     for number, text, is_end in _read(path, _PIECE):
         yield {"text": text + "\n" * is_end, "origin": f"{path}:{number}"}
 
@@ -82,7 +86,11 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
     """Number and text of each line of a file, as `lines_of`."""
     number = 0
     try:
-        with gzip.open(path, "rb") if Path(path).suffix.lower() == ".gz" else open(path, "rb") as stream:
+        with (
+            gzip.open(path, "rb")
+            if Path(path).suffix.lower() == ".gz"
+            else open(path, "rb") as stream
+        ):
             for number, text, is_end in lines_of(stream, str(path), longest):
                 yield number, text, is_end
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -93,12 +101,16 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
         raise InputError(f"{path}: the file is empty")
 
 
-def lines_of(stream: BinaryIO, name: str, longest: int = _LONGEST_LINE) -> Iterator[tuple[int, str, bool]]:
+def lines_of(
+    stream: BinaryIO, name: str, longest: int = _LONGEST_LINE
+) -> Iterator[tuple[int, str, bool]]:
     """Number and text of each line of `stream`, without the line end, and whether it ends there.
 
-    A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused otherwise.
+    A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused
+    otherwise.
     """
-    number, before, rest = 1, 0, b""  # bytes of the line that were given already, and read but not given
+    # bytes of the line that were given already, and read but not given
+    number, before, rest = 1, 0, b""
     while raw := rest + stream.readline(longest - len(rest)):
         is_end = raw.endswith(b"\n") or len(raw) < longest
         if number == 1 and not before:
@@ -148,14 +160,15 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
     """Rows of a .tsv, .csv or .jsonl file.
 
     Args:
-        path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line breaks). In a .tsv file
-            every character except tab and line end is text, quotes too. A .jsonl file has one object on each line.
-        column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default: the first line
-            names them.
+        path: A .csv file follows RFC 4180 (fields in double quotes may hold commas and line
+            breaks). In a .tsv file every character except tab and line end is text, quotes too. A
+            .jsonl file has one object on each line.
+        column_names: Names of the columns of a .tsv or .csv file *without* a header line. Default:
+            the first line names them.
 
     Raises:
-        InputError: for any other format, for a line whose columns do not match the header, and for a line of a .jsonl
-            file that is not a JSON object.
+        InputError: for any other format, for a line whose columns do not match the header, and for
+            a line of a .jsonl file that is not a JSON object.
     """
     kind = file_format(path)
     if kind not in TABLE_FORMATS:
@@ -174,13 +187,16 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         origin = f"{path}:{number}"
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
+        # also numbers and nesting beyond what Python reads
+        except (ValueError, RecursionError) as error:
             what = "nested too deeply" if isinstance(error, RecursionError) else error
             raise InputError(f"{origin}: not JSON: {what}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
-            raise InputError(f"{origin}: an escape such as \\ud800 is one half of a character, which is no text")
+            raise InputError(
+                f"{origin}: an escape such as \\ud800 is one half of a character, which is no text"
+            )
         yield row_of(value, origin)
 
 
@@ -208,17 +224,26 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
 def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of each record, with the number of its first line; of an empty line none."""
     if file_format(path) == ".tsv":  # where quotes are text
-        yield from ((number, line.split("\t") if line else []) for number, line in numbered_lines(path))
+        yield from (
+            (number, line.split("\t") if line else []) for number, line in numbered_lines(path)
+        )
         return
     csv.field_size_limit(_LONGEST_LINE)  # unless told, it refuses fields above 128 KiB
-    records, first_line = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True), 1
+    records, first_line = (
+        csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True),
+        1,
+    )
     while True:
         try:
             values = next(records)
         except StopIteration:
             return
         except csv.Error as error:
-            what = "a carriage return must stand in double quotes" if "new-line" in str(error) else error
+            what = (
+                "a carriage return must stand in double quotes"
+                if "new-line" in str(error)
+                else error
+            )
             raise InputError(f"{path}:{first_line}: {what}") from error
         yield first_line, values
         first_line = records.line_num + 1
@@ -231,10 +256,11 @@ def row_of(columns: dict[str, Any], origin: str) -> Row:
 
 
 def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
-    """Rows `{"tokens", "tags", "origin"}` from a column file: one token a line, a blank line after each sentence.
+    """Rows `{"tokens", "tags", "origin"}` from a column file: one token a line, a blank line after
+    each sentence.
 
-    Columns are separated by tabs, or by spaces if a line has no tab. Lines that start with `# ` before the first token
-    of a sentence are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
+    Columns are separated by tabs, or by spaces if a line has no tab. Lines that start with `# `
+    before the first token of a sentence are comments, and CoNLL-2003's `-DOCSTART-` is skipped.
 
     Args:
         path: The file.
@@ -265,8 +291,11 @@ def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterato
         yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
 
 
-def _check_columns_differ(fields: list[str], token_column: int, tag_column: int, origin: str) -> None:
-    """Refuse a line without a column of its own for the tag: every word would become its own tag."""
+def _check_columns_differ(
+    fields: list[str], token_column: int, tag_column: int, origin: str
+) -> None:
+    """Refuse a line without a column of its own for the tag: every word would become its own
+    tag."""
     place = _place(fields, token_column)
     if place == _place(fields, tag_column):
         columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
@@ -301,8 +330,8 @@ def columns_of(row: Row) -> dict[str, Any]:
 
 
 def value_of(row: Row, column: str, option: str = "") -> Any:
-    """The value of `column`, which may be a path into nested objects, such as `translation.en`. An error names the
-    `option` that chooses the column.
+    """The value of `column`, which may be a path into nested objects, such as `translation.en`. An
+    error names the `option` that chooses the column.
 
     Raises:
         InputError: when the row has no such column; it lists the existing ones.
@@ -323,7 +352,8 @@ def value_of(row: Row, column: str, option: str = "") -> Any:
 
 
 def number_of(value: Any) -> float | None:
-    """A value of a table as a number; None where it is none that a model can learn, which float32 must hold."""
+    """A value of a table as a number; None where it is none that a model can learn, which float32
+    must hold."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -332,7 +362,8 @@ def number_of(value: Any) -> float | None:
 
 
 def text_of(row: Row, column: str, option: str = "") -> str:
-    """The value of `column`, which must be text, without surrounding spaces; `option` as for `value_of`."""
+    """The value of `column`, which must be text, without surrounding spaces; `option` as for
+    `value_of`."""
     value = value_of(row, column, option)
     if not isinstance(value, str):
         raise InputError(f"{row['origin']}: column {column!r} must be text, not {value!r}")

@@ -1,7 +1,8 @@
-"""Preparing text for language models: tokenised once, into a directory that any number of trainings read.
+"""Preparing text for language models: tokenised once, into a directory that any number of trainings
+read.
 
-The blocks are a data set in the format of `datasets.Dataset.save_to_disk`, which is mapped into memory: a training
-reads of them what it learns from, and finds its place again at once.
+The blocks are a data set in the format of `datasets.Dataset.save_to_disk`, which is mapped into
+memory: a training reads of them what it learns from, and finds its place again at once.
 """
 
 import hashlib
@@ -26,7 +27,8 @@ TOKENIZER_FOLDER = "tokenizer"
 
 
 def prepare(task: Task, asked: TokenizerArguments, output_dir: Path) -> None:
-    """Tokenise the training data of `task` into `output_dir`, which appears when all of it is there.
+    """Tokenise the training data of `task` into `output_dir`, which appears when all of it is
+    there.
 
     Args:
         task: Masked or causal language modelling, with the options of the data.
@@ -53,14 +55,18 @@ def prepare(task: Task, asked: TokenizerArguments, output_dir: Path) -> None:
         tokens = sum(task.data.lengths(encoded))
         content = {
             "task": task.name,
-            "tokenizer": hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest(),
+            "tokenizer": hashlib.sha256(
+                json.dumps(sorted(tokenizer.get_vocab().items())).encode()
+            ).hexdigest(),
             "held_out": held_out,
             "blocks": len(encoded),
             "tokens": tokens,
             "options": {**asdict(task.args), "block_size": task.data.max_length},
             "version": __version__,
         }
-        (folder / PREPARED_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (folder / PREPARED_FILE).write_text(
+            json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
         shutil.rmtree(folder / "cache")
         note_files(folder)
     seconds = time.monotonic() - started

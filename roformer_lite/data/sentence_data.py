@@ -1,4 +1,5 @@
-"""What a model of sentence-transformers learns from: the kinds of rows, told apart by their columns."""
+"""What a model of sentence-transformers learns from: the kinds of rows, told apart by their
+columns."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
         )
     kind = kind or fitting[0]
     return kind, {
-        **{name: _number(row, name) if name == "score" else text_of(row, name) for name in KINDS[kind]},
+        **{
+            name: _number(row, name) if name == "score" else text_of(row, name)
+            for name in KINDS[kind]
+        },
         "origin": row["origin"],
     }
 
@@ -67,10 +71,11 @@ def text_columns(kind: str) -> list[str]:
 
 
 def candidates(rows: Dataset) -> list[dict[str, Any]]:
-    """Pairs or triplets as what a reranker is measured by: a query, its right documents and 29 others.
+    """Pairs or triplets as what a reranker is measured by: a query, its right documents and 29
+    others.
 
-    The others are the negatives of the row, where it has some, and then the documents that follow in the data. Of more
-    than 500 queries, 500 random ones are taken.
+    The others are the negatives of the row, where it has some, and then the documents that follow
+    in the data. Of more than 500 queries, 500 random ones are taken.
     """
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
@@ -81,20 +86,25 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
         positive = [documents[place] for place in sorted(right[number])]
         start = min(right[number])
         following = documents[start:] + documents[:start]
-        others = dict.fromkeys([*negatives.get(queries[number], ()), *following[: _CANDIDATES + len(positive)]])
+        others = dict.fromkeys(
+            [*negatives.get(queries[number], ()), *following[: _CANDIDATES + len(positive)]]
+        )
         negative = [text for text in others if text not in positive][: _CANDIDATES - 1]
         samples.append({"query": queries[number], "positive": positive, "negative": negative})
     return samples
 
 
 def queries_and_documents(rows: Dataset) -> tuple[list[str], list[str], list[set[int]]]:
-    """Pairs or triplets as a search: every different anchor is a query, every other different text a document.
+    """Pairs or triplets as a search: every different anchor is a query, every other different text
+    a document.
 
     Returns:
         Queries, documents, and for each query the numbers of the documents that are right.
     """
     negatives = rows["negative"] if "negative" in rows.column_names else []
-    numbers = {text: number for number, text in enumerate(dict.fromkeys([*rows["positive"], *negatives]))}
+    numbers = {
+        text: number for number, text in enumerate(dict.fromkeys([*rows["positive"], *negatives]))
+    }
     right: dict[str, set[int]] = {}
     for anchor, positive in zip(rows["anchor"], rows["positive"], strict=True):
         right.setdefault(anchor, set()).add(numbers[positive])

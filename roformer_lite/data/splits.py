@@ -1,4 +1,5 @@
-"""The splits train, validation and test as data sets, from files or from the Hub, with every row checked."""
+"""The splits train, validation and test as data sets, from files or from the Hub, with every row
+checked."""
 
 import logging
 import math
@@ -73,10 +74,16 @@ def load_splits(
         splits[split] = _collect_rows(source, task, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
         which = "at random" if task.data.rows_are_independent else "the last ones"
-        amount = _rows_to_hold_out(len(splits["train"]), args.validation_fraction, which, task.data.fewest_rows)
+        amount = _rows_to_hold_out(
+            len(splits["train"]), args.validation_fraction, which, task.data.fewest_rows
+        )
         if amount:
-            parts = splits["train"].train_test_split(amount, seed=seed, shuffle=task.data.rows_are_independent)
-            splits["train"], splits["validation"] = _with_all_labels(task, parts["train"], parts["test"])
+            parts = splits["train"].train_test_split(
+                amount, seed=seed, shuffle=task.data.rows_are_independent
+            )
+            splits["train"], splits["validation"] = _with_all_labels(
+                task, parts["train"], parts["test"]
+            )
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
 
@@ -137,8 +144,11 @@ def _with_all_labels(task: Task, train: Dataset, held_out: Dataset) -> tuple[Dat
     return concatenate_datasets([train, held_out.select(needed)]), held_out.select(others)
 
 
-def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int) -> DatasetDict:
-    """The blocks of prepared data, and the rows that were held out there, unless files are given."""
+def _prepared_splits(
+    task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int
+) -> DatasetDict:
+    """The blocks of prepared data, and the rows that were held out there, unless files are
+    given."""
     for folder in args.prepared:
         check_files(Path(folder))
     parts = [_from_disk(folder, "train") for folder in args.prepared]
@@ -152,7 +162,9 @@ def _prepared_splits(task: Task, args: LanguageModelDataArguments, cache_dir: Pa
         kept = [folder for folder in args.prepared if split in read_prepared(folder)["held_out"]]
         if files:
             splits[split] = _collect_rows(
-                Source(", ".join(files), partial(task.data.read_rows, files)), task, cache_dir / split
+                Source(", ".join(files), partial(task.data.read_rows, files)),
+                task,
+                cache_dir / split,
             )
         elif kept:
             splits[split] = concatenate_datasets([_from_disk(folder, split) for folder in kept])
@@ -163,19 +175,28 @@ def _from_disk(folder: str, split: str) -> Dataset:
     try:
         return load_from_disk(str(Path(folder) / split))
     except Exception as error:  # whatever a damaged file makes of pyarrow and datasets
-        raise InputError(f"--prepared {folder}: {split} cannot be read ({error}); prepare the data again") from error
+        raise InputError(
+            f"--prepared {folder}: {split} cannot be read ({error}); prepare the data again"
+        ) from error
 
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:
     try:
         streaming = getattr(args, "streaming", False)
         loaded = load_dataset(args.dataset_name, args.dataset_config_name, streaming=streaming)
-    except Exception as error:  # the library raises many kinds: no such dataset, no network, no such configuration
+    # the library raises many kinds: no such dataset, no network, no such configuration
+    except Exception as error:
         raise InputError(f"--dataset_name {args.dataset_name}: {error}") from error
-    names = {"train": args.train_split, "validation": args.validation_split, "test": args.test_split}
+    names = {
+        "train": args.train_split,
+        "validation": args.validation_split,
+        "test": args.test_split,
+    }
     needed = names[wanted[0]]
     if needed not in loaded:
-        raise InputError(f"{args.dataset_name} has no split {needed!r}; its splits are {', '.join(loaded)}")
+        raise InputError(
+            f"{args.dataset_name} has no split {needed!r}; its splits are {', '.join(loaded)}"
+        )
     return {split: loaded[names[split]] for split in wanted if names[split] in loaded}
 
 
@@ -185,11 +206,17 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
         if isinstance(feature, ClassLabel):
             return feature.int2str(value) if value is not None and value >= 0 else ""
         inner = getattr(feature, "feature", None)
-        return [named(item, inner) for item in value] if isinstance(inner, ClassLabel) and value is not None else value
+        return (
+            [named(item, inner) for item in value]
+            if isinstance(inner, ClassLabel) and value is not None
+            else value
+        )
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.data.select_columns(row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}"))
+        yield task.data.select_columns(
+            row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
+        )
 
 
 def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
@@ -226,5 +253,7 @@ def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
     if not has_text:  # of a document the blank lines are rows too
         raise InputError(f"{source.name}: {_NO_TEXT}")
     if left_out:
-        logger.warning("%d rows without text are left out, the first at %s", len(left_out), left_out[0])
+        logger.warning(
+            "%d rows without text are left out, the first at %s", len(left_out), left_out[0]
+        )
     return dataset

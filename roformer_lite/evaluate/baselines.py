@@ -1,7 +1,7 @@
 """Baselines on the same data: what simpler methods make of it, for comparison with a trained model.
 
-Each learns from the training data and is measured by the functions that measure the model; all take seconds. The
-libraries that only one of them needs are imported where it is used.
+Each learns from the training data and is measured by the functions that measure the model; all take
+seconds. The libraries that only one of them needs are imported where it is used.
 """
 
 import re
@@ -26,11 +26,13 @@ from .metrics import (
 )
 
 Baselines = dict[str, dict[str, Metrics]]  # metrics by the name of the baseline and by split
-Examples = tuple[Sequence[str], np.ndarray]  # texts, and classes (rows,), sets (rows, labels) of 0 and 1, or numbers
+# texts, and classes (rows,), sets (rows, labels) of 0 and 1, or numbers
+Examples = tuple[Sequence[str], np.ndarray]
 Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]  # words and tags of each
 Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
-Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]  # queries, documents, which of them are right
+# queries, documents, which of them are right
+Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
 _MOST = 100_000  # rows to learn from
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
@@ -40,11 +42,14 @@ T = TypeVar("T")
 
 
 def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """All rows, or `amount` random ones in their order, of sequences of the same length the same ones."""
+    """All rows, or `amount` random ones in their order, of sequences of the same length the same
+    ones."""
     if len(rows) <= amount:
         return rows
     places = np.sort(np.random.default_rng(0).permutation(len(rows))[:amount])
-    return rows[places] if isinstance(rows, np.ndarray) else [rows[place] for place in places.tolist()]
+    return (
+        rows[places] if isinstance(rows, np.ndarray) else [rows[place] for place in places.tolist()]
+    )
 
 
 # classify
@@ -53,17 +58,18 @@ def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
 def classification_baselines(
     problem_type: str, train: Examples, measured: Mapping[str, Examples]
 ) -> tuple[Baselines, dict[str, dict[str, np.ndarray]]]:
-    """The most frequent class, or the mean of numbers, and a linear model on n-grams: metrics and answers, both by
-    baseline and split.
+    """The most frequent class, or the mean of numbers, and a linear model on n-grams: metrics and
+    answers, both by baseline and split.
 
-    The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words, word pairs and
-    character n-grams, which is hard to beat on short texts (Wang & Manning 2012, ACL).
+    The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words,
+    word pairs and character n-grams, which is hard to beat on short texts (Wang & Manning 2012,
+    ACL).
 
     Args:
         problem_type: As in the configuration of a model.
         train: Texts and answers to learn from; 100,000 of them at most are used.
-        measured: Texts and answers of each split to measure. Before the second one, the first is learned too, as the
-            linear part of the trained model does.
+        measured: Texts and answers of each split to measure. Before the second one, the first is
+            learned too, as the linear part of the trained model does.
     """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.linear_model import Ridge
@@ -101,13 +107,15 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
         own = own[:, : answers.shape[1]]
     elif problem_type == "single_label_classification":
         keep = own <= answers.max()
-    return [*texts, *(new[row] for row in np.flatnonzero(keep))], np.concatenate((answers, own[keep]))
+    return [*texts, *(new[row] for row in np.flatnonzero(keep))], np.concatenate(
+        (answers, own[keep])
+    )
 
 
 def learning_curve(train: Examples, measured: Examples, metric: str) -> list[float]:
-    """A metric of the linear model of `classification_baselines`, for rows with one label, that learns from a random
-    quarter of the rows and from a random half of them; empty where so few have a single label, and where they are more
-    than it learns at once."""
+    """A metric of the linear model of `classification_baselines`, for rows with one label, that
+    learns from a random quarter of the rows and from a random half of them; empty where so few have
+    a single label, and where they are more than it learns at once."""
     if len(train[0]) > _MOST:
         return []
     order, found = np.random.default_rng(0).permutation(len(train[0])), []
@@ -133,9 +141,12 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
 # tag
 
 
-def tagging_baselines(entities: bool, train: Sentences, measured: Mapping[str, Sentences]) -> Baselines:
-    """Metrics of the tag that each word has most often, and of a conditional random field (Lafferty et al. 2001, ICML;
-    the library is CRFsuite) on the word, its shape and its affixes, and the words beside it.
+def tagging_baselines(
+    entities: bool, train: Sentences, measured: Mapping[str, Sentences]
+) -> Baselines:
+    """Metrics of the tag that each word has most often, and of a conditional random field (Lafferty
+    et al. 2001, ICML; the library is CRFsuite) on the word, its shape and its affixes, and the
+    words beside it.
 
     Args:
         entities: Whether the tags mark entities; see `tagging_metrics`.
@@ -165,16 +176,21 @@ def _commonest_tags(train: Sentences) -> defaultdict[str, str]:
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
     overall = sum(counts.values(), Counter()).most_common(1)[0][0]
-    return defaultdict(lambda: overall, {word: tags.most_common(1)[0][0] for word, tags in counts.items()})
+    return defaultdict(
+        lambda: overall, {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+    )
 
 
 def train_field(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
-    """A tagger, a conditional random field of sentences: the features and the tag of each of their words."""
+    """A tagger, a conditional random field of sentences: the features and the tag of each of their
+    words."""
     import pycrfsuite
 
     trainer = pycrfsuite.Trainer(verbose=False)
     # More iterations of L-BFGS change little and take long.
-    trainer.set_params({"c1": 0.1, "c2": 0.01, "max_iterations": 60, "feature.possible_transitions": True})
+    trainer.set_params(
+        {"c1": 0.1, "c2": 0.01, "max_iterations": 60, "feature.possible_transitions": True}
+    )
     for features, tags in sentences:
         trainer.append(features, tags)
     tagger = pycrfsuite.Tagger()
@@ -186,7 +202,8 @@ def train_field(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
 
 
 def word_features(words: Sequence[str]) -> list[list[str]]:
-    """Features of each word of a sentence: itself, its shape, its affixes, its neighbours and pairs with them."""
+    """Features of each word of a sentence: itself, its shape, its affixes, its neighbours and pairs
+    with them."""
     lower, shapes = [word.lower() for word in words], [word_shape(word) for word in words]
     features = []
     for i, word in enumerate(words):
@@ -206,7 +223,8 @@ def word_features(words: Sequence[str]) -> list[list[str]]:
 
 
 def word_shape(word: str) -> str:
-    """`Xx` for a capitalised word, `d.d` for 20.5: each run of one kind of character is one letter."""
+    """`Xx` for a capitalised word, `d.d` for 20.5: each run of one kind of character is one
+    letter."""
 
     def kind(character: str) -> str:
         if character.isdigit():
@@ -221,9 +239,11 @@ def word_shape(word: str) -> str:
 # seq2seq
 
 
-def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[str, Pairs]) -> Baselines:
-    """Metrics of an output equal to the input, and of the target of the most similar known source, by the cosine of
-    TF-IDF of character n-grams.
+def text_to_text_baselines(
+    bleu_tokenizer: str, train: Pairs, measured: Mapping[str, Pairs]
+) -> Baselines:
+    """Metrics of an output equal to the input, and of the target of the most similar known source,
+    by the cosine of TF-IDF of character n-grams.
 
     Args:
         bleu_tokenizer: As for `translation_metrics`.
@@ -245,7 +265,10 @@ def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[
             split: translation_metrics(answer(sources), targets, bleu_tokenizer)
             for split, (sources, targets) in measured.items()
         }
-        for name, answer in {"copying the source": list, "nearest neighbour (TF-IDF)": nearest}.items()
+        for name, answer in {
+            "copying the source": list,
+            "nearest neighbour (TF-IDF)": nearest,
+        }.items()
     }
 
 
@@ -253,10 +276,11 @@ def text_to_text_baselines(bleu_tokenizer: str, train: Pairs, measured: Mapping[
 
 
 def byte_baselines(train: Iterable[str], measured: Mapping[str, Iterable[str]]) -> Baselines:
-    """Bits per byte of an n-gram model of bytes, by partial matching (Cleary & Witten 1984; variant H of PPMd).
+    """Bits per byte of an n-gram model of bytes, by partial matching (Cleary & Witten 1984; variant
+    H of PPMd).
 
-    The value is what a text costs after the training text, of which the last 50 MB are used. The model goes on
-    learning from what it has read, as compressors do, which helps it a little.
+    The value is what a text costs after the training text, of which the last 50 MB are used. The
+    model goes on learning from what it has read, as compressors do, which helps it a little.
     """
     known = "".join(train).encode()[-50_000_000:]
     alone, values = _compressed_size(known), {}
@@ -269,18 +293,24 @@ def byte_baselines(train: Iterable[str], measured: Mapping[str, Iterable[str]]) 
 def _compressed_size(data: bytes) -> int:
     import pyppmd
 
-    encoder = pyppmd.Ppmd7Encoder(6, 2**28)  # bytes of context, and of memory before it starts again
+    # bytes of context, and of memory before it starts again
+    encoder = pyppmd.Ppmd7Encoder(6, 2**28)
     return len(encoder.encode(data)) + len(encoder.flush())
 
 
-def neighbour_baselines(train: Sequence[list[int]], measured: Mapping[str, Sequence[list[int]]]) -> Baselines:
-    """Perplexity and accuracy of a token given the two beside it, the metrics of a masked language model.
+def neighbour_baselines(
+    train: Sequence[list[int]], measured: Mapping[str, Sequence[list[int]]]
+) -> Baselines:
+    """Perplexity and accuracy of a token given the two beside it, the metrics of a masked language
+    model.
 
-    Counts of the token between both neighbours, after the left one, and alone are interpolated (Witten & Bell 1991).
-    Unlike the model, this baseline sees the right neighbours where those are masked too, and predicts every token.
+    Counts of the token between both neighbours, after the left one, and alone are interpolated
+    (Witten & Bell 1991). Unlike the model, this baseline sees the right neighbours where those are
+    masked too, and predicts every token.
 
     Args:
-        train: Token ids of blocks to learn from, with their special tokens at both ends; 20,000 at most are used.
+        train: Token ids of blocks to learn from, with their special tokens at both ends; 20,000 at
+            most are used.
         measured: The blocks of each split; 500 at most are used.
     """
     between: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
@@ -294,8 +324,8 @@ def neighbour_baselines(train: Sequence[list[int]], measured: Mapping[str, Seque
     commonest, known, vocabulary = max(alone, key=alone.get), alone.total(), len(alone) + 1
 
     def score(left: int, token: int, right: int) -> tuple[float, bool]:
-        """Negative log-likelihood of the token, and whether it is the likeliest. What a shorter context says counts as
-        much as two occurrences."""
+        """Negative log-likelihood of the token, and whether it is the likeliest. What a shorter
+        context says counts as much as two occurrences."""
         probability, guess = (alone[token] + 1) / (known + vocabulary), commonest
         for counts in (after.get(left), between.get((left, right))):
             if counts:
@@ -308,7 +338,9 @@ def neighbour_baselines(train: Sequence[list[int]], measured: Mapping[str, Seque
         scores = [
             (loss, 1, right)
             for block in at_most(blocks, 500)
-            for loss, right in (score(*three) for three in zip(block, block[1:], block[2:], strict=False))
+            for loss, right in (
+                score(*three) for three in zip(block, block[1:], block[2:], strict=False)
+            )
         ]
         values[split] = perplexity_metrics(np.array(scores))
     return {"counts of neighbouring tokens": values}
@@ -332,23 +364,31 @@ class TfidfCosine:
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""
         first, second = (self.features.transform(side) for side in pairs[:2])
-        cosines = np.asarray(first.multiply(second).sum(1)).ravel()  # up to a factor: each half has length 1
+        # up to a factor: each half has length 1
+        cosines = np.asarray(first.multiply(second).sum(1)).ravel()
         metrics = regression_metrics(cosines, np.array(pairs[2], dtype=float))
         return {name: metrics[name] for name in ("spearman", "pearson")}
 
     def retrieval(self, search: Search) -> Metrics:
         """How well the documents are found for each query."""
         queries, documents = (self.features.transform(side) for side in search[:2])
-        scores = ((queries[number] @ documents.T).toarray().ravel() for number in range(len(search[0])))
-        return ranking_metrics([_rank(row, right) for row, right in zip(scores, search[2], strict=True)])
+        scores = (
+            (queries[number] @ documents.T).toarray().ravel() for number in range(len(search[0]))
+        )
+        return ranking_metrics(
+            [_rank(row, right) for row, right in zip(scores, search[2], strict=True)]
+        )
 
     def reranking(self, samples: Sequence[Mapping[str, Any]]) -> Metrics:
-        """How well the positives of each sample, `query`, `positive` and `negative`, rank above its negatives."""
+        """How well the positives of each sample, `query`, `positive` and `negative`, rank above its
+        negatives."""
         ranks = []
         for sample in samples:
             query = self.features.transform([sample["query"]])
             documents = self.features.transform([*sample["positive"], *sample["negative"]])
-            ranks.append(_rank((query @ documents.T).toarray().ravel(), set(range(len(sample["positive"])))))
+            ranks.append(
+                _rank((query @ documents.T).toarray().ravel(), set(range(len(sample["positive"]))))
+            )
         return ranking_metrics(ranks)
 
 
@@ -359,7 +399,8 @@ def _rank(scores: np.ndarray, right: set[int]) -> float:
 
 
 def ranking_metrics(ranks: Sequence[float]) -> Metrics:
-    """MRR of the first ten, and how often the first right document is the first, or one of the first ten.
+    """MRR of the first ten, and how often the first right document is the first, or one of the
+    first ten.
 
     Args:
         ranks: From 1, of the first right document of each query.

@@ -18,17 +18,22 @@ def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.
     """How often each label was answered for each true one.
 
     Returns:
-        The counts `(true, predicted)`, and the labels. With more labels than a picture can show, those of the most
-        frequent confusions; all others are counted together, in the last row and column.
+        The counts `(true, predicted)`, and the labels. With more labels than a picture can show,
+        those of the most frequent confusions; all others are counted together, in the last row and
+        column.
     """
     from sklearn.metrics import confusion_matrix
 
     labels = sorted({*true, *predicted})
     if len(labels) > _MOST:
-        confused = Counter(pair for pair in zip(true, predicted, strict=True) if len({*pair}) > 1).most_common()
+        confused = Counter(
+            pair for pair in zip(true, predicted, strict=True) if len({*pair}) > 1
+        ).most_common()
         first = dict.fromkeys(chain.from_iterable(pair for pair, _ in confused))
         kept = set([*first, *labels][: _MOST - 1])  # right answers alone fill what is left
-        true, predicted = ([label if label in kept else _OTHER for label in side] for side in (true, predicted))
+        true, predicted = (
+            [label if label in kept else _OTHER for label in side] for side in (true, predicted)
+        )
         labels = [*sorted(kept), _OTHER]
     return confusion_matrix(true, predicted, labels=labels), labels
 
@@ -36,9 +41,9 @@ def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.
 def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) -> dict[str, str]:
     """Draw a confusion matrix.
 
-    The colour of a cell is its share of its row, so that a rare label is as visible as a frequent one; the number in
-    it is the count. A label with a character that no font of this machine has is drawn as its number, in the order of
-    the alphabet.
+    The colour of a cell is its share of its row, so that a rare label is as visible as a frequent
+    one; the number in it is the count. A label with a character that no font of this machine has is
+    drawn as its number, in the order of the alphabet.
 
     Args:
         true, predicted: Labels, one for each decision.
@@ -56,9 +61,15 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     names = [_name(label, everything, known) for label in labels]
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
-    shown = ConfusionMatrixDisplay(counts / np.maximum(counts.sum(1, keepdims=True), 1), display_labels=names)
+    shown = ConfusionMatrixDisplay(
+        counts / np.maximum(counts.sum(1, keepdims=True), 1), display_labels=names
+    )
     shown.plot(
-        ax=figure.subplots(), cmap="Blues", colorbar=False, text_kw={"fontsize": 7}, im_kw={"vmin": 0, "vmax": 1}
+        ax=figure.subplots(),
+        cmap="Blues",
+        colorbar=False,
+        text_kw={"fontsize": 7},
+        im_kw={"vmin": 0, "vmax": 1},
     )
     for text, count in zip(shown.text_.flat, counts.flat, strict=True):
         text.set_text(f"{count:,}" if count else "")
@@ -68,15 +79,23 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = sum(ours == theirs for ours, theirs in zip(predicted, true, strict=True))
-    part = f"; {len(labels) - 1} of {len(everything)} labels, those confused most" if len(everything) > _MOST else ""
+    part = (
+        f"; {len(labels) - 1} of {len(everything)} labels, those confused most"
+        if len(everything) > _MOST
+        else ""
+    )
     axes.set_title(f"{right:,} of {len(true):,} right{part}", fontsize=10)
     figure.savefig(path, dpi=120)
-    return {name: label for name, label in zip(names, labels, strict=True) if name.startswith("#") and name != label}
+    return {
+        name: label
+        for name, label in zip(names, labels, strict=True)
+        if name.startswith("#") and name != label
+    }
 
 
 def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
-    """Draw which fraction of the answers is right at which score, in ten groups of equally many answers. On the
-    diagonal both are equal.
+    """Draw which fraction of the answers is right at which score, in ten groups of equally many
+    answers. On the diagonal both are equal.
 
     Args:
         scores, right: Of each answer, `(rows,)`: its score from 0 to 1, and whether it is right.
@@ -89,16 +108,25 @@ def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
     shown = CalibrationDisplay.from_predictions(
         right.astype(int), scores.clip(0, 1), n_bins=10, strategy="quantile", ax=figure.subplots()
     )
-    shown.ax_.set(xlabel="score of the answer", ylabel="fraction that is right", xlim=(0, 1.02), ylim=(0, 1.02))
+    shown.ax_.set(
+        xlabel="score of the answer",
+        ylabel="fraction that is right",
+        xlim=(0, 1.02),
+        ylim=(0, 1.02),
+    )
     shown.ax_.get_legend().remove()
     figure.savefig(path, dpi=120)
 
 
 def _fonts() -> list[str]:
-    """matplotlib's own font, and after it those of Chinese, Japanese and Korean that are installed."""
+    """matplotlib's own font, and after it those of Chinese, Japanese and Korean that are
+    installed."""
     from matplotlib.font_manager import fontManager
 
-    return ["DejaVu Sans", *sorted({font.name for font in fontManager.ttflist if _CHINESE_FONTS.search(font.name)})]
+    return [
+        "DejaVu Sans",
+        *sorted({font.name for font in fontManager.ttflist if _CHINESE_FONTS.search(font.name)}),
+    ]
 
 
 def _characters(fonts: Sequence[str]) -> set[int]:

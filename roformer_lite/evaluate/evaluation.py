@@ -30,8 +30,8 @@ from .report import Outcome
 def encode(task: Task, rows: DatasetDict) -> DatasetDict:
     """Model inputs of every split.
 
-    Validation and test are sorted, longest example first, in `rows` too: generating a batch takes as long as its
-    longest example.
+    Validation and test are sorted, longest example first, in `rows` too: generating a batch takes
+    as long as its longest example.
     """
     encoded = DatasetDict()
     for split, dataset in rows.items():
@@ -49,7 +49,8 @@ def measure(
     """The metrics of a split, and the predictions that they are of.
 
     Args:
-        trainer: Has the model, the batch size and the seed, which determines the masks of masked language models.
+        trainer: Has the model, the batch size and the seed, which determines the masks of masked
+            language models.
         task: Defines the metrics.
         split: The name of the data.
         rows, encoded: The data, as rows and as inputs of the model.
@@ -61,15 +62,20 @@ def measure(
     return task.metrics.measure(trainer, split, rows, encoded)
 
 
-def evaluate(trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset) -> Evaluation:
+def evaluate(
+    trainer: Trainer, task: Task, split: str, rows: Dataset, encoded: Dataset
+) -> Evaluation:
     """The final metrics of a split, and the time they took."""
     started = time.monotonic()
     if trainer.is_world_process_zero():
-        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)  # the Trainer's bar has the time
+        # the Trainer's bar has the time
+        print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     metrics, prediction = measure(trainer, task, split, rows, encoded)
     check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
     by_label = task.metrics.by_label(prediction, rows)
-    return Evaluation(split, metrics, task.metrics.measurements(rows), time.monotonic() - started, by_label)
+    return Evaluation(
+        split, metrics, task.metrics.measurements(rows), time.monotonic() - started, by_label
+    )
 
 
 @dataclass
@@ -88,10 +94,12 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
     Args:
         task: With its options; what depends on the model is found here.
         saved: The model, on the device that it shall compute on.
-        arguments: Fields of the training arguments that the metrics depend on, such as the seed and the batch size.
+        arguments: Fields of the training arguments that the metrics depend on, such as the seed and
+            the batch size.
 
     Raises:
-        InputError: about the data, about options that do not fit the model, and when a metric is not a number.
+        InputError: about the data, about options that do not fit the model, and when a metric is
+            not a number.
     """
     disable_progress_bars()  # of preparing the data; the evaluation itself has one
     task.data.inspect_model(saved.model.config, saved.settings)
@@ -103,7 +111,9 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
         started = time.monotonic()
         outcomes: list[Outcome] = []
         if isinstance(task, SentenceTask):
-            metrics = task.metrics.measure_saved(saved.model, encoded["test"], arguments["per_device_eval_batch_size"])
+            metrics = task.metrics.measure_saved(
+                saved.model, encoded["test"], arguments["per_device_eval_batch_size"]
+            )
         else:
             trainer = _trainer(task, saved, {**arguments, "output_dir": f"{folder}/trainer"})
             metrics, prediction = measure(trainer, task, "test", rows["test"], encoded["test"])
@@ -113,7 +123,8 @@ def evaluate_saved(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> 
     bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
     if bad:
         raise InputError(f"on these data the model gives {', '.join(bad)} instead of a number")
-    outcomes.sort(key=lambda outcome: places.get(outcome.origin, 0))  # blocks have no place, and stay as they are
+    # blocks have no place, and stay as they are
+    outcomes.sort(key=lambda outcome: places.get(outcome.origin, 0))
     return SavedEvaluation(metrics, outcomes, count, seconds)
 
 
@@ -132,8 +143,11 @@ def _trainer(task: Task, saved: SavedModel, arguments: dict[str, Any]) -> Traine
                 report_to="none",
                 dataloader_pin_memory=torch.cuda.is_available(),
             )
-        except ValueError as error:  # the model was trained in bfloat16, which this device does not have
-            raise InputError(f"the model cannot be measured as in its training: {reason(error)}") from error
+        # the model was trained in bfloat16, which this device does not have
+        except ValueError as error:
+            raise InputError(
+                f"the model cannot be measured as in its training: {reason(error)}"
+            ) from error
     return trainer_class(
         model=saved.model,
         args=args,

@@ -1,7 +1,7 @@
 """Metrics, each from the library that defines it: sacrebleu, scikit-learn, scipy and seqeval.
 
-Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu gives from 0 to 100, and losses, perplexity,
-correlations and the mean squared error.
+Values are fractions from 0 to 1, except BLEU and chrF, which sacrebleu gives from 0 to 100, and
+losses, perplexity, correlations and the mean squared error.
 """
 
 import math
@@ -19,13 +19,18 @@ _CORRELATIONS = ("pearson", "spearman")
 LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # and every loss
 
 
-def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a") -> Metrics:
-    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of lines exactly right."""
+def translation_metrics(
+    hypotheses: Sequence[str], references: Sequence[str], bleu_tokenizer: str = "13a"
+) -> Metrics:
+    """Corpus BLEU and chrF (Post 2018, arXiv:1804.08771; Popović 2015), and the fraction of lines
+    exactly right."""
     from sacrebleu.metrics import BLEU, CHRF
 
     exact = np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
     return {
-        "bleu": BLEU(tokenize=bleu_tokenizer).corpus_score(list(hypotheses), [list(references)]).score,
+        "bleu": BLEU(tokenize=bleu_tokenizer)
+        .corpus_score(list(hypotheses), [list(references)])
+        .score,
         "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
         "exact_match": float(exact),
     }
@@ -46,10 +51,12 @@ def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         labels: `(B, L)`, -100 at positions without a label.
 
     Returns:
-        `(B, 3)`: summed negative log-likelihood in nats, number of labels, how many of them have the highest logit.
+        `(B, 3)`: summed negative log-likelihood in nats, number of labels, how many of them have
+        the highest logit.
     """
     labelled = labels != -100  # (B, L)
-    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, L), 0 without label
+    # (B, L), 0 without label
+    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     right = (logits.argmax(-1) == labels) & labelled
     return torch.stack([losses.sum(1), labelled.sum(1).float(), right.sum(1).float()], dim=1)
 
@@ -64,11 +71,16 @@ def perplexity_metrics(scores: np.ndarray) -> Metrics:
     if labels == 0:
         raise ValueError("there is no labelled token to measure a perplexity on")
     mean = float(loss / labels)
-    return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "accuracy": float(right / labels)}
+    return {
+        "loss": mean,
+        "perplexity": math.exp(min(mean, 700.0)),
+        "accuracy": float(right / labels),
+    }
 
 
 def bits_per_byte(loss: float, tokens: int, size: int) -> float:
-    """What a language model needs to store a byte of the text, which does not depend on the vocabulary.
+    """What a language model needs to store a byte of the text, which does not depend on the
+    vocabulary.
 
     Args:
         loss: Mean negative log-likelihood in nats by token.
@@ -79,75 +91,100 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Accuracy and macro F1, the mean over the classes that occur; of rows with several labels also micro F1.
+    """Accuracy and macro F1, the mean over the classes that occur; of rows with several labels also
+    micro F1.
 
     Args:
-        predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`. Of the latter
-            accuracy is the fraction of rows that are exactly right. Labels that can't be predicted are the last
-            columns of `true`, and `predicted` may lack them.
+        predicted, true: The class of each row, `(rows,)`, or 0 and 1 for each label, `(rows,
+            labels)`. Of the latter accuracy is the fraction of rows that are exactly right. Labels
+            that can't be predicted are the last columns of `true`, and `predicted` may lack them.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
     if true.ndim == 2:
         predicted = np.pad(predicted, ((0, 0), (0, true.shape[1] - predicted.shape[1])))
     names = {"macro_f1": "macro"} if true.ndim == 1 else {"macro_f1": "macro", "micro_f1": "micro"}
-    f1 = {name: float(f1_score(true, predicted, average=kind, zero_division=0)) for name, kind in names.items()}
+    f1 = {
+        name: float(f1_score(true, predicted, average=kind, zero_division=0))
+        for name, kind in names.items()
+    }
     return {"accuracy": float(accuracy_score(true, predicted)), **f1}
 
 
 def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
-    """The expected calibration error: how far the scores of answers, from 0 to 1, are on average from the fraction of
-    them that is right, in ten groups of equally many answers (Nixon et al. 2019, arXiv:1904.01685)."""
+    """The expected calibration error: how far the scores of answers, from 0 to 1, are on average
+    from the fraction of them that is right, in ten groups of equally many answers (Nixon et al.
+    2019, arXiv:1904.01685)."""
     gaps = (scores - right)[np.argsort(scores, kind="stable")]
     return float(sum(abs(group.sum()) for group in np.array_split(gaps, 10)) / len(gaps))
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The probability that two equally good models differ so much in the rows where one alone is right (McNemar 1947,
-    exact). `ours` and `theirs` say of each row whether the answer is right."""
+    """The probability that two equally good models differ so much in the rows where one alone is
+    right (McNemar 1947, exact). `ours` and `theirs` say of each row whether the answer is right."""
     from scipy.stats import binomtest
 
     only_ours, only_theirs = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    return float(binomtest(only_ours, only_ours + only_theirs).pvalue) if only_ours + only_theirs else 1.0
+    return (
+        float(binomtest(only_ours, only_ours + only_theirs).pvalue)
+        if only_ours + only_theirs
+        else 1.0
+    )
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
-    """Whether two values of a metric, measured on so many rows, differ by less than two standard errors of the
-    difference of two independent measurements. False, but for equal values, for metrics that are neither fractions nor
-    correlations: of these the rows would have to be known."""
+    """Whether two values of a metric, measured on so many rows, differ by less than two standard
+    errors of the difference of two independent measurements. False, but for equal values, for
+    metrics that are neither fractions nor correlations: of these the rows would have to be
+    known."""
     if metric in FRACTIONS:
-        return abs(ours - theirs) <= 2 * math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / rows)
+        return abs(ours - theirs) <= 2 * math.sqrt(
+            (ours * (1 - ours) + theirs * (1 - theirs)) / rows
+        )
     if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
         return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
     return ours == theirs
 
 
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
-    """The lowest score from which on at least this fraction of the answers is right; None where there is none."""
+    """The lowest score from which on at least this fraction of the answers is right; None where
+    there is none."""
     order = np.argsort(-scores, kind="stable")
     is_last = np.append(np.diff(scores[order]) < 0, True)  # of equal scores
-    enough = np.flatnonzero(is_last & (right[order].cumsum() >= precision * np.arange(1, len(order) + 1)))
+    enough = np.flatnonzero(
+        is_last & (right[order].cumsum() >= precision * np.arange(1, len(order) + 1))
+    )
     return float(scores[order][enough[-1]]) if len(enough) else None
 
 
 def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
-    """Precision, recall, F1 and support (how often it is true) of each label; metrics of nothing are 0.
+    """Precision, recall, F1 and support (how often it is true) of each label; metrics of nothing
+    are 0.
 
     Args:
-        predicted, true: The numbers of the labels, `(rows,)`, or 0 and 1 for each label, `(rows, labels)`.
+        predicted, true: The numbers of the labels, `(rows,)`, or 0 and 1 for each label, `(rows,
+            labels)`.
         labels: Their names in the order of their numbers.
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    metrics = precision_recall_fscore_support(true, predicted, labels=range(len(labels)), zero_division=0)
+    metrics = precision_recall_fscore_support(
+        true, predicted, labels=range(len(labels)), zero_division=0
+    )
     return {
-        label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        label: {
+            "precision": float(precision),
+            "recall": float(recall),
+            "f1": float(f1),
+            "support": int(support),
+        }
         for label, precision, recall, f1, support in zip(labels, *metrics, strict=True)
     }
 
 
 def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
-    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags as in IOB2."""
+    """The same of each type of entity, counted as whole entities; `predicted` and `true` are tags
+    as in IOB2."""
     from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
     types = sorted({kind for tags in (predicted, true) for kind, _, _ in get_entities(tags)})
@@ -155,7 +192,12 @@ def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLa
         return {}
     metrics = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
     return {
-        kind: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+        kind: {
+            "precision": float(precision),
+            "recall": float(recall),
+            "f1": float(f1),
+            "support": int(support),
+        }
         for kind, precision, recall, f1, support in zip(types, *metrics, strict=True)
     }
 
@@ -177,8 +219,8 @@ def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities:
 
     Args:
         predicted, true: The tags of each sentence.
-        entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count whole entities, as
-            conlleval does; otherwise F1 is the macro F1 of the tags.
+        entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count
+            whole entities, as conlleval does; otherwise F1 is the macro F1 of the tags.
     """
     flat_predicted = np.array([tag for row in predicted for tag in row])
     flat_true = np.array([tag for row in true for tag in row])

@@ -1,4 +1,5 @@
-"""What a model answered to labelled data, and the reports of it: scores by label, confusions, the worst answers."""
+"""What a model answered to labelled data, and the reports of it: scores by label, confusions, the
+worst answers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ class Outcome:
         origin: Where the row comes from, as `file:line`.
         columns: Inputs, what is right and what was answered, for a table.
         mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
-        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without labels.
+        true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without
+            labels.
     """
 
     origin: str
@@ -36,9 +38,11 @@ class LabelReport:
     """How well each label is found.
 
     Args:
-        text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each label, and their means.
+        text: The report of scikit-learn or seqeval: precision, recall, F1 and support of each
+            label, and their means.
         scores: The same by label, as numbers.
-        true, predicted: The labels, one for each decision. Empty where a decision is not between single labels.
+        true, predicted: The labels, one for each decision. Empty where a decision is not between
+            single labels.
     """
 
     text: str
@@ -59,7 +63,9 @@ def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[st
     return LabelReport(text, metrics_by_label(ours, theirs, there), true, predicted)
 
 
-def report_of_sets(true: list[list[str]], predicted: list[list[str]], labels: Sequence[str]) -> LabelReport:
+def report_of_sets(
+    true: list[list[str]], predicted: list[list[str]], labels: Sequence[str]
+) -> LabelReport:
     """The report of rows with any number of `labels` each."""
     from sklearn.metrics import classification_report
     from sklearn.preprocessing import MultiLabelBinarizer
@@ -71,18 +77,26 @@ def report_of_sets(true: list[list[str]], predicted: list[list[str]], labels: Se
 
 
 def report_of_entities(true: list[list[str]], predicted: list[list[str]]) -> LabelReport | None:
-    """The report of whole entities by their types, of tags as in IOB2; None where there is no entity."""
+    """The report of whole entities by their types, of tags as in IOB2; None where there is no
+    entity."""
     from seqeval.metrics import classification_report
 
     scores = metrics_by_entity(predicted, true)
-    return LabelReport(classification_report(true, predicted, digits=4, zero_division=0), scores) if scores else None
+    return (
+        LabelReport(classification_report(true, predicted, digits=4, zero_division=0), scores)
+        if scores
+        else None
+    )
 
 
 def confused_pairs(report: LabelReport) -> list[str]:
     """The labels that are confused most often, a line for each pair."""
     pairs = zip(report.true, report.predicted, strict=True)
     counts = Counter((true, predicted) for true, predicted in pairs if true != predicted)
-    return [f"{count:6,}  {true} -> {predicted}" for (true, predicted), count in counts.most_common(_PAIRS)]
+    return [
+        f"{count:6,}  {true} -> {predicted}"
+        for (true, predicted), count in counts.most_common(_PAIRS)
+    ]
 
 
 def worst(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:

@@ -1,7 +1,8 @@
 """Models in the format of CTranslate2, a fast engine for generation and encoders on CPUs and CUDA.
 
-Its specifications say what a layer can be; a stack of ours fills in one of them, tensor by tensor. Queries, keys and
-values of self-attention share a matrix there, keys and values of cross-attention another.
+Its specifications say what a layer can be; a stack of ours fills in one of them, tensor by tensor.
+Queries, keys and values of self-attention share a matrix there, keys and values of cross-attention
+another.
 """
 
 from pathlib import Path
@@ -44,14 +45,17 @@ def export_ctranslate2(
     """Write a model of this package into `directory`, which exists, as CTranslate2 loads it.
 
     Args:
-        model: An encoder–decoder, a causal language model, or an encoder: the bare stack, or a masked language model,
-            of which the stack alone is written, as CTranslate2's encoders return hidden states.
+        model: An encoder–decoder, a causal language model, or an encoder: the bare stack, or a
+            masked language model, of which the stack alone is written, as CTranslate2's encoders
+            return hidden states.
         tokenizer: Names the vocabulary; its files are not written here.
         directory: Takes `model.bin`, `config.json` and the vocabulary.
-        quantization: How weights are stored: `int8`, `int8_float32`, `float16` or `bfloat16`. Default: float32.
+        quantization: How weights are stored: `int8`, `int8_float32`, `float16` or `bfloat16`.
+            Default: float32.
 
     Returns:
-        The class that loads it, one of `Translator`, `Generator` and `Encoder` of the package `ctranslate2`.
+        The class that loads it, one of `Translator`, `Generator` and `Encoder` of the package
+        `ctranslate2`.
 
     Raises:
         InputError: when CTranslate2 cannot run such a model; the message names field and value.
@@ -66,7 +70,9 @@ def export_ctranslate2(
     }
     name = type(model).__name__
     if name not in writers:
-        raise InputError(f"{name} cannot be exported: CTranslate2 has no such head. --format onnx takes every model")
+        raise InputError(
+            f"{name} cannot be exported: CTranslate2 has no such head. --format onnx takes every model"
+        )
     with torch.no_grad():
         loader, spec = writers[name](specs, model, tokenizer)
         spec.validate()
@@ -75,7 +81,9 @@ def export_ctranslate2(
     return loader
 
 
-def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+def _pair(
+    specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, Any]:
     encoder, decoder = model.get_encoder(), model.get_decoder()
     of_encoder = Requirements("CTranslate2", encoder.config, "encoder.")
     of_decoder = Requirements("CTranslate2", decoder.config, "decoder.")
@@ -83,10 +91,16 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     _check(of_decoder)
     eps = encoder.config.norm_eps
     of_decoder.require(
-        decoder.config.norm_eps == eps, "norm_eps", f"has one eps for all norms, here encoder.norm_eps={eps}"
+        decoder.config.norm_eps == eps,
+        "norm_eps",
+        f"has one eps for all norms, here encoder.norm_eps={eps}",
     )
-    of_encoder.require(not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs")
-    spec = specs.TransformerSpec(_encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head))
+    of_encoder.require(
+        not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs"
+    )
+    spec = specs.TransformerSpec(
+        _encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head)
+    )
     vocabulary = named_vocabulary(tokenizer, decoder.config.vocab_size)
     spec.register_source_vocabulary(named_vocabulary(tokenizer, encoder.config.vocab_size))
     spec.register_target_vocabulary(vocabulary)
@@ -95,7 +109,9 @@ def _pair(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     return "Translator", spec
 
 
-def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+def _causal(
+    specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, Any]:
     _check(Requirements("CTranslate2", model.config))
     spec = specs.TransformerDecoderModelSpec(_decoder_spec(specs, model.model, model.lm_head))
     vocabulary = named_vocabulary(tokenizer, model.config.vocab_size)
@@ -104,12 +120,16 @@ def _causal(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedToke
     return "Generator", spec
 
 
-def _encoder(specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[str, Any]:
+def _encoder(
+    specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, Any]:
     stack = model.base_model
     needs = Requirements("CTranslate2", stack.config)
     _check(needs)
     needs.require(not stack.config.is_decoder, "is_decoder", "has no causal encoder")
-    spec = specs.TransformerEncoderModelSpec(_encoder_spec(specs, stack), pooling_layer=stack.pooler is not None)
+    spec = specs.TransformerEncoderModelSpec(
+        _encoder_spec(specs, stack), pooling_layer=stack.pooler is not None
+    )
     if stack.pooler is not None:
         _fill_linear(spec.pooler_dense, stack.pooler.dense)
     vocabulary = named_vocabulary(tokenizer, stack.config.vocab_size)
@@ -124,29 +144,40 @@ def _check(needs: Requirements) -> None:
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
-    has_positions = config.position_embedding_type != "none"  # else it would add sinusoids of its own
+    # else it would add sinusoids of its own
+    has_positions = config.position_embedding_type != "none"
     for field, holds, why in (
         ("hidden_act", config.hidden_act in _ACTIVATIONS, f"has the activations {known}"),
         ("position_embedding_type", has_positions, "has no layers without positions"),
         ("lm_head_transform", not config.lm_head_transform, "has no layer before its LM head"),
-        ("type_vocab_size", not (config.is_decoder and config.type_vocab_size), "has no segments in decoders"),
+        (
+            "type_vocab_size",
+            not (config.is_decoder and config.type_vocab_size),
+            "has no segments in decoders",
+        ),
     ):
         needs.require(holds, field, why)
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
         why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"
         needs.require(scaling not in _LENGTH_DEPENDENT, "rope_parameters", why)
-        is_whole = scaling != "yarn" or config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
+        is_whole = (
+            scaling != "yarn" or config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
+        )
         why = "scales the scores of whole heads, and yarn only those of the channels that rotate"
         needs.require(is_whole, "rope_parameters", why)
 
 
-def _describe(spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]) -> None:
+def _describe(
+    spec: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocabulary: list[str]
+) -> None:
     """Write what a model that generates needs besides weights: eps and special tokens."""
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     if len(ends) != 1 or ends[0] is None:
-        raise InputError(f"eos_token_id={ends} cannot be exported: CTranslate2 stops at one token; give one")
+        raise InputError(
+            f"eos_token_id={ends} cannot be exported: CTranslate2 stops at one token; give one"
+        )
     spec.config.layer_norm_epsilon = model.config.get_text_config(decoder=True).norm_eps
     spec.config.eos_token = vocabulary[ends[0]]
     spec.config.bos_token = tokenizer.bos_token or vocabulary[ends[0]]
@@ -171,7 +202,9 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
     config = stack.config
     sizes = (config.num_hidden_layers, config.num_attention_heads)
     crosses = config.add_cross_attention
-    spec = specs.TransformerDecoderSpec(*sizes, with_encoder_attention=crosses, **_options(specs, config))
+    spec = specs.TransformerDecoderSpec(
+        *sizes, with_encoder_attention=crosses, **_options(specs, config)
+    )
     spec.embeddings.weight = _table(stack.embeddings.word_embeddings)
     _fill_linear(spec.projection, lm_head)
     _fill_stack(spec, stack)
@@ -181,7 +214,8 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
 def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
     """The configuration as arguments that both specifications take."""
     options = {
-        "pre_norm": True,  # else there is no place for a final norm, which post-norm stacks may have as well
+        # else there is no place for a final norm, which post-norm stacks may have as well
+        "pre_norm": True,
         "no_final_norm": not config.final_norm,
         "activation": getattr(specs.Activation, _ACTIVATIONS[config.hidden_act]),
         "layernorm_embedding": config.embedding_norm,
@@ -208,7 +242,9 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         spec.position_encodings.encodings = _table(stack.embeddings.position_embeddings)
     elif config.position_embedding_type == "sinusoidal":
         positions = torch.arange(config.max_position_embeddings)
-        spec.position_encodings.encodings = sinusoidal_positions(positions, config.hidden_size, torch.float32)
+        spec.position_encodings.encodings = sinusoidal_positions(
+            positions, config.hidden_size, torch.float32
+        )
     if config.embedding_norm:
         _fill_norm(spec.layernorm_embedding, stack.embeddings.norm)
     if config.final_norm:
@@ -218,7 +254,8 @@ def _fill_stack(spec: Any, stack: RoFormerLiteModel) -> None:
         _fill_rotation(layer_spec.self_attention, stack)
 
 
-# The parts of a layer's specification: norms, matrices (numbers stand for places in a list), and where ours are.
+# The parts of a layer's specification: norms, matrices (numbers stand for places in a list), and
+# where ours are.
 _NORMS = {"self_attention": "self_attn_norm", "attention": "cross_attn_norm", "ffn": "mlp_norm"}
 _MATRICES = {
     "self_attention.0": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -236,7 +273,10 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
     for part, norm in _NORMS.items():
         if hasattr(spec, part):
             _fill_norm(getattr(spec, part).layer_norm, layer.get_submodule(norm))
-    for place, names in {**_MATRICES, **(_PLAIN if layer.mlp.gate_proj is None else _GATED)}.items():
+    for place, names in {
+        **_MATRICES,
+        **(_PLAIN if layer.mlp.gate_proj is None else _GATED),
+    }.items():
         part, _, matrix = place.partition(".")
         if hasattr(spec, part):
             within = getattr(spec, part)
@@ -245,9 +285,11 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
-    """Any scaling that is one factor for each pair of channels, written as the kind that lists such factors.
+    """Any scaling that is one factor for each pair of channels, written as the kind that lists such
+    factors.
 
-    CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses llama3's factor.
+    CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses
+    llama3's factor.
     """
     if stack.rotary_emb is None or stack.rotary_emb.rope_type == "default":
         return

@@ -1,4 +1,5 @@
-"""The formats of other runtimes: their names, the libraries they need, and what they can hold of a model."""
+"""The formats of other runtimes: their names, the libraries they need, and what they can hold of a
+model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,9 +11,11 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite import RoFormerLiteConfig
 
-GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}  # and transformers' names of them
+# and transformers' names of them
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}
 FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
-EXPORTED_ENGINES = ("onnx", "openvino", "ctranslate2")  # formats that `predict` runs, each from a folder of its name
+# formats that `predict` runs, each from a folder of its name
+EXPORTED_ENGINES = ("onnx", "openvino", "ctranslate2")
 QUANTIZATIONS = {  # how the weights can be stored, besides float32
     "onnx": ("int8",),
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
@@ -27,7 +30,8 @@ _LIBRARIES = {  # that writing and running a format needs, and the extra that br
 
 
 def check_format(format: str, quantization: str | None = None) -> None:
-    """Refuse a format that there is not, or that cannot store weights as `quantization` says (None: as float32).
+    """Refuse a format that there is not, or that cannot store weights as `quantization` says (None:
+    as float32).
 
     Raises:
         InputError: naming the option and what there is.
@@ -36,8 +40,14 @@ def check_format(format: str, quantization: str | None = None) -> None:
         raise InputError(f"--format {format} is unknown; choose one of {', '.join(FORMATS)}")
     kinds = QUANTIZATIONS.get(format, ())
     if quantization is not None and quantization not in kinds:
-        choice = f"choose one of {', '.join(kinds)}" if kinds else f"{', '.join(QUANTIZATIONS)} have some"
-        raise InputError(f"--quantization {quantization}: --format {format} has no such type; {choice}")
+        choice = (
+            f"choose one of {', '.join(kinds)}"
+            if kinds
+            else f"{', '.join(QUANTIZATIONS)} have some"
+        )
+        raise InputError(
+            f"--quantization {quantization}: --format {format} has no such type; {choice}"
+        )
 
 
 def check_libraries(format: str) -> None:
@@ -64,7 +74,8 @@ class Requirements:
     prefix: str = ""
 
     def require(self, holds: bool, field: str, why: str) -> None:
-        """Raise `InputError` about `field` unless the demand holds; `why` is what the runtime has instead."""
+        """Raise `InputError` about `field` unless the demand holds; `why` is what the runtime has
+        instead."""
         if not holds:
             raise InputError(
                 f"{self.prefix}{field}={getattr(self.config, field)!r} cannot be exported: {self.runtime} {why}. "
@@ -80,14 +91,42 @@ class Requirements:
             ("layer_style", config.layer_style == "standard", "has standard layers alone"),
             ("num_hidden_layers", config.num_hidden_layers > 0, "needs at least one layer"),
             ("vocab_size", config.vocab_size > 0, "takes tokens, and no vectors"),
-            ("layer_types", is_full, "attends to all tokens in every layer, or counts its window otherwise"),
-            ("embedding_size", config.embedding_size == config.hidden_size, "has no projection to hidden_size"),
+            (
+                "layer_types",
+                is_full,
+                "attends to all tokens in every layer, or counts its window otherwise",
+            ),
+            (
+                "embedding_size",
+                config.embedding_size == config.hidden_size,
+                "has no projection to hidden_size",
+            ),
             ("rotary_value", not config.rotary_value, "rotates queries and keys alone"),
-            ("first_attention_norm", config.first_attention_norm, "has a norm before the attention of every layer"),
-            ("token_dropout_mask_id", config.token_dropout_mask_id is None, "scales all embeddings alike"),
-            ("attention_bias", isinstance(config.attention_bias, bool), "has biases in all matrices or in none"),
-            ("mlp_bias", isinstance(config.mlp_bias, bool), "has biases in all matrices or in none"),
-            ("embedding_norm_eps", same_eps, f"has one eps for all norms, here norm_eps={config.norm_eps}"),
+            (
+                "first_attention_norm",
+                config.first_attention_norm,
+                "has a norm before the attention of every layer",
+            ),
+            (
+                "token_dropout_mask_id",
+                config.token_dropout_mask_id is None,
+                "scales all embeddings alike",
+            ),
+            (
+                "attention_bias",
+                isinstance(config.attention_bias, bool),
+                "has biases in all matrices or in none",
+            ),
+            (
+                "mlp_bias",
+                isinstance(config.mlp_bias, bool),
+                "has biases in all matrices or in none",
+            ),
+            (
+                "embedding_norm_eps",
+                same_eps,
+                f"has one eps for all norms, here norm_eps={config.norm_eps}",
+            ),
         ):
             self.require(holds, field, why)
 
@@ -104,10 +143,14 @@ def vocabulary_of(tokenizer: "PreTrainedTokenizerBase", size: int) -> list[str |
     """
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
     if max(tokens) >= size:
-        raise InputError(f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's")
+        raise InputError(
+            f"the tokenizer has {max(tokens) + 1} tokens, but vocab_size={size}: it is another model's"
+        )
     return [tokens.get(index) for index in range(size)]
 
 
 def named_vocabulary(tokenizer: "PreTrainedTokenizerBase", size: int) -> list[str]:
     """As `vocabulary_of`; rows without a token have a name that no text has."""
-    return [token or f"<unused {index}>" for index, token in enumerate(vocabulary_of(tokenizer, size))]
+    return [
+        token or f"<unused {index}>" for index, token in enumerate(vocabulary_of(tokenizer, size))
+    ]

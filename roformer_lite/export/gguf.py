@@ -1,9 +1,10 @@
 """Encoders in the format of llama.cpp, with their tokenizer inside.
 
-llama.cpp has no layer that is put together from options: it has architectures, each one fixed sequence of operations.
-Three of them are encoders that our configuration can say as well; a model of another shape is refused. Its tokenizers
-are fixed, too. BERT's WordPiece is one of them, and ends every text with [SEP], also a prompt. For BPE llama.cpp cuts
-text by a list of patterns without ours, and its Unigram has no bytes for unknown characters.
+llama.cpp has no layer that is put together from options: it has architectures, each one fixed
+sequence of operations. Three of them are encoders that our configuration can say as well; a model
+of another shape is refused. Its tokenizers are fixed, too. BERT's WordPiece is one of them, and
+ends every text with [SEP], also a prompt. For BPE llama.cpp cuts text by a list of patterns without
+ours, and its Unigram has no bytes for unknown characters.
 """
 
 import json
@@ -33,7 +34,8 @@ class _Architecture:
         name: As llama.cpp calls it.
         fields: What our configuration must say.
         grouped: Whether keys and values may have fewer heads than queries.
-        tensors: Names of a layer's matrices and norms, and where ours are; several of ours are stacked.
+        tensors: Names of a layer's matrices and norms, and where ours are; several of ours are
+            stacked.
     """
 
     name: str
@@ -44,13 +46,22 @@ class _Architecture:
 
 _FUSED = {"attn_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")}
 _APART = {f"attn_{name}": (f"self_attn.{name}_proj",) for name in "qkv"}
-_COMMON = {"attn_output": ("self_attn.o_proj",), "ffn_up": ("mlp.up_proj",), "ffn_down": ("mlp.down_proj",)}
+_COMMON = {
+    "attn_output": ("self_attn.o_proj",),
+    "ffn_up": ("mlp.up_proj",),
+    "ffn_down": ("mlp.down_proj",),
+}
 _GATE = {"ffn_gate": ("mlp.gate_proj",)}
 _POST_NORMS = {"attn_output_norm": ("self_attn_norm",), "layer_output_norm": ("mlp_norm",)}
 _PRE_NORMS = {"attn_norm": ("self_attn_norm",), "ffn_norm": ("mlp_norm",)}
 _POST = {"norm_placement": "post", "norm_type": "layernorm", "norm_bias": True, "final_norm": False}
 _POST |= {"embedding_norm": True}
-_PRE = {"norm_placement": "pre", "norm_type": "rmsnorm", "final_norm": True, "embedding_norm": False}
+_PRE = {
+    "norm_placement": "pre",
+    "norm_type": "rmsnorm",
+    "final_norm": True,
+    "embedding_norm": False,
+}
 _GATED = {"gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 _PLAIN = {"gated_mlp": False, "hidden_act": "gelu", "attention_bias": True, "mlp_bias": True}
 
@@ -70,8 +81,8 @@ def export_gguf(
     """Write an encoder of this package into `directory`, which exists, as `model.gguf`.
 
     Args:
-        model: The bare stack, or a masked language model, of which the stack alone is written: llama.cpp's encoders
-            return embeddings, here pooled as `classifier_pooling` says.
+        model: The bare stack, or a masked language model, of which the stack alone is written:
+            llama.cpp's encoders return embeddings, here pooled as `classifier_pooling` says.
         tokenizer: BERT's WordPiece.
         directory: Takes the file.
         quantization: How matrices are stored: `f16`, `bf16` or `q8_0`. Default: float32.
@@ -86,7 +97,9 @@ def export_gguf(
 
     name = type(model).__name__
     if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
-        raise InputError(f"{name} cannot be exported: of our models llama.cpp runs encoders without a head alone")
+        raise InputError(
+            f"{name} cannot be exported: of our models llama.cpp runs encoders without a head alone"
+        )
     stack: RoFormerLiteModel = model.base_model
     architecture = _architecture_of(stack.config)
     pipeline = _word_piece(tokenizer)
@@ -104,7 +117,8 @@ def export_gguf(
 
 
 def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
-    """The architecture that has all that the configuration says; the nearest one names what is in the way."""
+    """The architecture that has all that the configuration says; the nearest one names what is in
+    the way."""
     nearest = min(ARCHITECTURES, key=lambda one: len(_differences(one, config)))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
@@ -113,16 +127,25 @@ def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
         ("is_decoder", not config.is_decoder, "takes prompts that our tokenizers cannot cut there"),
         ("type_vocab_size", not config.type_vocab_size, "has no second segment"),
         ("add_pooling_layer", not config.add_pooling_layer, "has no pooler"),
-        ("classifier_pooling", config.classifier_pooling != "late", "pools the states of the stack"),
+        (
+            "classifier_pooling",
+            config.classifier_pooling != "late",
+            "pools the states of the stack",
+        ),
         ("position_embedding_type", is_rope, "has rotary positions alone"),
-        *((other, False, f"needs {nearest.fields[other]!r}") for other in _differences(nearest, config)),
+        *(
+            (other, False, f"needs {nearest.fields[other]!r}")
+            for other in _differences(nearest, config)
+        ),
     ):
         needs.require(holds, name, why)
     rope, heads = config.rope_parameters, config.num_attention_heads
     is_plain = rope["rope_type"] == "default" and rope["partial_rotary_factor"] == 1
     needs.require(is_plain, "rope_parameters", "rotates whole heads, without scaling")
     is_square = config.head_dim * heads == config.hidden_size
-    needs.require(is_square, "head_dim", f"needs hidden_size / num_attention_heads, of {config.hidden_size}")
+    needs.require(
+        is_square, "head_dim", f"needs hidden_size / num_attention_heads, of {config.hidden_size}"
+    )
     is_even = nearest.grouped or config.num_key_value_heads == heads
     needs.require(is_even, "num_key_value_heads", f"needs num_attention_heads={heads}")
     return nearest
@@ -152,16 +175,24 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         raise InputError(f"a tokenizer that has learned Korean cannot be exported: {why}")
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
-        raise InputError(f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it")
+        raise InputError(
+            f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it"
+        )
     return pipeline
 
 
 def _strips_accents(pipeline: dict[str, Any]) -> bool:
     normalizer = pipeline["normalizer"]
-    return normalizer["lowercase"] if normalizer["strip_accents"] is None else normalizer["strip_accents"]
+    return (
+        normalizer["lowercase"]
+        if normalizer["strip_accents"] is None
+        else normalizer["strip_accents"]
+    )
 
 
-def _describe(gguf: ModuleType, writer: Any, config: RoFormerLiteConfig, quantization: str | None) -> None:
+def _describe(
+    gguf: ModuleType, writer: Any, config: RoFormerLiteConfig, quantization: str | None
+) -> None:
     types = {None: "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
     writer.add_file_type(gguf.LlamaFileType[types[quantization]])
     writer.add_context_length(config.max_position_embeddings)
@@ -175,7 +206,11 @@ def _describe(gguf: ModuleType, writer: Any, config: RoFormerLiteConfig, quantiz
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[config.classifier_pooling.upper()])
     writer.add_vocab_size(config.vocab_size)
-    add_eps = writer.add_layer_norm_rms_eps if config.norm_type == "rmsnorm" else writer.add_layer_norm_eps
+    add_eps = (
+        writer.add_layer_norm_rms_eps
+        if config.norm_type == "rmsnorm"
+        else writer.add_layer_norm_eps
+    )
     add_eps(config.norm_eps)
 
 
@@ -194,9 +229,15 @@ def _add_tokenizer(
             types.append(gguf.TokenType.UNUSED)
         elif index in special:
             texts.append(token)
-            types.append(gguf.TokenType.UNKNOWN if index == tokenizer.unk_token_id else gguf.TokenType.CONTROL)
+            types.append(
+                gguf.TokenType.UNKNOWN
+                if index == tokenizer.unk_token_id
+                else gguf.TokenType.CONTROL
+            )
         else:
-            texts.append(token[2:] if token.startswith("##") and len(token) > 2 else _WORD_START + token)
+            texts.append(
+                token[2:] if token.startswith("##") and len(token) > 2 else _WORD_START + token
+            )
             types.append(gguf.TokenType.NORMAL)
     writer.add_tokenizer_model("bert")
     writer.add_token_type_count(1)
@@ -212,7 +253,11 @@ def _add_tokenizer(
 
 
 def _add_tensors(
-    gguf: ModuleType, writer: Any, stack: RoFormerLiteModel, architecture: _Architecture, quantization: str | None
+    gguf: ModuleType,
+    writer: Any,
+    stack: RoFormerLiteModel,
+    architecture: _Architecture,
+    quantization: str | None,
 ) -> None:
     kind = gguf.GGMLQuantizationType[(quantization or "f32").upper()]
 
@@ -238,7 +283,9 @@ def _add_tensors(
         _add_layer(add, f"blk.{number}", layer, architecture)
 
 
-def _add_layer(add: Any, prefix: str, layer: RoFormerLiteLayer, architecture: _Architecture) -> None:
+def _add_layer(
+    add: Any, prefix: str, layer: RoFormerLiteLayer, architecture: _Architecture
+) -> None:
     for name, places in architecture.tensors.items():
         modules = [layer.get_submodule(place) for place in places]
         add(f"{prefix}.{name}.weight", torch.cat([module.weight for module in modules]))

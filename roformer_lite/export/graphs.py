@@ -1,8 +1,9 @@
 """Models as graphs that run without this package, made by transformers' own exporters.
 
-A graph takes batches of any size and length, with their padding. A model that generates becomes several graphs:
-`prefill` reads the prompt; `decode` reads one more token, and takes and returns the keys and values of all tokens
-before it; an encoder–decoder also has `encoder`, which runs first. `tutorials/translate_onnx.py` generates with them.
+A graph takes batches of any size and length, with their padding. A model that generates becomes
+several graphs: `prefill` reads the prompt; `decode` reads one more token, and takes and returns the
+keys and values of all tokens before it; an encoder–decoder also has `encoder`, which runs first.
+`tutorials/translate_onnx.py` generates with them.
 """
 
 import dataclasses
@@ -24,9 +25,14 @@ from .formats import GRAPH_FORMATS
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
-_LARGEST_FILE = 2**31 - 2**24  # bytes; protobuf has no larger message, and the graph itself needs room
+# bytes; protobuf has no larger message, and the graph itself needs room
+_LARGEST_FILE = 2**31 - 2**24
 _GRAPH_SIZE = 2**19  # bytes; more than a graph takes without its weights
-_POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}
+_POOLINGS = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "last": "pooling_mode_lasttoken",
+}
 
 
 def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel":
@@ -34,27 +40,35 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
     Args:
         model: The model; it is put into evaluation mode.
-        format: `onnx` (the extra `export`; with norms, GELU and projections joined to onnxruntime's own operations),
-            `torch` (torch.export), or `openvino` (the extra `openvino`; for models that do not generate).
+        format: `onnx` (the extra `export`; with norms, GELU and projections joined to onnxruntime's
+            own operations), `torch` (torch.export), or `openvino` (the extra `openvino`; for models
+            that do not generate).
 
     Returns:
-        transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and `decode`, and `encoder`),
-        ready to be called, and `save_pretrained`. All of them take batches of any size and length. Their inputs are
-        `input_ids` (`inputs_embeds` where `vocab_size=0`), `attention_mask`, `token_type_ids` where the configuration
-        has a `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
+        transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and
+        `decode`, and `encoder`), ready to be called, and `save_pretrained`. All of them take
+        batches of any size and length. Their inputs are `input_ids` (`inputs_embeds` where
+        `vocab_size=0`), `attention_mask`, `token_type_ids` where the configuration has a
+        `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder, `torch` with a decoder that has sliding-window
-            layers, or `openvino` with a model that generates or that scores features of the text.
+        InputError: for a decoder that needs the states of an encoder, `torch` with a decoder that
+            has sliding-window layers, or `openvino` with a model that generates or that scores
+            features of the text.
     """
-    # OpenVINO reports its use when it is imported, which transformers' exporters do; without this package it does not.
+    # OpenVINO reports its use when it is imported, which transformers' exporters do; without this
+    # package it does not.
     sys.modules.setdefault("openvino_telemetry", None)
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
     if getattr(model.config, "add_cross_attention", False):
-        raise InputError(f"{type(model).__name__} needs the states of an encoder; export the whole pair")
+        raise InputError(
+            f"{type(model).__name__} needs the states of an encoder; export the whole pair"
+        )
     if format == "openvino" and model.can_generate():
-        raise InputError(f"{type(model).__name__} generates, and only format='onnx' and 'torch' can do that here")
+        raise InputError(
+            f"{type(model).__name__} generates, and only format='onnx' and 'torch' can do that here"
+        )
     text_features = getattr(model.config, "classifier_text_features", 0)
     if format == "openvino" and text_features:
         raise InputError(
@@ -62,18 +76,25 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
             "and the features of the text are known by products of 64. --format onnx takes every model"
         )
     fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
-    config = AutoExportConfig.from_dict({"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions})
+    config = AutoExportConfig.from_dict(
+        {"export_format": GRAPH_FORMATS[format], "dynamic": True, **fusions}
+    )
     exporter = AutoHfExporter.from_config(config)
     model.eval()
     if not model.can_generate():
         return exporter.export(model, {**sample_inputs(model), "use_cache": False}, config)
-    if format == "torch" and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types:
+    if (
+        format == "torch"
+        and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types
+    ):
         raise InputError(
             "layer_types has sliding_attention, whose cache counts its tokens outside the graph: a torch program "
             "could decode only one step. Export with format='onnx'"
         )
     greedy = GenerationConfig(do_sample=False, num_beams=1)
-    exported = exporter.export_for_generation(model, sample_inputs(model), config, generation_config=greedy)
+    exported = exporter.export_for_generation(
+        model, sample_inputs(model), config, generation_config=greedy
+    )
     if model.config.is_encoder_decoder:
         encoder = exporter.export(model.get_encoder(), sample_inputs(model.get_encoder()), config)
         exported.components = {"encoder": encoder.components["model"], **exported.components}
@@ -82,17 +103,23 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 
 
 def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Inputs to trace `model` with. No dimension is 1, because a trace would take it for a constant."""
-    shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)  # (B, L) or (B, choices, L)
+    """Inputs to trace `model` with. No dimension is 1, because a trace would take it for a
+    constant."""
+    # (B, L) or (B, choices, L)
+    shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)
     stack = model.config.encoder if model.config.is_encoder_decoder else model.config
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
     mask[0, ..., 0] = 0
     inputs = {"input_ids": torch.ones_like(mask), "attention_mask": mask}
     if not stack.vocab_size:
         del inputs["input_ids"]
-        inputs["inputs_embeds"] = torch.zeros(*shape, stack.embedding_size, dtype=model.dtype, device=model.device)
+        inputs["inputs_embeds"] = torch.zeros(
+            *shape, stack.embedding_size, dtype=model.dtype, device=model.device
+        )
     if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.full((2, 3), model.config.decoder_start_token_id, device=model.device)
+        inputs["decoder_input_ids"] = torch.full(
+            (2, 3), model.config.decoder_start_token_id, device=model.device
+        )
     elif stack.type_vocab_size:
         inputs["token_type_ids"] = torch.zeros_like(mask)
     return inputs
@@ -103,22 +130,23 @@ def write_graphs(
 ) -> list[str]:
     """Export a model into `directory`, which exists.
 
-    ONNX files have the names that transformers.js asks for: `model.onnx`, each with its weights inside, and beside it
-    `model_quantized.onnx` in int8; `export.json` names the file that `predict` runs and says how it is called. The
-    other formats are written by transformers.
+    ONNX files have the names that transformers.js asks for: `model.onnx`, each with its weights
+    inside, and beside it `model_quantized.onnx` in int8; `export.json` names the file that
+    `predict` runs and says how it is called. The other formats are written by transformers.
 
     Args:
         model, format: As for `export_model`.
         directory: Takes the files.
-        quantization: With `onnx`, `int8` writes the graphs in this type as well: the weights of matrix products and
-            the table of embeddings in 8 bits, activations in 8 bits that are found anew for each batch. Default:
-            float32 alone.
+        quantization: With `onnx`, `int8` writes the graphs in this type as well: the weights of
+            matrix products and the table of embeddings in 8 bits, activations in 8 bits that are
+            found anew for each batch. Default: float32 alone.
 
     Returns:
         The names of the graphs.
 
     Raises:
-        InputError: as `export_model`, and for a graph of more than 2 GiB, which no ONNX file can hold.
+        InputError: as `export_model`, and for a graph of more than 2 GiB, which no ONNX file can
+            hold.
     """
     exported = export_model(model, format)
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
@@ -146,14 +174,17 @@ def _save_onnx(program: Any, path: Path) -> None:
 
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     if weights > _LARGEST_FILE:
-        raise InputError(f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most")
+        raise InputError(
+            f"{path.name} would have {weights:,} bytes of weights, and an ONNX file holds 2 GiB at most"
+        )
     onnx_ir.save(program, path)
 
 
 def _in_int8(program: Any) -> Any:
     """The graph with matrices in 8 bits, one scale for each output channel.
 
-    Weights have a sign and 7 bits, because processors without VNNI add two products in 16 bits, where 8 bits overflow.
+    Weights have a sign and 7 bits, because processors without VNNI add two products in 16 bits,
+    where 8 bits overflow.
     """
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
@@ -166,9 +197,11 @@ def _in_int8(program: Any) -> Any:
 
 
 def write_pooling(config: RoFormerLiteConfig, directory: Path) -> None:
-    """Write how a text's vector is pooled as `1_Pooling/config.json`, which sentence-transformers and
-    text-embeddings-inference read, into `directory`, which exists."""
+    """Write how a text's vector is pooled as `1_Pooling/config.json`, which sentence-transformers
+    and text-embeddings-inference read, into `directory`, which exists."""
     modes = {field: pooling == config.classifier_pooling for pooling, field in _POOLINGS.items()}
     (directory / "1_Pooling").mkdir()
     content = {"word_embedding_dimension": config.hidden_size, **modes}
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    (directory / "1_Pooling" / "config.json").write_text(
+        json.dumps(content, indent=2) + "\n", "utf-8"
+    )

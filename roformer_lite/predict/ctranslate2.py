@@ -1,8 +1,8 @@
 """CTranslate2 in the place of a model that generates: encoder–decoders and causal language models.
 
-It searches and samples itself, so arguments of `generate` become its own options, or are refused by their names.
-Greedy tokens are those of `generate`. Beams may differ, as the two end a search by different rules, and samples are
-drawn by other random numbers.
+It searches and samples itself, so arguments of `generate` become its own options, or are refused by
+their names. Greedy tokens are those of `generate`. Beams may differ, as the two end a search by
+different rules, and samples are drawn by other random numbers.
 """
 
 from pathlib import Path
@@ -17,17 +17,36 @@ from ..errors import InputError
 from ..export.formats import named_vocabulary
 from ..saved_model import naming
 
-# Fields of a generation config that change nothing here: where they are not the tokens that the exported files hold,
-# they are about the loop of transformers.
+# Fields of a generation config that change nothing here: where they are not the tokens that the
+# exported files hold, they are about the loop of transformers.
 _WITHOUT_EFFECT = {
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "use_cache", "transformers_version"),
-    *("max_length", "max_new_tokens", "return_dict_in_generate", "trust_remote_code", "_from_model_config"),
+    *(
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "decoder_start_token_id",
+        "use_cache",
+        "transformers_version",
+    ),
+    *(
+        "max_length",
+        "max_new_tokens",
+        "return_dict_in_generate",
+        "trust_remote_code",
+        "_from_model_config",
+    ),
     *("do_sample", "early_stopping"),
 }
-_NEUTRAL_AT_ONE = ("num_return_sequences", "num_beam_groups", "typical_p", "encoder_repetition_penalty")
+_NEUTRAL_AT_ONE = (
+    "num_return_sequences",
+    "num_beam_groups",
+    "typical_p",
+    "encoder_repetition_penalty",
+)
 _NEUTRAL_AT_ONE += ("repetition_penalty",)
 _NAMES = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
-_OF_PAIRS = ("repetition_penalty", "no_repeat_ngram_size")  # those of causal models count the prompt in transformers
+# those of causal models count the prompt in transformers
+_OF_PAIRS = ("repetition_penalty", "no_repeat_ngram_size")
 # Their names in CTranslate2, and what a field that is not set means.
 _SAMPLING = {
     "temperature": ("sampling_temperature", 1.0),
@@ -46,7 +65,8 @@ class CTranslate2Generator:
         tokenizer: Gives the names of the tokens, which CTranslate2 takes and returns.
 
     Raises:
-        InputError: when the files cannot be loaded, or the saved generation config asks for what CTranslate2 lacks.
+        InputError: when the files cannot be loaded, or the saved generation config asks for what
+            CTranslate2 lacks.
     """
 
     device = torch.device("cpu")
@@ -70,12 +90,16 @@ class CTranslate2Generator:
         self.ids = {name: index for index, name in enumerate(targets)}
         search_options(generation_config, config.is_encoder_decoder)
 
-    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> torch.Tensor:
-        """As transformers' `generate`: ids `(B, longest)`, those of a causal model with the prompt before them.
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any
+    ) -> torch.Tensor:
+        """As transformers' `generate`: ids `(B, longest)`, those of a causal model with the prompt
+        before them.
 
         Args:
             input_ids, attention_mask: `(B, L)`; padding may stand anywhere.
-            **options: Fields of `GenerationConfig`, which stand before those that were saved with the model.
+            **options: Fields of `GenerationConfig`, which stand before those that were saved with
+                the model.
 
         Raises:
             InputError: for an option that CTranslate2 does not have.
@@ -90,14 +114,20 @@ class CTranslate2Generator:
         if chosen.do_sample:
             import ctranslate2
 
-            ctranslate2.set_random_seed(int(torch.randint(2**31, ())))  # so that torch's seed decides
+            # so that torch's seed decides
+            ctranslate2.set_random_seed(int(torch.randint(2**31, ())))
         if self.config.is_encoder_decoder:
-            longest = longest or (chosen.max_length or 20) - 1  # transformers' own default; the start token counts
-            results = self.engine.translate_batch(rows, max_decoding_length=longest, min_decoding_length=0, **search)
+            # transformers' own default; the start token counts
+            longest = longest or (chosen.max_length or 20) - 1
+            results = self.engine.translate_batch(
+                rows, max_decoding_length=longest, min_decoding_length=0, **search
+            )
             found = [[self.ids[name] for name in result.hypotheses[0]] for result in results]
             return self._padded(found, torch.full((len(rows), 1), chosen.decoder_start_token_id))
         if longest is None:
-            raise InputError("max_new_tokens: CTranslate2 counts the tokens after the prompt; give their number")
+            raise InputError(
+                "max_new_tokens: CTranslate2 counts the tokens after the prompt; give their number"
+            )
         results = self.engine.generate_batch(
             rows, max_length=longest, min_length=0, include_prompt_in_result=False, **search
         )
@@ -106,7 +136,9 @@ class CTranslate2Generator:
     def _padded(self, rows: list[list[int]], before: torch.Tensor) -> torch.Tensor:
         padding = self.config.get_text_config(decoder=True).pad_token_id
         found = [torch.tensor(row, dtype=torch.long) for row in rows]
-        return torch.cat((before, pad_sequence(found, batch_first=True, padding_value=padding)), dim=1)
+        return torch.cat(
+            (before, pad_sequence(found, batch_first=True, padding_value=padding)), dim=1
+        )
 
 
 def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[str, Any]:
@@ -119,14 +151,21 @@ def search_options(generation_config: GenerationConfig, is_pair: bool) -> dict[s
     Raises:
         InputError: for a field that it has no option for.
     """
-    asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}  # the others are off
+    # the others are off
+    asked = {name: value for name, value in generation_config.to_diff_dict().items() if value}
     names = {**_NAMES, **(dict.fromkeys(_OF_PAIRS) if is_pair else {})}
     options: dict[str, Any] = {"beam_size": 1}
     for name, value in asked.items():
         if name in names:
             options[names[name] or name] = value
-        elif name not in _WITHOUT_EFFECT and name not in _SAMPLING and not (name in _NEUTRAL_AT_ONE and value == 1):
-            raise InputError(f"{name}={value!r}: --engine ctranslate2 has no such option, and --engine onnx all")
+        elif (
+            name not in _WITHOUT_EFFECT
+            and name not in _SAMPLING
+            and not (name in _NEUTRAL_AT_ONE and value == 1)
+        ):
+            raise InputError(
+                f"{name}={value!r}: --engine ctranslate2 has no such option, and --engine onnx all"
+            )
     if asked.get("do_sample"):
         if options["beam_size"] > 1:
             raise InputError(

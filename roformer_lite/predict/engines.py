@@ -1,7 +1,8 @@
 """What computes the answers of a model: torch, or another runtime that reads an exported directory.
 
-An engine stands in the place of the model: it is called with what the tokenizer returns and gives `logits`, or has
-`generate` with the arguments of transformers' own. What a task does before and after is the same for all.
+An engine stands in the place of the model: it is called with what the tokenizer returns and gives
+`logits`, or has `generate` with the arguments of transformers' own. What a task does before and
+after is the same for all.
 """
 
 import os
@@ -49,7 +50,9 @@ def check_engine(engine: str, directory: str, device: str | None = None) -> None
     exported = exported_engines(directory)
     if engine == "torch":
         if exported and not any(next(Path(directory).glob(pattern), None) for pattern in _WEIGHTS):
-            raise InputError(f"{directory} was exported for {exported[0]}: give --engine {exported[0]}")
+            raise InputError(
+                f"{directory} was exported for {exported[0]}: give --engine {exported[0]}"
+            )
         return
     if engine not in exported:
         raise InputError(
@@ -57,14 +60,17 @@ def check_engine(engine: str, directory: str, device: str | None = None) -> None
             f"`roformer-lite export DIR OUT --format {engine}` does"
         )
     if device not in (None, "cpu"):
-        raise InputError(f"--device {device} is for --engine torch; {engine} computes on the CPU here")
+        raise InputError(
+            f"--device {device} is for --engine torch; {engine} computes on the CPU here"
+        )
     check_libraries(engine)
 
 
 def load_engine(
     engine: str, directory: str, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase"
 ) -> Engine:
-    """What `roformer-lite export` wrote, ready to answer. It computes with as many threads as torch does.
+    """What `roformer-lite export` wrote, ready to answer. It computes with as many threads as torch
+    does.
 
     Args:
         engine: One of `onnx`, `openvino` and `ctranslate2`; `check_engine` has accepted it.
@@ -90,4 +96,8 @@ def load_engine(
     from .graphs import GraphGenerator, GraphModel, load_graphs
 
     graphs = load_graphs(folder, engine)
-    return GraphGenerator(graphs, config, generation_config) if generates else GraphModel(graphs, config)
+    return (
+        GraphGenerator(graphs, config, generation_config)
+        if generates
+        else GraphModel(graphs, config)
+    )

@@ -1,6 +1,7 @@
 """Exported graphs in the place of the model they were made from: onnxruntime and OpenVINO.
 
-The loop of generation stays that of transformers' `generate`, so that all its options work; graphs compute the steps.
+The loop of generation stays that of transformers' `generate`, so that all its options work; graphs
+compute the steps.
 """
 
 import sys
@@ -25,7 +26,8 @@ Graph = Callable[..., ModelOutput]  # called with the arguments of the model's `
 
 
 def load_graphs(folder: Path, engine: str) -> dict[str, Graph]:
-    """The graphs of an exported model by their names: `model`, or `prefill` and `decode`, and `encoder`.
+    """The graphs of an exported model by their names: `model`, or `prefill` and `decode`, and
+    `encoder`.
 
     Raises:
         InputError: when a file is missing or cannot be read.
@@ -33,10 +35,15 @@ def load_graphs(folder: Path, engine: str) -> dict[str, Graph]:
     sys.modules.setdefault("openvino_telemetry", None)  # it reports each import over the network
     from transformers.exporters.metadata import ExportMetadata
 
-    manifest, load = read_object(folder / "export.json"), _onnx_graph if engine == "onnx" else _openvino_graph
+    manifest, load = (
+        read_object(folder / "export.json"),
+        _onnx_graph if engine == "onnx" else _openvino_graph,
+    )
     with naming(folder):
         return {
-            name: load(folder / Path(entry["file"]).name, ExportMetadata.from_dict(entry["metadata"]))
+            name: load(
+                folder / Path(entry["file"]).name, ExportMetadata.from_dict(entry["metadata"])
+            )
             for name, entry in manifest["components"].items()
         }
 
@@ -47,7 +54,9 @@ def _onnx_graph(path: Path, metadata: "ExportMetadata") -> Graph:
 
     options = SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    return OnnxModelRunner(metadata, InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+    return OnnxModelRunner(
+        metadata, InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    )
 
 
 def _openvino_graph(path: Path, metadata: "ExportMetadata") -> Graph:
@@ -84,7 +93,8 @@ class GraphGenerator(GenerationMixin):
     """The graphs of a model that generates, with transformers' `generate`.
 
     Args:
-        graphs: `prefill`, which reads the prompt; `decode`, which reads one more token; `encoder`, where there is one.
+        graphs: `prefill`, which reads the prompt; `decode`, which reads one more token; `encoder`,
+            where there is one.
         config: Of the model.
         generation_config: As saved with the model.
     """
@@ -93,7 +103,12 @@ class GraphGenerator(GenerationMixin):
     main_input_name, base_model_prefix, input_modalities = "input_ids", "model", ("text",)
     _is_stateful = False  # a private name of transformers, which `generate` reads of every model
 
-    def __init__(self, graphs: dict[str, Graph], config: PreTrainedConfig, generation_config: GenerationConfig):
+    def __init__(
+        self,
+        graphs: dict[str, Graph],
+        config: PreTrainedConfig,
+        generation_config: GenerationConfig,
+    ):
         self.graphs, self.config, self.generation_config = graphs, config, generation_config
         if config.is_encoder_decoder:
             self.encoder = _Encoder(graphs["encoder"])
@@ -111,8 +126,9 @@ class GraphGenerator(GenerationMixin):
         return None
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
-        """All beams of a source have the same keys and values of it, so only those of the target move. A private name
-        of transformers: `generate` calls it, where a model has it, in place of moving the whole cache."""
+        """All beams of a source have the same keys and values of it, so only those of the target
+        move. A private name of transformers: `generate` calls it, where a model has it, in place of
+        moving the whole cache."""
         moving = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             moving = past_key_values.self_attention_cache
@@ -136,7 +152,9 @@ class GraphGenerator(GenerationMixin):
         """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it."""
         past = past_key_values.get_seq_length()
         if attention_mask is None:  # `generate` leaves out one without padding
-            states = encoder_outputs.last_hidden_state if self.config.is_encoder_decoder else input_ids
+            states = (
+                encoder_outputs.last_hidden_state if self.config.is_encoder_decoder else input_ids
+            )
             length = states.shape[1] + (0 if self.config.is_encoder_decoder else past)
             attention_mask = torch.ones(len(states), length, dtype=torch.long)
         given = {"attention_mask": attention_mask, "past_key_values": past_key_values}
@@ -158,5 +176,7 @@ class _Encoder:
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> ModelOutput:
         return self.graph(input_ids=input_ids, attention_mask=attention_mask)
 
-    def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> ModelOutput:
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any
+    ) -> ModelOutput:
         return self.forward(input_ids, attention_mask)

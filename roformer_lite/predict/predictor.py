@@ -42,7 +42,8 @@ class Predictor:
         task: What the model was trained for.
         saved: The model, its tokenizer and settings.
         answers: How it answers.
-        compared: The directory whose exported engines are tried on the first inputs; None once one was taken.
+        compared: The directory whose exported engines are tried on the first inputs; None once one
+            was taken.
     """
 
     task: type[Task]
@@ -58,19 +59,20 @@ class Predictor:
         options: dict[str, Any] | None = None,
         engine: str = "torch",
     ) -> "Predictor":
-        """Load what `roformer-lite train` saved, or any checkpoint of this architecture with a head.
+        """Load what `roformer-lite train` saved, or any checkpoint of this architecture with a
+        head.
 
         Args:
             directory: Of the model, or its name on the Hub.
             device: Where it shall compute. Default: the first GPU, if there is one.
             options: Those that `answer` will get; checked before the weights are read.
-            engine: What computes: `torch`; `onnx`, `openvino` or `ctranslate2` with a directory that was exported
-                for it; or `auto`, the fastest of torch and those that lie in the directory, chosen on the first inputs
-                of `answer`.
+            engine: What computes: `torch`; `onnx`, `openvino` or `ctranslate2` with a directory
+                that was exported for it; or `auto`, the fastest of torch and those that lie in the
+                directory, chosen on the first inputs of `answer`.
 
         Raises:
-            InputError: when there is no model, a file of it is missing or wrong, none of the tasks fits its
-                architecture, or it does not use one of the options.
+            InputError: when there is no model, a file of it is missing or wrong, none of the tasks
+                fits its architecture, or it does not use one of the options.
         """
         if engine == FASTEST:
             predictor = cls.load(directory, device, options)
@@ -79,7 +81,9 @@ class Predictor:
         config, results = load_config(directory), read_optional_object(directory, RESULTS_FILE)
         task, settings = _task_of(config, results, directory), results.get("settings", {})
         if not isinstance(settings, dict) or not isinstance(settings.get("pairs", False), bool):
-            raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object, and pairs in it true or false")
+            raise InputError(
+                f"{directory}/{RESULTS_FILE}: settings must be an object, and pairs in it true or false"
+            )
         tokenizer = load_tokenizer(directory, config)
         if tokenizer is None:
             raise InputError(f"no model can be loaded from {directory}: it has no tokenizer")
@@ -88,7 +92,9 @@ class Predictor:
         kind = ANSWERS[task.name]
         kind.check(task.name, config, settings, options or {})
         if engine not in kind.engines:
-            raise InputError(f"--engine {engine} is not for {task.name} models, which take {', '.join(kind.engines)}")
+            raise InputError(
+                f"--engine {engine} is not for {task.name} models, which take {', '.join(kind.engines)}"
+            )
         model: PreTrainedModel | Engine
         if engine == "torch":
             model = kind.load(directory, config, _device(device))
@@ -107,7 +113,8 @@ class Predictor:
         return predictor
 
     def _try(self, directory: str) -> None:
-        """Answer one line. Each of the files may be right, and what they say about the model not fit together."""
+        """Answer one line. Each of the files may be right, and what they say about the model not
+        fit together."""
         line = "a\ta" if self.saved.settings.get("pairs") else "a"
         with warnings.catch_warnings(), without_reports():  # about the one token that is generated
             warnings.simplefilter("ignore")
@@ -115,7 +122,8 @@ class Predictor:
                 self.answer([line], 1, {"max_new_tokens": 1})
             except (InputError, torch.OutOfMemoryError):
                 raise
-            except Exception as error:  # whatever the model and the libraries raise, it is about what was saved
+            # whatever the model and the libraries raise, it is about what was saved
+            except Exception as error:
                 raise InputError(
                     f"{directory}: its configuration, settings and tokenizer do not fit together: {reason(error)}"
                 ) from error
@@ -143,32 +151,47 @@ class Predictor:
             self._take_fastest(inputs, batch_size, options)
         nothing = dict.fromkeys(self.answers.columns(options))
         answers = [Answer("", dict(nothing)) for _ in inputs]
-        order = sorted((i for i, given in enumerate(inputs) if not _is_empty(given)), key=lambda i: _size(inputs[i]))
+        order = sorted(
+            (i for i, given in enumerate(inputs) if not _is_empty(given)),
+            key=lambda i: _size(inputs[i]),
+        )
         report(len(inputs) - len(order))
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            batch = [given.strip("\r\n") if isinstance(given := inputs[i], str) else given for i in indices]
+            batch = [
+                given.strip("\r\n") if isinstance(given := inputs[i], str) else given
+                for i in indices
+            ]
             for i, answer in zip(indices, self.answers.answer(batch, options), strict=True):
                 answers[i] = answer
             report(len(indices))
         return answers
 
-    def _take_fastest(self, inputs: Sequence[Input], batch_size: int, options: dict[str, Any]) -> None:
-        """Go on with the engine that answers a part of `inputs` in the shortest time, of torch and those whose answers
-        agree with torch's, and log why the others were not taken.
+    def _take_fastest(
+        self, inputs: Sequence[Input], batch_size: int, options: dict[str, Any]
+    ) -> None:
+        """Go on with the engine that answers a part of `inputs` in the shortest time, of torch and
+        those whose answers agree with torch's, and log why the others were not taken.
 
-        The texts are those of middle length, which share a batch as they will later. Where tokens are drawn at random
-        the most probable ones are compared.
+        The texts are those of middle length, which share a batch as they will later. Where tokens
+        are drawn at random the most probable ones are compared.
         """
         directory, self.compared = self.compared, None
         texts = sorted((given for given in inputs if not _is_empty(given)), key=_size)
         exported, device = exported_engines(directory), str(self.saved.model.device)
         if not exported or len(texts) < _FEWEST * min(batch_size, _COMPARED):
             few = f"{len(texts)} texts are too few to compare engines"
-            logger.info("--engine auto took torch: %s", few if exported else f"{directory} has no exported engine")
+            logger.info(
+                "--engine auto took torch: %s",
+                few if exported else f"{directory} has no exported engine",
+            )
             return
         first = max(0, len(texts) - _COMPARED) // 2
-        arguments = texts[first : first + _COMPARED], batch_size, {"greedy": "beams" not in options, **options}
+        arguments = (
+            texts[first : first + _COMPARED],
+            batch_size,
+            {"greedy": "beams" not in options, **options},
+        )
         expected, shortest = self._timed(*arguments)
         name, others = "torch", []
         for engine in exported:
@@ -176,7 +199,10 @@ class Predictor:
                 check_engine(engine, directory, device)
                 other = Predictor.load(directory, engine=engine)
                 found, seconds = other._timed(*arguments)
-                differ = sum(not ours.agrees_with(theirs) for ours, theirs in zip(expected, found, strict=True))
+                differ = sum(
+                    not ours.agrees_with(theirs)
+                    for ours, theirs in zip(expected, found, strict=True)
+                )
             except Exception as error:  # whatever the engine raises, torch can answer
                 others.append(f"{engine}: {reason(error)}")
                 continue
@@ -186,7 +212,12 @@ class Predictor:
                 others.append(f"{engine}: {seconds:.3f} s")
             else:
                 others.append(f"{name}: {shortest:.3f} s")
-                name, shortest, self.saved, self.answers = engine, seconds, other.saved, other.answers
+                name, shortest, self.saved, self.answers = (
+                    engine,
+                    seconds,
+                    other.saved,
+                    other.answers,
+                )
         took = f"{name}, {shortest:.3f} s for {len(expected)} texts"
         logger.info("--engine auto took %s; not %s", took, "; ".join(others))
 
@@ -224,7 +255,11 @@ def _task_of(config: PreTrainedConfig, results: dict[str, Any], directory: str) 
     """The task whose architecture the model has; of several the one that it was trained for."""
     architectures = config.architectures if isinstance(config.architectures, list) else []
     architecture = str((architectures or ["no architecture"])[0])
-    fitting = [task for task in TASKS.values() if architecture.endswith(task.model_class.architecture)]
+    fitting = [
+        task for task in TASKS.values() if architecture.endswith(task.model_class.architecture)
+    ]
     if not fitting:
-        raise InputError(f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}")
+        raise InputError(
+            f"{directory}/config.json: {architecture} fits none of the tasks {', '.join(TASKS)}"
+        )
     return next((task for task in fitting if task.name == results.get("task")), fitting[0])

@@ -1,4 +1,5 @@
-"""Tables of answers: a row of the input followed by the answer's columns, as .csv, .tsv or .jsonl."""
+"""Tables of answers: a row of the input followed by the answer's columns, as .csv, .tsv or
+.jsonl."""
 
 import csv
 import gzip
@@ -20,12 +21,15 @@ def check_table_name(option: str, path: str) -> None:
         InputError: naming the option and the suffixes of tables.
     """
     if file_format(path) not in TABLE_FORMATS:
-        raise InputError(f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)} (or .gz)")
+        raise InputError(
+            f"{option} {path}: a table needs a name that ends in {', '.join(TABLE_FORMATS)} (or .gz)"
+        )
 
 
 @contextmanager
 def table_stream(stream: TextIO, path: str) -> Iterator[TextIO]:
-    """Where to write a table: `stream`, which was opened for `path`, or what compresses into it for a path in .gz."""
+    """Where to write a table: `stream`, which was opened for `path`, or what compresses into it for
+    a path in .gz."""
     if Path(path).suffix.lower() != ".gz":
         yield stream
         return
@@ -61,8 +65,11 @@ class TableWriter:
         self._write_cells([_cell(value) for value in columns.values()])
 
     def _write_cells(self, cells: list[str]) -> None:
-        if self.kind == ".csv":  # the writer leaves a carriage return bare, which no reader takes for text
-            (self._quoting_csv if any("\r" in cell for cell in cells) else self._csv).writerow(cells)
+        # the writer leaves a carriage return bare, which no reader takes for text
+        if self.kind == ".csv":
+            (self._quoting_csv if any("\r" in cell for cell in cells) else self._csv).writerow(
+                cells
+            )
         else:
             self.stream.write("\t".join(cells) + "\n")
 
@@ -70,7 +77,8 @@ class TableWriter:
 class AnswerTable:
     """Writes the rows of a table with their answers in new columns after them.
 
-    A .tsv file has no way to write a tab or a line break. In answers they become spaces; rows with one are refused.
+    A .tsv file has no way to write a tab or a line break. In answers they become spaces; rows with
+    one are refused.
 
     Args:
         stream: Where to write.
@@ -89,8 +97,8 @@ class AnswerTable:
         """Refuse a row that cannot be written, before it is answered.
 
         Raises:
-            InputError: when the row has a column of the answer's name, other columns than the first row, or a tab or
-                line break that a .tsv file cannot hold.
+            InputError: when the row has a column of the answer's name, other columns than the first
+                row, or a tab or line break that a .tsv file cannot hold.
         """
         columns = columns_of(row)
         taken = [name for name in self.new if name in columns]
@@ -107,7 +115,11 @@ class AnswerTable:
                 f"{row['origin']}: the columns are {', '.join(columns)}, those of the first row "
                 f"{', '.join(self._first)}; write a .jsonl file, where rows may differ"
             )
-        broken = [name for name, value in columns.items() if self.kind == ".tsv" and _is_broken(_cell(value))]
+        broken = [
+            name
+            for name, value in columns.items()
+            if self.kind == ".tsv" and _is_broken(_cell(value))
+        ]
         if broken:
             raise InputError(
                 f"{row['origin']}: column {broken[0]!r} holds a tab or a line break, which a .tsv file cannot; write "
@@ -118,7 +130,9 @@ class AnswerTable:
         """Write a row that was checked, with its answer."""
         if self.kind == ".tsv":
             answer = {name: _without_breaks(_cell(value)) for name, value in answer.items()}
-        self.writer.write({**columns_of(row), **{self.prefix + name: value for name, value in answer.items()}})
+        self.writer.write(
+            {**columns_of(row), **{self.prefix + name: value for name, value in answer.items()}}
+        )
 
 
 def _cell(value: Any) -> str:

@@ -1,9 +1,9 @@
 """What a task is: its data, its model and its metrics.
 
-Each of the three is a small class, here with what most tasks have in common; a module beside this one holds the three
-of a task, in this order. How a saved model answers is in `predict/answers.py`, what a card shows in `examples.py`. The
-libraries that only training needs, such as datasets, are imported when a training begins, because `predict` starts
-seconds sooner without them.
+Each of the three is a small class, here with what most tasks have in common; a module beside this
+one holds the three of a task, in this order. How a saved model answers is in `predict/answers.py`,
+what a card shows in `examples.py`. The libraries that only training needs, such as datasets, are
+imported when a training begins, because `predict` starts seconds sooner without them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 class TaskData(ABC):
     """The user's data as rows, and the rows as inputs of the model.
 
-    A row has the task's own columns (`source` and `target`, `text` and `label`, …) and `origin`, its file and line. An
-    instance serves one training or one evaluation: it holds the options, and what was found in the data.
+    A row has the task's own columns (`source` and `target`, `text` and `label`, …) and `origin`,
+    its file and line. An instance serves one training or one evaluation: it holds the options, and
+    what was found in the data.
     """
 
     rows_are_independent: ClassVar[bool] = True  # whether rows may be shuffled
     has_labels: ClassVar[bool] = False  # whether labels are learned, and not the text itself
-    learns_from_few = False  # rows without any held out, which would choose a checkpoint; set by the training
+    # rows without any held out, which would choose a checkpoint; set by the training
+    learns_from_few = False
 
     def __init__(self, args: TaskArguments):
         self.args = args
@@ -58,7 +60,8 @@ class TaskData(ABC):
 
     @abstractmethod
     def select_columns(self, row: Row) -> Row:
-        """The task's own columns of a row of a table or of a Hub dataset; `InputError` where one is missing."""
+        """The task's own columns of a row of a table or of a Hub dataset; `InputError` where one is
+        missing."""
 
     def is_empty(self, row: Row) -> bool:
         """Whether there is nothing to learn from a row; such rows are left out, and counted."""
@@ -89,12 +92,14 @@ class TaskData(ABC):
         return None
 
     def settings(self) -> dict[str, Any]:
-        """What `predict` and `evaluate` must know later and the configuration of the model does not hold."""
+        """What `predict` and `evaluate` must know later and the configuration of the model does not
+        hold."""
         return {name: getattr(self.args, name) for name in self.args.measuring_options}
 
     @property
     def fewest_rows(self) -> int:
-        """Of fewer training rows none are held out unasked, as none can be spared; known once the rows are read."""
+        """Of fewer training rows none are held out unasked, as none can be spared; known once the
+        rows are read."""
         return 100
 
     @property
@@ -108,13 +113,14 @@ class TaskData(ABC):
         return {}
 
     def adapt_tokenizer(self) -> None:
-        """Change in the tokenizer what the task needs otherwise, before it encodes training data."""
+        """Change in the tokenizer what the task needs otherwise, before it encodes training
+        data."""
         return None
 
     @abstractmethod
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Model inputs with labels. Without `training`, there is one example for each row, in the same order, if the
-        metrics compare row by row."""
+        """Model inputs with labels. Without `training`, there is one example for each row, in the
+        same order, if the metrics compare row by row."""
 
     def lengths(self, encoded: Dataset) -> list[int]:
         """Number of real tokens of each example."""
@@ -131,12 +137,14 @@ class TaskData(ABC):
 
 
 class TaskModel:
-    """Which model learns the task: its class, its configuration, its head, and what is added after the training."""
+    """Which model learns the task: its class, its configuration, its head, and what is added after
+    the training."""
 
     architecture: ClassVar[str | tuple[str, ...]]  # how the model's class name ends
     auto_model: ClassVar[type]
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
-    new_model: ClassVar[dict[str, Any]] = {}  # fields of a new configuration, where --size is not given
+    # fields of a new configuration, where --size is not given
+    new_model: ClassVar[dict[str, Any]] = {}
     tries_bfloat16: ClassVar[bool] = True  # whether a trial decides on the type of numbers
 
     def __init__(self, data: TaskData):
@@ -158,36 +166,55 @@ class TaskModel:
         return {}
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
-        """Why the head of a given model does not fit the training data; empty if it does. The order that it has the
-        labels in is then that of this training."""
+        """Why the head of a given model does not fit the training data; empty if it does. The order
+        that it has the labels in is then that of this training."""
         return ""
 
     def has_no_head(self, config: PreTrainedConfig) -> str:
         """That as a sentence, where the class of a model is of another kind; else empty."""
         name = next(iter(config.architectures or ()), "the model")
-        return "" if name.endswith(self.architecture) else f"{name} has no head for {self.data.args.task}"
+        return (
+            ""
+            if name.endswith(self.architecture)
+            else f"{name} has no head for {self.data.args.task}"
+        )
 
-    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
-        """Set the task's defaults of `generate`; returns a copy to save, because the Trainer fills in others."""
-        return GenerationConfig.from_dict(model.generation_config.to_dict()) if model.can_generate() else None
+    def prepare_generation(
+        self, model: PreTrainedModel, args: TrainingArguments
+    ) -> GenerationConfig | None:
+        """Set the task's defaults of `generate`; returns a copy to save, because the Trainer fills
+        in others."""
+        return (
+            GenerationConfig.from_dict(model.generation_config.to_dict())
+            if model.can_generate()
+            else None
+        )
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
-        """Give a new head on weights that were trained before a better start than random numbers, and return whether
-        it has got one."""
+        """Give a new head on weights that were trained before a better start than random numbers,
+        and return whether it has got one."""
         return False
 
     def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: TaskMetrics
+        self,
+        run: Run,
+        trainer: Trainer,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+        metrics: TaskMetrics,
     ) -> Baselines:
-        """Add to the trained model what is not learned by gradients; returns the metrics of its parts alone."""
+        """Add to the trained model what is not learned by gradients; returns the metrics of its
+        parts alone."""
         return {}
 
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
-        """Fit again, once the validation metrics are known, what also learns from the validation rows."""
+        """Fit again, once the validation metrics are known, what also learns from the validation
+        rows."""
         return None
 
     def save_beside(self, folder: Path) -> None:
-        """Save what the finished model needs besides its weights and its tokenizer, which are in `folder`."""
+        """Save what the finished model needs besides its weights and its tokenizer, which are in
+        `folder`."""
         return None
 
 
@@ -198,8 +225,8 @@ class TaskMetrics(ABC):
         self.data, self.model = data, model
 
     def paired_tests(self, split: str) -> dict[str, float]:
-        """The probability of a difference like that between the model and each baseline, were both equally good, from
-        their answers to the same rows. Default: unknown."""
+        """The probability of a difference like that between the model and each baseline, were both
+        equally good, from their answers to the same rows. Default: unknown."""
         return {}
 
     @property
@@ -214,7 +241,8 @@ class TaskMetrics(ABC):
 
     @property
     def for_best_model(self) -> str:
-        """The metric on the validation data by which the best checkpoint is chosen, where none is asked for."""
+        """The metric on the validation data by which the best checkpoint is chosen, where none is
+        asked for."""
         return "loss"
 
     def in_training(self, args: TrainingArguments) -> list[str]:
@@ -243,25 +271,34 @@ class TaskMetrics(ABC):
             )
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the Trainer)."""
+        """The part of the logits that the metrics need (`preprocess_logits_for_metrics` of the
+        Trainer)."""
         return logits
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        """Metrics for predictions on the encoded `rows`. With several processes there may be more predictions than
-        rows, because each process gets equally many: those beyond the last row must be ignored. Default: none, where
-        the trainer has evaluators."""
+        """Metrics for predictions on the encoded `rows`. With several processes there may be more
+        predictions than rows, because each process gets equally many: those beyond the last row
+        must be ignored. Default: none, where the trainer has evaluators."""
         return {}
 
-    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset
+    ) -> tuple[Metrics, EvalPrediction]:
         """The final metrics of a split, and the predictions that they are of."""
         from transformers import EvalPrediction
 
         output = trainer.predict(encoded, metric_key_prefix=split)
         prediction = EvalPrediction(output.predictions, output.label_ids)
-        return {"loss": output.metrics[f"{split}_loss"], **self.compute(prediction, rows)}, prediction
+        return {
+            "loss": output.metrics[f"{split}_loss"],
+            **self.compute(prediction, rows),
+        }, prediction
 
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
-        """What the model answered to each of the encoded `rows`, or to each block of their text. Default: nothing."""
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset
+    ) -> list[Outcome]:
+        """What the model answered to each of the encoded `rows`, or to each block of their text.
+        Default: nothing."""
         return []
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
@@ -269,7 +306,8 @@ class TaskMetrics(ABC):
         return None
 
     def by_label(self, prediction: EvalPrediction, rows: Dataset) -> ByLabel:
-        """Precision, recall, F1 and support of each label, where a task has labels; arguments as of `compute`."""
+        """Precision, recall, F1 and support of each label, where a task has labels; arguments as of
+        `compute`."""
         return {}
 
     @abstractmethod
@@ -286,7 +324,8 @@ class TaskMetrics(ABC):
 
 
 class Task:
-    """One kind of training: data, model and metrics, for the options of one training or evaluation."""
+    """One kind of training: data, model and metrics, for the options of one training or
+    evaluation."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -308,15 +347,23 @@ class Task:
         self.metrics = self.metrics_class(self.data, self.model)
 
     def trainer_parts(
-        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
     ) -> dict[str, Any]:
-        """Arguments of the trainer's class: the model, the data, how to collate them and how to measure."""
+        """Arguments of the trainer's class: the model, the data, how to collate them and how to
+        measure."""
         measures = "validation" in encoded and self.metrics.in_training(args) != ["loss"]
         return {
             "model": model,
             "train_dataset": encoded["train"],
             "eval_dataset": encoded.get("validation"),
             "data_collator": self.data.collator(model),
-            "compute_metrics": partial(self.metrics.compute, rows=rows["validation"]) if measures else None,
+            "compute_metrics": partial(self.metrics.compute, rows=rows["validation"])
+            if measures
+            else None,
             "preprocess_logits_for_metrics": self.metrics.reduce_logits,
         }

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel, SchedulerType
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    SchedulerType,
+)
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
@@ -37,13 +42,20 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, Trainer, TrainingArguments
     from transformers.modeling_outputs import SequenceClassifierOutput
 
-    from hf_roformer_lite.model.text_features import RoFormerLiteDocumentScores, RoFormerLiteTextScores
+    from hf_roformer_lite.model.text_features import (
+        RoFormerLiteDocumentScores,
+        RoFormerLiteTextScores,
+    )
 
     from ..evaluate.baselines import Baselines
     from ..train.run import Run
     from ..train.text_scores_weights import Split
 
-SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+SINGLE, MULTI, REGRESSION = (
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+)
 _NAMES = {
     SINGLE: ("accuracy", "macro_f1"),
     MULTI: ("accuracy", "macro_f1", "micro_f1"),
@@ -52,7 +64,9 @@ _NAMES = {
 _MAIN = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
 _RELIABILITY_FILE = "reliability.png"
 _NEVER = 2.0  # a threshold that no score reaches
-_ABOUT_NUMBERS = "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
+_ABOUT_NUMBERS = (
+    "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared errors."
+)
 _ABOUT_LABELS = (
     "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be they frequent or rare. The "
     "loss is the cross-entropy in nats."
@@ -80,24 +94,39 @@ class ClassifyData(LabelData):
             self.problem_type = MULTI if isinstance(label, list) else SINGLE
         if self.problem_type == REGRESSION:
             number = number_of(label)
-            self.require(number is not None, row, f"column {column!r} must be a number for regression, not {label!r}")
+            self.require(
+                number is not None,
+                row,
+                f"column {column!r} must be a number for regression, not {label!r}",
+            )
             return {**raw, "number": number}
         if isinstance(label, str) and self.args.label_separator and self.problem_type == MULTI:
-            label = [part.strip() for part in label.split(self.args.label_separator) if part.strip()]
+            label = [
+                part.strip() for part in label.split(self.args.label_separator) if part.strip()
+            ]
         names = label if isinstance(label, list) else [label]
         are_names = all(isinstance(name, (str, int)) for name in names)
         self.require(are_names, row, f"column {column!r} must be a label, not {label!r}")
         names = [str(name).strip() for name in names]
         self.require(all(names), row, f"column {column!r} is empty")
-        self.require(self.problem_type == MULTI or len(names) == 1, row, f"one label is needed, not {label!r}")
+        self.require(
+            self.problem_type == MULTI or len(names) == 1,
+            row,
+            f"one label is needed, not {label!r}",
+        )
         return {**raw, "labels": names}
 
     @property
     def fewest_rows(self) -> int:
-        """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about its checkpoints."""
+        """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
+        its checkpoints."""
         from ..train.linear_probe import CONTRASTED_ROWS
 
-        return CONTRASTED_ROWS if self.learns_from_few and self.problem_type == SINGLE else super().fewest_rows
+        return (
+            CONTRASTED_ROWS
+            if self.learns_from_few and self.problem_type == SINGLE
+            else super().fewest_rows
+        )
 
     def is_empty(self, row: Row) -> bool:
         return not row["text"] or row.get("text_pair") == ""
@@ -143,8 +172,8 @@ class ClassifyData(LabelData):
         return {**found, "threshold": _NEVER if self.threshold is None else self.threshold}
 
     def answers(self, rows: Dataset) -> np.ndarray:
-        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label `(rows, labels)`. Labels
-        that the training data lack have numbers beyond the others."""
+        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label
+        `(rows, labels)`. Labels that the training data lack have numbers beyond the others."""
         if self.problem_type == REGRESSION:
             return np.array(rows["number"])
         numbers = {label: number for number, label in enumerate(self.with_foreign(rows["labels"]))}
@@ -166,7 +195,10 @@ class ClassifyData(LabelData):
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
             inputs = self.tokenizer(
-                batch["text"], batch.get("text_pair"), truncation=True, max_length=self.args.max_length
+                batch["text"],
+                batch.get("text_pair"),
+                truncation=True,
+                max_length=self.args.max_length,
             )
             if self.problem_type == REGRESSION:
                 return {**inputs, "labels": batch["number"]}
@@ -193,14 +225,22 @@ class ClassifyModel(LabelModel):
         """Whether the encoder learns the labels from pairs of rows first, which are few."""
         from ..train.linear_probe import CONTRASTED_ROWS
 
-        is_new = self.has_new_head and self.has_own_class and self.data.args.fit_head and args.world_size == 1
+        is_new = (
+            self.has_new_head
+            and self.has_own_class
+            and self.data.args.fit_head
+            and args.world_size == 1
+        )
         return is_new and self.data.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
             from ..train.linear_probe import contrast
 
-            print("The rows are few: the encoder learns the labels from pairs of them first", file=sys.stderr)
+            print(
+                "The rows are few: the encoder learns the labels from pairs of them first",
+                file=sys.stderr,
+            )
             contrast(trainer, train)
         is_fitted = super().prepare_head(trainer, train)
         if self.may_end_fitted and is_fitted:
@@ -213,7 +253,9 @@ class ClassifyModel(LabelModel):
         if self.data.args.teacher is not None:
             from ..train.teacher import open_teacher, take_over_tokens
 
-            take_over_tokens(trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher))
+            take_over_tokens(
+                trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher)
+            )
         return is_fitted
 
     def fit_text_scores(
@@ -234,9 +276,15 @@ class ClassifyModel(LabelModel):
         from ..train.token_bytes import token_bytes
 
         if self.text_weights:
-            known = [i for i, label in enumerate(encoded["validation"]["labels"]) if label != IGNORE_INDEX]
+            known = [
+                i
+                for i, label in enumerate(encoded["validation"]["labels"])
+                if label != IGNORE_INDEX
+            ]
             rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
-            scores = self.fit_text_scores(token_bytes(self.data.tokenizer), rows, trainer.model.config)
+            scores = self.fit_text_scores(
+                token_bytes(self.data.tokenizer), rows, trainer.model.config
+            )
             trainer.model.add_text_scores(weighted(scores, self.text_weights))
 
 
@@ -248,11 +296,12 @@ class ClassifyMetrics(LabelMetrics):
 
     def __init__(self, data: ClassifyData, model: ClassifyModel):
         super().__init__(data, model)
-        # By split, of models with one label for each row: the score of each answer and whether it is right; and
-        # whether those of each baseline are.
+        # By split, of models with one label for each row: the score of each answer and whether it
+        # is right; and whether those of each baseline are.
         self.scored: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.baselines_right: dict[str, dict[str, np.ndarray]] = {}
-        # Of the linear model with a quarter, half and all of the training rows, and the split it was measured on.
+        # Of the linear model with a quarter, half and all of the training rows, and the split it
+        # was measured on.
         self.curve: list[float] = []
         self.curve_of = ""
 
@@ -265,30 +314,49 @@ class ClassifyMetrics(LabelMetrics):
         return "macro_f1" if self.data.args.class_weights else _MAIN[self.data.problem_type]
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
-        logits, labels = (side[: len(rows)] for side in (prediction.predictions, prediction.label_ids))
+        logits, labels = (
+            side[: len(rows)] for side in (prediction.predictions, prediction.label_ids)
+        )
         found = measure_logits(self.data.problem_type, logits, self.data.answers(rows))
         if self.data.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
-            # That of the rows whose label the model has; the Trainer's is not a number where a batch has none.
-            found["loss"] = sequence_loss(torch.from_numpy(logits), torch.from_numpy(labels), SINGLE).item()
+            # That of the rows whose label the model has; the Trainer's is not a number where a
+            # batch has none.
+            found["loss"] = sequence_loss(
+                torch.from_numpy(logits), torch.from_numpy(labels), SINGLE
+            ).item()
         return found
 
-    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset
+    ) -> tuple[Metrics, EvalPrediction]:
         found, prediction = super().measure(trainer, split, rows, encoded)
         if self.data.problem_type == SINGLE:
-            scores, best = torch.from_numpy(prediction.predictions[: len(rows)]).float().softmax(-1).max(-1)
+            scores, best = (
+                torch.from_numpy(prediction.predictions[: len(rows)]).float().softmax(-1).max(-1)
+            )
             self.scored[split] = scores.numpy(), best.numpy() == self.data.answers(rows)
             if split == "validation" and self.data.args.min_precision:
-                self.data.threshold = threshold_for(*self.scored[split], self.data.args.min_precision)
+                self.data.threshold = threshold_for(
+                    *self.scored[split], self.data.args.min_precision
+                )
                 if self.data.threshold is None:
-                    print(f"{self._no_threshold()} `predict --threshold` chooses another one", file=sys.stderr)
+                    print(
+                        f"{self._no_threshold()} `predict --threshold` chooses another one",
+                        file=sys.stderr,
+                    )
         return found, prediction
 
     def paired_tests(self, split: str) -> dict[str, float]:
         if self.main != "accuracy" or split not in self.scored:
             return {}
-        return {name: mcnemar(self.scored[split][1], right[split]) for name, right in self.baselines_right.items()}
+        return {
+            name: mcnemar(self.scored[split][1], right[split])
+            for name, right in self.baselines_right.items()
+        }
 
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset
+    ) -> list[Outcome]:
         logits = torch.from_numpy(prediction.predictions[: len(rows)]).float()  # (rows, labels)
         return [self._outcome(row, scores) for row, scores in zip(rows, logits, strict=True)]
 
@@ -296,42 +364,63 @@ class ClassifyMetrics(LabelMetrics):
         texts = {name: row[name] for name in ("text", "text_pair") if name in row}
         if self.data.problem_type == REGRESSION:
             true, value = row["number"], logits.item()
-            return Outcome(row["origin"], {**texts, "label": true, "prediction": round(value, 4)}, abs(true - value))
+            return Outcome(
+                row["origin"],
+                {**texts, "label": true, "prediction": round(value, 4)},
+                abs(true - value),
+            )
         names, true = list(self.data.labels), row["labels"]
         if self.data.problem_type == SINGLE:
             score, best = logits.softmax(-1).max(-1)
             predicted, mistake = [names[best]], score.item() * (names[best] != true[0])
             answer = {"prediction": predicted[0], "score": round(score.item(), 4)}
-            return Outcome(row["origin"], {**texts, "label": true[0], **answer}, mistake, true, predicted)
+            return Outcome(
+                row["origin"], {**texts, "label": true[0], **answer}, mistake, true, predicted
+            )
         predicted = [names[number] for number in (logits > 0).nonzero().flatten().tolist()]
         separator = self.data.args.label_separator or ","
         shown = {"label": separator.join(true), "prediction": separator.join(predicted)}
-        return Outcome(row["origin"], {**texts, **shown}, len(set(true) ^ set(predicted)), true, predicted)
+        return Outcome(
+            row["origin"], {**texts, **shown}, len(set(true) ^ set(predicted)), true, predicted
+        )
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        true, predicted = [outcome.true for outcome in outcomes], [outcome.predicted for outcome in outcomes]
+        true, predicted = (
+            [outcome.true for outcome in outcomes],
+            [outcome.predicted for outcome in outcomes],
+        )
         if self.data.problem_type == REGRESSION:
             return None
         if self.data.problem_type == MULTI:
             return report_of_sets(true, predicted, self.data.with_foreign(true))
-        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.data.with_foreign(true)
+        )
 
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
         return _split_of(trainer, scores, encoded, self.data.problem_type, self.data.answers(rows))
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import classification_baselines, learning_curve
 
         examples = {
-            split: (["\t".join(self.data.texts([row])) for row in rows[split]], self.data.answers(rows[split]))
+            split: (
+                ["\t".join(self.data.texts([row])) for row in rows[split]],
+                self.data.answers(rows[split]),
+            )
             for split in rows
         }
         train = examples.pop("train")
         metrics, answers = classification_baselines(self.data.problem_type, train, examples)
         if self.data.problem_type == SINGLE:
             for name, by_split in answers.items():
-                self.baselines_right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
-            self.curve_of = next(iter(examples))  # for which the whole model, too, learns the training rows alone
+                self.baselines_right[name] = {
+                    split: own == examples[split][1] for split, own in by_split.items()
+                }
+            # for which the whole model, too, learns the training rows alone
+            self.curve_of = next(iter(examples))
             fewer = learning_curve(train, examples[self.curve_of], self.main)
             self.curve = [*fewer, metrics[name][self.curve_of][self.main]] if fewer else []
         return metrics
@@ -402,7 +491,12 @@ class ClassifyTask(Task):
     data_class, model_class, metrics_class = ClassifyData, ClassifyModel, ClassifyMetrics
 
     def trainer_parts(
-        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
     ) -> dict[str, Any]:
         from ..train.linear_probe import ends_fitted
 
@@ -411,10 +505,16 @@ class ClassifyTask(Task):
             from sklearn.utils.class_weight import compute_class_weight
 
             labels = np.array(encoded["train"]["labels"])
-            weights = compute_class_weight(self.args.class_weights, classes=np.arange(model.num_labels), y=labels)
+            weights = compute_class_weight(
+                self.args.class_weights, classes=np.arange(model.num_labels), y=labels
+            )
             smoothing = args.label_smoothing_factor
-            parts["compute_loss_func"] = partial(weighted_loss, torch.from_numpy(weights).float(), smoothing)
-        is_pairs_only = "validation" not in encoded and self.model.learns_from_pairs(args, encoded["train"])
+            parts["compute_loss_func"] = partial(
+                weighted_loss, torch.from_numpy(weights).float(), smoothing
+            )
+        is_pairs_only = "validation" not in encoded and self.model.learns_from_pairs(
+            args, encoded["train"]
+        )
         self.model.may_end_fitted = is_pairs_only and ends_fitted(run, args)
         return parts
 
@@ -426,16 +526,23 @@ def weighted_loss(
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of its label,
-    `(labels,)`. Where it is only measured, all rows count alike."""
+    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of
+    its label, `(labels,)`. Where it is only measured, all rows count alike."""
     logits = outputs.logits.float()
-    options = {"weight": weights.to(logits.device), "label_smoothing": smoothing} if logits.requires_grad else {}
+    options = (
+        {"weight": weights.to(logits.device), "label_smoothing": smoothing}
+        if logits.requires_grad
+        else {}
+    )
     total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
-    return total / ((labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch)
+    return total / (
+        (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+    )
 
 
 def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -> Metrics:
-    """Metrics of logits `(rows, labels)`; `answers` are numbers, classes `(rows,)`, or 0 and 1 for each label."""
+    """Metrics of logits `(rows, labels)`; `answers` are numbers, classes `(rows,)`, or 0 and 1 for
+    each label."""
     if problem_type == REGRESSION:
         return regression_metrics(logits.squeeze(-1), answers)
     predicted = (logits > 0).astype(int) if problem_type == MULTI else logits.argmax(-1)
@@ -443,38 +550,52 @@ def measure_logits(problem_type: str, logits: np.ndarray, answers: np.ndarray) -
 
 
 def _split_of(
-    trainer: Trainer, scores: RoFormerLiteTextScores, encoded: Sequence[Row], problem_type: str, answers: np.ndarray
+    trainer: Trainer,
+    scores: RoFormerLiteTextScores,
+    encoded: Sequence[Row],
+    problem_type: str,
+    answers: np.ndarray,
 ) -> Split:
-    """`answers` are measured by, with labels that the model lacks; it is weighed by the labels of `encoded`."""
+    """`answers` are measured by, with labels that the model lacks; it is weighed by the labels of
+    `encoded`."""
     from ..train.text_scores_weights import make_split
 
     ids, true = [row["input_ids"] for row in encoded], np.array([row["labels"] for row in encoded])
     logits = trainer.predict(encoded).predictions[: len(true)]
-    return make_split(scores, ids, logits, true, partial(measure_logits, problem_type, answers=answers))
+    return make_split(
+        scores, ids, logits, true, partial(measure_logits, problem_type, answers=answers)
+    )
 
 
 def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
-    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model on n-grams.
+    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model
+    on n-grams.
 
-    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts beside the encoder, or
-    whether one of the two is better alone.
+    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts
+    beside the encoder, or whether one of the two is better alone.
 
     Args:
-        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in the rows of both
-            datasets and the tokenizer as `processing_class`.
+        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in
+            the rows of both datasets and the tokenizer as `processing_class`.
 
     Returns:
-        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when the encoder alone is
-        best, and the model stays as it is.
+        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when
+        the encoder alone is best, and the model stays as it is.
     """
     from ..train.text_scores_fit import fit_document_scores
     from ..train.text_scores_weights import add_fitted_scores
     from ..train.token_bytes import token_bytes
 
-    model, problem_type, train = trainer.model, problem_type_of(trainer.model.config), trainer.train_dataset
+    model, problem_type, train = (
+        trainer.model,
+        problem_type_of(trainer.model.config),
+        trainer.train_dataset,
+    )
     tokens = token_bytes(trainer.processing_class)
     if tokens is None or not hasattr(model, "add_text_scores"):
-        raise InputError(f"{type(model).__name__} with this tokenizer can't read its text for a linear model")
+        raise InputError(
+            f"{type(model).__name__} with this tokenizer can't read its text for a linear model"
+        )
     ids, answers = [row["input_ids"] for row in train], np.array([row["labels"] for row in train])
     model.add_text_scores(None)
     scores = fit_document_scores(tokens, ids, answers, model.config)
@@ -485,7 +606,8 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
 
 
 def problem_type_of(config: PreTrainedConfig) -> str:
-    """What the head of a saved model gives; with a checkpoint that does not say it, the number of labels does."""
+    """What the head of a saved model gives; with a checkpoint that does not say it, the number of
+    labels does."""
     return config.problem_type or (REGRESSION if config.num_labels == 1 else SINGLE)
 
 

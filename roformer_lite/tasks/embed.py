@@ -12,7 +12,14 @@ from transformers import AutoModel, PreTrainedModel
 from ..data.sentence_data import queries_and_documents
 from ..errors import InputError
 from ..output import RESULTS_FILE
-from .sentence import CORRELATIONS, RETRIEVAL, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
+from .sentence import (
+    CORRELATIONS,
+    RETRIEVAL,
+    SentenceData,
+    SentenceMetrics,
+    SentenceModel,
+    SentenceTask,
+)
 from .task_arguments import EmbedDataArguments
 
 if TYPE_CHECKING:
@@ -25,7 +32,8 @@ if TYPE_CHECKING:
     from ..evaluate.baselines import ScoredPairs
     from ..train.run import Run
 
-_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}  # the library's names, our classifier_pooling
+# the library's names, our classifier_pooling
+_POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 
 
 class EmbedData(SentenceData):
@@ -46,8 +54,12 @@ class EmbedData(SentenceData):
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
         widths = settings.get("matryoshka", [])
-        if not isinstance(widths, list) or not all(type(width) is int and width > 0 for width in widths):
-            raise InputError(f"{RESULTS_FILE}: settings.matryoshka must be a list of whole numbers, not {widths!r}")
+        if not isinstance(widths, list) or not all(
+            type(width) is int and width > 0 for width in widths
+        ):
+            raise InputError(
+                f"{RESULTS_FILE}: settings.matryoshka must be a list of whole numbers, not {widths!r}"
+            )
         self.args.matryoshka = widths
 
     def settings(self) -> dict[str, Any]:
@@ -75,16 +87,25 @@ class EmbedData(SentenceData):
             return encoded
 
         def label(batch: dict[str, list]) -> dict[str, Any]:
-            return {"label": self.teacher.encode(batch["text"], normalize_embeddings=True, show_progress_bar=False)}
+            return {
+                "label": self.teacher.encode(
+                    batch["text"], normalize_embeddings=True, show_progress_bar=False
+                )
+            }
 
         return encoded.map(label, batched=True, desc="Vectors of the teacher")
 
     def scored_pairs(self, encoded: Dataset) -> ScoredPairs:
-        """Of texts with a teacher: each and the next one, with the cosine that the teacher gives them."""
+        """Of texts with a teacher: each and the next one, with the cosine that the teacher gives
+        them."""
         if "label" not in encoded.column_names:
             return super().scored_pairs(encoded)
         texts, vectors = encoded["text"][:], np.asarray(encoded["label"][:], dtype=np.float32)
-        return texts, texts[1:] + texts[:1], (vectors * np.roll(vectors, -1, axis=0)).sum(1).tolist()
+        return (
+            texts,
+            texts[1:] + texts[:1],
+            (vectors * np.roll(vectors, -1, axis=0)).sum(1).tolist(),
+        )
 
 
 class EmbedModel(SentenceModel):
@@ -118,16 +139,22 @@ class EmbedModel(SentenceModel):
         width = self.sentence_model.get_embedding_dimension()
         too_wide = [part for part in self.data.args.matryoshka if part > width]
         if too_wide:
-            raise InputError(f"--matryoshka {too_wide[0]}: the model's vectors have {width} numbers")
+            raise InputError(
+                f"--matryoshka {too_wide[0]}: the model's vectors have {width} numbers"
+            )
         return sorted({*self.data.args.matryoshka} - {width}, reverse=True)
 
     def prepare_targets(self, encoded: DatasetDict) -> None:
-        """Rotate the teacher's vectors to their principal axes where the model is narrower or serves in parts, and
-        leave out the last axes; cosines stay as they were but for what these held."""
+        """Rotate the teacher's vectors to their principal axes where the model is narrower or
+        serves in parts, and leave out the last axes; cosines stay as they were but for what these
+        held."""
         args = self.data.args
         if self.data.kind != "texts":
             return
-        given, width = len(encoded["train"][0]["label"]), self.sentence_model.get_embedding_dimension()
+        given, width = (
+            len(encoded["train"][0]["label"]),
+            self.sentence_model.get_embedding_dimension(),
+        )
         if width > given:
             raise InputError(
                 f"the model's vectors have {width} numbers, those of --teacher {args.teacher} only {given}; give "
@@ -147,7 +174,9 @@ class EmbedModel(SentenceModel):
                     batched=True,
                     desc="Principal axes",
                 )
-            encoded[split] = dataset.with_format("torch", columns=["label"], output_all_columns=True)
+            encoded[split] = dataset.with_format(
+                "torch", columns=["label"], output_all_columns=True
+            )
         del self.data.teacher  # its memory is needed no longer
 
     @property
@@ -165,7 +194,8 @@ class EmbedModel(SentenceModel):
 
 
 class EmbedMetrics(SentenceMetrics):
-    """Correlations of cosines with scores, or retrieval, of whole vectors and of their Matryoshka dimensions."""
+    """Correlations of cosines with scores, or retrieval, of whole vectors and of their Matryoshka
+    dimensions."""
 
     data: EmbedData
     model: EmbedModel
@@ -174,7 +204,9 @@ class EmbedMetrics(SentenceMetrics):
     def names(self) -> Sequence[str]:
         suffixes = ["", *(f"_{width}" for width in self.data.args.matryoshka)]
         return [
-            name + suffix for suffix in suffixes for name in (CORRELATIONS if self.are_correlations else RETRIEVAL)
+            name + suffix
+            for suffix in suffixes
+            for name in (CORRELATIONS if self.are_correlations else RETRIEVAL)
         ]
 
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
@@ -183,15 +215,27 @@ class EmbedMetrics(SentenceMetrics):
         from ..train.sentence_trainers import NamedMetrics, search
 
         if self.are_correlations:
-            kind, names, options = evaluation.EmbeddingSimilarityEvaluator, CORRELATIONS, {"main_similarity": "cosine"}
-            options |= dict(zip(("sentences1", "sentences2", "scores"), self.data.scored_pairs(encoded), strict=True))
+            kind, names, options = (
+                evaluation.EmbeddingSimilarityEvaluator,
+                CORRELATIONS,
+                {"main_similarity": "cosine"},
+            )
+            options |= dict(
+                zip(
+                    ("sentences1", "sentences2", "scores"),
+                    self.data.scored_pairs(encoded),
+                    strict=True,
+                )
+            )
             options["write_csv"] = False
         else:
             kind, names = evaluation.InformationRetrievalEvaluator, RETRIEVAL
             options = {"main_score_function": "cosine", **search(*queries_and_documents(encoded))}
         widths = {"": None, **{f"_{width}": width for width in self.model.widths}}
         options["batch_size"] = batch_size
-        return NamedMetrics({suffix: kind(truncate_dim=width, **options) for suffix, width in widths.items()}, names)
+        return NamedMetrics(
+            {suffix: kind(truncate_dim=width, **options) for suffix, width in widths.items()}, names
+        )
 
     def measurements(self, rows: Dataset) -> int:
         return len(rows) if self.are_correlations else len(queries_and_documents(rows)[0])
@@ -205,7 +249,9 @@ class EmbedMetrics(SentenceMetrics):
             ]
         if self.model.widths:
             parts = ", ".join(map(str, self.model.widths))
-            notes.append(f"Metrics that end in a number are those of the first so many numbers of a vector: {parts}.")
+            notes.append(
+                f"Metrics that end in a number are those of the first so many numbers of a vector: {parts}."
+            )
         return notes
 
 

@@ -1,4 +1,5 @@
-"""What a model card shows of a task: a row, as a line of input for `predict`, and code that uses the model on it."""
+"""What a model card shows of a task: a row, as a line of input for `predict`, and code that uses
+the model on it."""
 
 from __future__ import annotations
 
@@ -68,7 +69,9 @@ def snippet(task: Task, model_id: str, row: Row) -> str:
                 REGRESSION: "logits.item()",
             }[task.data.problem_type]
             texts = ", ".join(map(quoted, task.data.texts([row])))
-            code = f"logits = model(**tokenizer({texts}, return_tensors='pt')).logits\nprint({answer})"
+            code = (
+                f"logits = model(**tokenizer({texts}, return_tensors='pt')).logits\nprint({answer})"
+            )
         case "tag":
             code = (
                 f"tokens = {quoted(task.data.units(row['tokens'], row['tags'])[0])}\n"
@@ -78,7 +81,10 @@ def snippet(task: Task, model_id: str, row: Row) -> str:
                 "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
             )
         case "embed":
-            texts, width = list(task.data.texts([row]))[:2], task.model.sentence_model.get_embedding_dimension()
+            texts, width = (
+                list(task.data.texts([row]))[:2],
+                task.model.sentence_model.get_embedding_dimension(),
+            )
             code = (
                 f"vectors = model.encode({quoted(texts)})  # ({len(texts)}, {width})\n"
                 "print(model.similarity(vectors, vectors))"
@@ -91,7 +97,10 @@ def snippet(task: Task, model_id: str, row: Row) -> str:
 
 def _loading_code(task: Task, model_id: str) -> str:
     """The lines that every snippet begins with."""
-    ours = "import hf_roformer_lite  # makes the architecture known to transformers\n" * task.model.has_own_class
+    ours = (
+        "import hf_roformer_lite  # makes the architecture known to transformers\n"
+        * task.model.has_own_class
+    )
     if isinstance(task, SentenceTask):
         name = task.model.class_name
         return f"{ours}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"

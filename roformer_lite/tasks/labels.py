@@ -31,7 +31,8 @@ _SHOWN = 20  # labels in a message
 
 
 class LabelData(TaskData):
-    """Data whose labels are those of the training data, in an order that the model's configuration keeps."""
+    """Data whose labels are those of the training data, in an order that the model's configuration
+    keeps."""
 
     has_labels = True
     label_word: ClassVar[str]  # what messages call a label
@@ -42,7 +43,8 @@ class LabelData(TaskData):
     def __init__(self, args: TaskArguments):
         super().__init__(args)
         self.labels: dict[str, int] = {}  # and their numbers
-        self.foreign: Counter[str] = Counter()  # those that are only in rows to measure, and how many have them
+        # those that are only in rows to measure, and how many have them
+        self.foreign: Counter[str] = Counter()
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.
@@ -53,7 +55,9 @@ class LabelData(TaskData):
         self.labels = {label: number for number, label in enumerate(labels)}
         if len(self.labels) < 2:
             only = ", ".join(self.labels)
-            raise InputError(f"the training data have a single {self.label_word}, {only}: there is nothing to learn")
+            raise InputError(
+                f"the training data have a single {self.label_word}, {only}: there is nothing to learn"
+            )
 
     def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
         if self.names_column not in train.column_names:  # numbers
@@ -66,11 +70,12 @@ class LabelData(TaskData):
         return needed
 
     def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
-        """Count what has labels that the training data lack, and report it in a line: these labels are missed. `rows`
-        are the labels of each.
+        """Count what has labels that the training data lack, and report it in a line: these labels
+        are missed. `rows` are the labels of each.
 
         Raises:
-            InputError: when there is no label that can be found, as where the wrong column was given.
+            InputError: when there is no label that can be found, as where the wrong column was
+                given.
         """
         counts = Counter(chain.from_iterable(rows))
         new = Counter({label: count for label, count in counts.items() if label not in self.labels})
@@ -89,7 +94,8 @@ class LabelData(TaskData):
         return f"{counts.total():,} of the {self.labelled} to measure have {what}: they count as missed."
 
     def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
-        """The labels in the order of their numbers, and after them those that only these rows have."""
+        """The labels in the order of their numbers, and after them those that only these rows
+        have."""
         return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
 
     def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
@@ -101,15 +107,20 @@ class LabelData(TaskData):
 
 
 class LabelModel(TaskModel):
-    """A model with a head for labels and, where that helps, scores of the text beside the encoder."""
+    """A model with a head for labels and, where that helps, scores of the text beside the
+    encoder."""
 
     new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
     data: LabelData
-    text_weights: tuple[float, ...] = ()  # of the encoder and of the scores of the text, where these were added
+    # of the encoder and of the scores of the text, where these were added
+    text_weights: tuple[float, ...] = ()
 
     def config_fields(self) -> dict[str, Any]:
         id2label = dict(enumerate(self.data.config_labels()))
-        return {"id2label": id2label, "label2id": {label: number for number, label in id2label.items()}}
+        return {
+            "id2label": id2label,
+            "label2id": {label: number for number, label in id2label.items()},
+        }
 
     def why_new_head(self, config: PreTrainedConfig) -> str:
         theirs, ours = labels_of(config), self.data.config_labels()
@@ -132,7 +143,12 @@ class LabelModel(TaskModel):
         return fit_head(trainer, train)
 
     def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: LabelMetrics
+        self,
+        run: Run,
+        trainer: Trainer,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+        metrics: LabelMetrics,
     ) -> Baselines:
         from ..train.text_scores_weights import add_fitted_scores
         from ..train.token_bytes import token_bytes
@@ -144,7 +160,11 @@ class LabelModel(TaskModel):
         if tokens is None or not wanted or trainer.is_fsdp_enabled:
             return {}
         if not can_weigh and trainer.is_world_process_zero():
-            alone = "the linear model or CRF on the text answers alone" if is_new else "the encoder answers alone"
+            alone = (
+                "the linear model or CRF on the text answers alone"
+                if is_new
+                else "the encoder answers alone"
+            )
             print(
                 f"There are no validation data to weigh the encoder by: {alone} (--validation_fraction holds rows "
                 "out; --text_scores false takes the encoder alone)",
@@ -154,7 +174,10 @@ class LabelModel(TaskModel):
             return {}
         scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
         measured = [split for split in ("validation", "test") if split in encoded]
-        splits = {split: metrics.split_of(trainer, scores, rows[split], encoded[split]) for split in measured}
+        splits = {
+            split: metrics.split_of(trainer, scores, rows[split], encoded[split])
+            for split in measured
+        }
         parts, self.text_weights = add_fitted_scores(trainer.model, scores, splits, metrics.main)
         return parts
 
@@ -162,7 +185,8 @@ class LabelModel(TaskModel):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteTextScores:
-        """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's `token_bytes`."""
+        """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's
+        `token_bytes`."""
 
 
 class LabelMetrics(TaskMetrics):
@@ -179,7 +203,9 @@ class LabelMetrics(TaskMetrics):
         return {} if report is None else report.scores
 
     @abstractmethod
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
         """What the trained encoder and the scores of the text say about a split."""
 
 

@@ -1,4 +1,5 @@
-"""The tasks mlm and causal: masked and causal language modelling, on documents split into blocks."""
+"""The tasks mlm and causal: masked and causal language modelling, on documents split into
+blocks."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class LanguageModelData(TaskData):
         return {"text": text, "document": row["origin"], "origin": row["origin"]}
 
     def is_empty(self, row: Row) -> bool:
-        return not row["text"].strip() and row["document"] == row["origin"]  # a blank line within a document is text
+        # a blank line within a document is text
+        return not row["text"].strip() and row["document"] == row["origin"]
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
         return (row["text"] for row in rows)
@@ -65,11 +67,16 @@ class LanguageModelData(TaskData):
         return {**super().settings(), "block_size": self.args.longest_block}
 
     def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
-        """The blocks of the rows, packed for training if that is asked for. Prepared data are blocks already."""
+        """The blocks of the rows, packed for training if that is asked for. Prepared data are
+        blocks already."""
         from datasets import Dataset, IterableDataset
         from datasets.fingerprint import generate_fingerprint
 
-        options = {"tokenizer": self.tokenizer, "block_size": self.args.longest_block, "is_causal": self.is_causal}
+        options = {
+            "tokenizer": self.tokenizer,
+            "block_size": self.args.longest_block,
+            "is_causal": self.is_causal,
+        }
         if isinstance(rows, IterableDataset):
             encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
             encoded = encoded.shuffle(seed=0, buffer_size=_SHUFFLED)
@@ -77,7 +84,8 @@ class LanguageModelData(TaskData):
             encoded = rows
         else:
             special = set(self.tokenizer.all_special_ids)
-            if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):  # to the first word
+            # to the first word
+            if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
                 raise InputError(
                     f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be predicted"
                 )
@@ -99,10 +107,15 @@ class LanguageModelMetrics(TaskMetrics):
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return perplexity_metrics(prediction.predictions)
 
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
-        """A block of text with its loss, which is the mistake; the row that it comes from is not known any more."""
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset
+    ) -> list[Outcome]:
+        """A block of text with its loss, which is the mistake; the row that it comes from is not
+        known any more."""
         found = []
-        measured = zip(encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False)
+        measured = zip(
+            encoded["input_ids"], prediction.predictions, prediction.label_ids, strict=False
+        )
         for number, (ids, (loss, tokens, right), labels) in enumerate(measured, 1):
             text = self.data.tokenizer.decode(ids, skip_special_tokens=True).strip()
             mean = float(loss) / max(int(tokens), 1)
@@ -112,8 +125,8 @@ class LanguageModelMetrics(TaskMetrics):
         return found
 
     def sample(self, rows: DatasetDict, encoded: DatasetDict) -> tuple[DatasetDict, DatasetDict]:
-        """The same data, of which baselines learn from a part: of a stream and of prepared data, whose blocks have no
-        text beside them."""
+        """The same data, of which baselines learn from a part: of a stream and of prepared data,
+        whose blocks have no text beside them."""
         from datasets import Dataset, DatasetDict
 
         if "text" in (rows["train"].column_names or ()):
@@ -161,7 +174,9 @@ class MaskedLMMetrics(LanguageModelMetrics):
         return token_scores(logits, labels)
 
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
-        masked = self.data.tokenizer.batch_decode([[token] for token in labels[labels != -100].tolist()])
+        masked = self.data.tokenizer.batch_decode(
+            [[token] for token in labels[labels != -100].tolist()]
+        )
         return {"masked": " ".join(text.strip() for text in masked)}
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
@@ -213,7 +228,8 @@ class CausalLMMetrics(LanguageModelMetrics):
     main = "bits_per_byte"
 
     def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
-        return token_scores(logits[:, :-1], labels[:, 1:])  # the logits at a token are about the next one
+        # the logits at a token are about the next one
+        return token_scores(logits[:, :-1], labels[:, 1:])
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         metrics = super().compute(prediction, rows)
@@ -223,7 +239,8 @@ class CausalLMMetrics(LanguageModelMetrics):
             documents += sum(name != before for before, name in pairwise([last, *names]))
             last = names[-1]
             size += sum(len(text.encode()) for text in batch["text"])
-        # Of a block the first token is not predicted: in the first block of a document [CLS], in others text.
+        # Of a block the first token is not predicted: in the first block of a document [CLS], in
+        # others text.
         scores = prediction.predictions
         tokens = int(scores[:, 1].sum(dtype=np.float64)) + len(scores) - documents
         return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}

@@ -1,4 +1,5 @@
-"""All tasks by name. This module imports torch; `task_arguments.py`, which has their options, does not."""
+"""All tasks by name. This module imports torch; `task_arguments.py`, which has their options, does
+not."""
 
 from .base import Task
 from .classify import ClassifyTask

@@ -10,7 +10,14 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.sentence_data import candidates
 from ..evaluate.metrics import Metrics
-from .sentence import CORRELATIONS, RERANKING, SentenceData, SentenceMetrics, SentenceModel, SentenceTask
+from .sentence import (
+    CORRELATIONS,
+    RERANKING,
+    SentenceData,
+    SentenceMetrics,
+    SentenceModel,
+    SentenceTask,
+)
 from .task_arguments import RerankDataArguments
 
 if TYPE_CHECKING:
@@ -52,7 +59,10 @@ class RerankModel(SentenceModel):
     def why_new_head(self, config: PreTrainedConfig) -> str:
         if config.num_labels == 1:
             return ""
-        return self.has_no_head(config) or f"its head has {config.num_labels} labels, and a reranker gives one score"
+        return (
+            self.has_no_head(config)
+            or f"its head has {config.num_labels} labels, and a reranker gives one score"
+        )
 
     def loss(self, model: CrossEncoder) -> torch.nn.Module:
         from sentence_transformers.cross_encoder import losses

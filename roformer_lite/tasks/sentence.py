@@ -1,5 +1,5 @@
-"""What the tasks embed and rerank share: models of sentence-transformers around a stack, with that library's trainers,
-losses and evaluators."""
+"""What the tasks embed and rerank share: models of sentence-transformers around a stack, with that
+library's trainers, losses and evaluators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ RERANKING = ("mrr@10", "ndcg@10", "map")
 
 
 class SentenceData(TaskData):
-    """Rows of one of the kinds of `sentence_data`, whose columns determine the loss and the metrics."""
+    """Rows of one of the kinds of `sentence_data`, whose columns determine the loss and the
+    metrics."""
 
     args: SentenceDataArguments
     kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
@@ -61,7 +62,9 @@ class SentenceData(TaskData):
         return not all(self.texts([row]))
 
     def texts(self, rows: Iterable[Row]) -> Iterator[str]:
-        return (value for row in rows for value in columns_of(row).values() if isinstance(value, str))
+        return (
+            value for row in rows for value in columns_of(row).values() if isinstance(value, str)
+        )
 
     def inspect(self, rows: DatasetDict) -> None:
         kinds = {split: kind_of(dataset) for split, dataset in rows.items()}
@@ -106,7 +109,9 @@ class SentenceModel(TaskModel):
 
         from ..train.sentence_trainers import TRAINERS
 
-        return getattr(sentence_transformers, f"{cls.class_name}TrainingArguments"), TRAINERS[cls.class_name]
+        return getattr(sentence_transformers, f"{cls.class_name}TrainingArguments"), TRAINERS[
+            cls.class_name
+        ]
 
     @classmethod
     def sentence_class(cls) -> type[BaseModel]:
@@ -117,8 +122,14 @@ class SentenceModel(TaskModel):
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
         """The model of sentence-transformers around `model`, which it shares."""
-        kind, tokenizer, given = self.sentence_class(), self.data.tokenizer, run.model.model_name_or_path
-        self.sentence_model = make_sentence_model(kind, model, tokenizer, self.data.max_length, modules_of=given)
+        kind, tokenizer, given = (
+            self.sentence_class(),
+            self.data.tokenizer,
+            run.model.model_name_or_path,
+        )
+        self.sentence_model = make_sentence_model(
+            kind, model, tokenizer, self.data.max_length, modules_of=given
+        )
         return self.sentence_model
 
     @property
@@ -139,7 +150,8 @@ class SentenceModel(TaskModel):
 
 
 class SentenceMetrics(TaskMetrics):
-    """The metrics of the library's evaluators: correlations with scores, or how well right texts are found."""
+    """The metrics of the library's evaluators: correlations with scores, or how well right texts
+    are found."""
 
     data: SentenceData
     model: SentenceModel
@@ -168,7 +180,9 @@ class SentenceMetrics(TaskMetrics):
     def evaluator(self, encoded: Dataset, batch_size: int) -> BaseEvaluator:
         """The library's evaluators on a split."""
 
-    def measure(self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset) -> tuple[Metrics, EvalPrediction]:
+    def measure(
+        self, trainer: Trainer, split: str, rows: Dataset, encoded: Dataset
+    ) -> tuple[Metrics, EvalPrediction]:
         from transformers import EvalPrediction
 
         trainer.evaluator, metrics = None, {}
@@ -188,7 +202,11 @@ class SentenceMetrics(TaskMetrics):
 
         cosine = TfidfCosine(list(self.data.texts(rows["train"])))
         measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {"TF-IDF cosine": {split: self.baseline_metrics(cosine, measured[split]) for split in measured}}
+        return {
+            "TF-IDF cosine": {
+                split: self.baseline_metrics(cosine, measured[split]) for split in measured
+            }
+        }
 
     def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
         """What the cosine of TF-IDF gives on a split."""
@@ -217,7 +235,12 @@ class SentenceTask(Task):
     metrics: SentenceMetrics
 
     def trainer_parts(
-        self, run: Run, args: TrainingArguments, model: PreTrainedModel, rows: DatasetDict, encoded: DatasetDict
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
     ) -> dict[str, Any]:
         from sentence_transformers.base.sampler import BatchSamplers
 
@@ -230,16 +253,24 @@ class SentenceTask(Task):
                 "batch, and alone nothing; give at least two"
             )
         wrapped = self.model.wrap(model.to(args.device), run)
-        measured, batch_size = [split for split in encoded if split != "train"], args.per_device_eval_batch_size
-        self.metrics.evaluators = {split: self.metrics.evaluator(encoded[split], batch_size) for split in measured}
+        measured, batch_size = (
+            [split for split in encoded if split != "train"],
+            args.per_device_eval_batch_size,
+        )
+        self.metrics.evaluators = {
+            split: self.metrics.evaluator(encoded[split], batch_size) for split in measured
+        }
         self.model.prepare_targets(encoded)
         if args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # the default
-            is_free = self.data.kind not in ("pairs", "triplets")  # in these a positive must not be a negative too
+            # in these a positive must not be a negative too
+            is_free = self.data.kind not in ("pairs", "triplets")
             args.batch_sampler = ShuffledBatches if is_free else BatchSamplers.NO_DUPLICATES
         return {
             "model": wrapped,
             "train_dataset": encoded["train"],
-            "eval_dataset": encoded.get("validation") if self.data.measured_kind == self.data.kind else None,
+            "eval_dataset": encoded.get("validation")
+            if self.data.measured_kind == self.data.kind
+            else None,
             "evaluator": self.metrics.evaluators.get("validation"),
             "loss": self.model.loss(wrapped),
         }

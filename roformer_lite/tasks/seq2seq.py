@@ -60,7 +60,9 @@ class Seq2SeqData(TaskData):
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
         def tokenize(batch: dict[str, list[str]]) -> dict[str, list]:
-            inputs = self.tokenizer(batch["source"], truncation=True, max_length=self.args.max_source_length)
+            inputs = self.tokenizer(
+                batch["source"], truncation=True, max_length=self.args.max_source_length
+            )
             targets = self.tokenizer(
                 text_target=batch["target"], truncation=True, max_length=self.args.max_target_length
             )
@@ -78,7 +80,10 @@ class Seq2SeqData(TaskData):
     def decode(self, token_ids: np.ndarray) -> list[str]:
         """Text of generated `(rows, length)` ids, padded with -100 or the padding token."""
         token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
-        return [text.strip() for text in self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)]
+        return [
+            text.strip()
+            for text in self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        ]
 
 
 class Seq2SeqModel(TaskModel):
@@ -96,8 +101,11 @@ class Seq2SeqModel(TaskModel):
 
         return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
-    def prepare_generation(self, model: PreTrainedModel, args: TrainingArguments) -> GenerationConfig | None:
-        longest = args.generation_max_length or self.data.args.max_target_length + 1  # the start token counts
+    def prepare_generation(
+        self, model: PreTrainedModel, args: TrainingArguments
+    ) -> GenerationConfig | None:
+        # the start token counts
+        longest = args.generation_max_length or self.data.args.max_target_length + 1
         model.generation_config.max_length = longest
         model.generation_config.num_beams = args.generation_num_beams or 1
         return super().prepare_generation(model, args)
@@ -118,26 +126,42 @@ class Seq2SeqMetrics(TaskMetrics):
         tokenizer = self.data.args.bleu_tokenizer
         try:
             translation_metrics(["a"], ["a"], tokenizer)
-        except Exception as error:  # some of sacrebleu's tokenizers need a package or a download; each says so its way
+        # some of sacrebleu's tokenizers need a package or a download; each says so its way
+        except Exception as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}") from error
+            raise InputError(
+                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}"
+            ) from error
 
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         hypotheses = self.data.decode(prediction.predictions[: len(rows)])
         return translation_metrics(hypotheses, rows["target"], self.data.args.bleu_tokenizer)
 
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset
+    ) -> list[Outcome]:
         found = []
-        for row, text in zip(rows, self.data.decode(prediction.predictions[: len(rows)]), strict=True):
+        for row, text in zip(
+            rows, self.data.decode(prediction.predictions[: len(rows)]), strict=True
+        ):
             chrf = sentence_chrf(text, row["target"])
-            columns = {"source": row["source"], "target": row["target"], "prediction": text, "chrf": round(chrf, 2)}
-            found.append(Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf))
+            columns = {
+                "source": row["source"],
+                "target": row["target"],
+                "prediction": text,
+                "chrf": round(chrf, 2),
+            }
+            found.append(
+                Outcome(row["origin"], columns, 0.0 if text == row["target"] else 101 - chrf)
+            )
         return found
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
         from ..evaluate.baselines import text_to_text_baselines
 
-        pairs = {split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows}
+        pairs = {
+            split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
+        }
         return text_to_text_baselines(self.data.args.bleu_tokenizer, pairs.pop("train"), pairs)
 
     def notes(self, model: PreTrainedModel) -> list[str]:
@@ -159,6 +183,7 @@ class Seq2SeqTask(Task):
 
 
 def _is_parallel_part(path: str) -> bool:
-    """Whether a file is named like one side of a parallel corpus, `train.en` or `train.en.gz`: by a language code."""
+    """Whether a file is named like one side of a parallel corpus, `train.en` or `train.en.gz`: by a
+    language code."""
     suffix = file_format(path)
     return 3 <= len(suffix) <= 4 and suffix[1:].isalpha() and suffix not in (".tsv", ".csv")

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from ..train.run import Run
     from ..train.text_scores_weights import Split
 
-_MOST_IMPOSSIBLE = 0.01  # of the entities of the training data; with more they are tagged by other rules than IOB2
+# of the entities of the training data; with more they are tagged by other rules than IOB2
+_MOST_IMPOSSIBLE = 0.01
 
 _IOB = re.compile(r"O|[BI]-.+")
 _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
@@ -60,7 +61,8 @@ class TagData(LabelData):
         self.unit = args.unit
         self.joiner: str | None = " "
         self.has_entities = False
-        self.added: set[str] = set()  # labels that the training data lack: the rest of a word may need them
+        # labels that the training data lack: the rest of a word may need them
+        self.added: set[str] = set()
 
     def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
         for path in files:
@@ -75,11 +77,18 @@ class TagData(LabelData):
             yield from read_tagged(path, int(columns[0]), int(columns[1]))
 
     def select_columns(self, row: Row) -> Row:
-        names = {"tokens": self.args.token_column or "tokens", "tags": self.args.tag_column or "tags"}
+        names = {
+            "tokens": self.args.token_column or "tokens",
+            "tags": self.args.tag_column or "tags",
+        }
         raw = {role: value_of(row, column, f"{role[:-1]}_column") for role, column in names.items()}
         for role, value in raw.items():
-            is_list = isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
-            self.require(is_list, row, f"column {names[role]!r} must be a list of texts, none empty")
+            is_list = isinstance(value, list) and all(
+                isinstance(item, str) and item.strip() for item in value
+            )
+            self.require(
+                is_list, row, f"column {names[role]!r} must be a list of texts, none empty"
+            )
         tokens, tags = raw["tokens"], raw["tags"]
         self.require(len(tokens) == len(tags), row, f"{len(tokens)} tokens, but {len(tags)} tags")
         return {**raw, "origin": row["origin"]}
@@ -96,8 +105,9 @@ class TagData(LabelData):
         return {"algorithm": "wordpiece", "lowercase": False} if self.unit == "characters" else {}
 
     def adapt_tokenizer(self) -> None:
-        """Where characters have tags, let no token have two of them, whatever the text that is encoded later. A
-        tokenizer of a class that would forget that when it is loaded again stays as it is, and gets split words."""
+        """Where characters have tags, let no token have two of them, whatever the text that is
+        encoded later. A tokenizer of a class that would forget that when it is loaded again stays
+        as it is, and gets split words."""
         if self.unit != "characters":
             self.joiner = " " if self.tokenizer.is_fast else None
             return
@@ -109,7 +119,8 @@ class TagData(LabelData):
         if kept and len(kept[0].pre_tokenize_str("ab")) == 2:  # it is adapted already
             return
         without_space = pre_tokenizers.Split(Regex(r"\s"), "removed")
-        characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")  # here, (?m) lets the dot match line breaks
+        # here, (?m) lets the dot match line breaks
+        characters = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([without_space, characters, *kept])
 
     def inspect(self, rows: DatasetDict) -> None:
@@ -134,7 +145,8 @@ class TagData(LabelData):
         return {"unit": self.unit, "joiner": self.joiner, **super().settings()}
 
     def units(self, tokens: list[str], tags: list[str]) -> tuple[list[str], list[str]]:
-        """The units of a sentence that the model tags, and their tags: its tokens, or the characters of its tokens."""
+        """The units of a sentence that the model tags, and their tags: its tokens, or the
+        characters of its tokens."""
         if self.unit == "words":
             return tokens, tags
         pairs = [
@@ -145,16 +157,21 @@ class TagData(LabelData):
         return [character for character, _ in pairs], [tag for _, tag in pairs]
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """Without `training`, a sentence is encoded as `predict` does it: a long one is several examples, one after
-        another, with the columns `part`, its number in the sentence, and `tags`, as they are in the data."""
+        """Without `training`, a sentence is encoded as `predict` does it: a long one is several
+        examples, one after another, with the columns `part`, its number in the sentence, and
+        `tags`, as they are in the data."""
         if not training:
             self.note_foreign(self.units(row["tokens"], row["tags"])[1] for row in rows)
 
         def tokenize(batch: dict[str, list]) -> dict[str, list]:
-            sentences = [self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)]
+            sentences = [
+                self.units(*pair) for pair in zip(batch["tokens"], batch["tags"], strict=True)
+            ]
             extra: dict[str, list] = {}
             if not training:
-                found = split_sentences(self.tokenizer, [tokens for tokens, _ in sentences], self.joiner)
+                found = split_sentences(
+                    self.tokenizer, [tokens for tokens, _ in sentences], self.joiner
+                )
                 sizes = [[len(part) for part in parts] for parts in found]
                 sentences = [
                     (part, tags[start : start + len(part)])
@@ -164,8 +181,11 @@ class TagData(LabelData):
                 extra["part"] = [number for own in sizes for number in range(len(own))]
                 extra["tags"] = [tags for _, tags in sentences]
             words = [tokens for tokens, _ in sentences]
-            inputs, firsts = encode_words(self.tokenizer, words, self.joiner, self.tokenizer.model_max_length)
-            numbers = [[self.labels.get(tag, 0) for tag in tags] for _, tags in sentences]  # 0 is O of entities
+            inputs, firsts = encode_words(
+                self.tokenizer, words, self.joiner, self.tokenizer.model_max_length
+            )
+            # 0 is O of entities
+            numbers = [[self.labels.get(tag, 0) for tag in tags] for _, tags in sentences]
             labels = [
                 [-100 if word is None else own[word] for word in first]
                 for first, own in zip(firsts, numbers, strict=True)
@@ -179,7 +199,8 @@ class TagData(LabelData):
 
 
 class TagModel(LabelModel):
-    """An encoder with a head for the tag of each token, and a conditional random field on words beside it."""
+    """An encoder with a head for the tag of each token, and a conditional random field on words
+    beside it."""
 
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
@@ -191,14 +212,22 @@ class TagModel(LabelModel):
         return super().why_new_head(config)
 
     def complete(
-        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict, metrics: TagMetrics
+        self,
+        run: Run,
+        trainer: Trainer,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+        metrics: TagMetrics,
     ) -> Baselines:
-        """A model of this package also learns to answer one tag for each word, in a sequence that can be."""
+        """A model of this package also learns to answer one tag for each word, in a sequence that
+        can be."""
         parts = super().complete(run, trainer, rows, encoded, metrics)
         from ..train.token_bytes import token_bytes
 
         model, tokens = trainer.model, token_bytes(self.data.tokenizer)
-        is_ours = isinstance(model, RoFormerLiteForTokenClassification) and not trainer.is_fsdp_enabled
+        is_ours = (
+            isinstance(model, RoFormerLiteForTokenClassification) and not trainer.is_fsdp_enabled
+        )
         if not is_ours or tokens is None or self.data.joiner is None:
             return parts
         if model.text_scores is None:
@@ -209,7 +238,9 @@ class TagModel(LabelModel):
         scores.decodes = model.config.decode_tags = True
         self._forbid(scores, encoded["train"])
         with torch.no_grad():
-            scores.token_bytes[: len(tokens)] = self._with_spaces(tokens).to(scores.token_bytes.device)
+            scores.token_bytes[: len(tokens)] = self._with_spaces(tokens).to(
+                scores.token_bytes.device
+            )
         return parts
 
     def fit_text_scores(
@@ -228,7 +259,8 @@ class TagModel(LabelModel):
         return config
 
     def _with_spaces(self, tokens: torch.Tensor) -> torch.Tensor:
-        """`token_bytes` with a space before each character that has a tag of its own, and before an unknown word."""
+        """`token_bytes` with a space before each character that has a tag of its own, and before an
+        unknown word."""
         starts = torch.zeros(len(tokens), dtype=torch.bool)
         if self.data.unit == "characters":
             starts = (tokens[:, 0] > ord(" ")) & ((tokens[:, 0] < 0x80) | (tokens[:, 0] >= 0xC0))
@@ -237,18 +269,30 @@ class TagModel(LabelModel):
         return torch.where(starts[:, None], moved, tokens)
 
     @torch.no_grad()
-    def _forbid(self, scores: RoFormerLiteWordScores, train: Dataset, transitions: bool = True) -> None:
-        """Forbid tags that the training data don't have, which are there for the rest of a word, and the transitions
-        to I-X from other tags than B-X and I-X, unless the data have them."""
+    def _forbid(
+        self, scores: RoFormerLiteWordScores, train: Dataset, transitions: bool = True
+    ) -> None:
+        """Forbid tags that the training data don't have, which are there for the rest of a word,
+        and the transitions to I-X from other tags than B-X and I-X, unless the data have them."""
         names, data = list(self.data.labels), self.data.labels
         sentences = [[number for number in row if number >= 0] for row in train["labels"]]
         counts = np.bincount(np.array([*chain(*sentences)], dtype=int), minlength=len(names))
         scores.bias[torch.from_numpy(counts == 0)] = IMPOSSIBLE
-        inside = {number: (data["B" + tag[1:]], number) for tag, number in data.items() if _begins(tag) in data}
+        inside = {
+            number: (data["B" + tag[1:]], number)
+            for tag, number in data.items()
+            if _begins(tag) in data
+        }
         followed = ((-1, row[0]) for row in sentences if row)
         pairs = Counter(chain(followed, *map(pairwise, sentences)))
-        wrong = sum(count for (left, tag), count in pairs.items() if tag in inside and left not in inside[tag])
-        if not transitions or wrong > _MOST_IMPOSSIBLE * sum(counts[begin] for begin, _ in inside.values()):
+        wrong = sum(
+            count
+            for (left, tag), count in pairs.items()
+            if tag in inside and left not in inside[tag]
+        )
+        if not transitions or wrong > _MOST_IMPOSSIBLE * sum(
+            counts[begin] for begin, _ in inside.values()
+        ):
             return
         for tag, may_precede in inside.items():
             forbidden = torch.ones(len(names), dtype=torch.bool)
@@ -257,13 +301,18 @@ class TagModel(LabelModel):
 
 
 class TagMetrics(LabelMetrics):
-    """F1 of whole entities by seqeval, where the tags mark entities; otherwise accuracy and F1 of the tags."""
+    """F1 of whole entities by seqeval, where the tags mark entities; otherwise accuracy and F1 of
+    the tags."""
 
     data: TagData
 
     @property
     def names(self) -> Sequence[str]:
-        return ("f1", "precision", "recall", "accuracy") if self.data.has_entities else ("accuracy", "macro_f1")
+        return (
+            ("f1", "precision", "recall", "accuracy")
+            if self.data.has_entities
+            else ("accuracy", "macro_f1")
+        )
 
     @property
     def main(self) -> str:
@@ -275,20 +324,30 @@ class TagMetrics(LabelMetrics):
     def compute(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
         return tagging_metrics(*self._tags(prediction, rows), self.data.has_entities)
 
-    def _tags(self, prediction: EvalPrediction, rows: Dataset) -> tuple[list[list[str]], list[list[str]]]:
+    def _tags(
+        self, prediction: EvalPrediction, rows: Dataset
+    ) -> tuple[list[list[str]], list[list[str]]]:
         """Predicted and true tags of each sentence, whose parts follow one another."""
         true = [self.data.units(row["tokens"], row["tags"])[1] for row in rows]
         flat = np.concatenate(
-            [ids[labels != -100] for ids, labels in zip(prediction.predictions, prediction.label_ids, strict=True)]
+            [
+                ids[labels != -100]
+                for ids, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
+            ]
         )
         return self._by_sentence(flat, true), true
 
     def _by_sentence(self, flat: np.ndarray, sentences: list[list[str]]) -> list[list[str]]:
         """The names of tags, one for each tag of the sentences."""
         names, ends = list(self.data.labels), np.cumsum([len(tags) for tags in sentences]).tolist()
-        return [[names[i] for i in flat[end - len(tags) : end]] for end, tags in zip(ends, sentences, strict=True)]
+        return [
+            [names[i] for i in flat[end - len(tags) : end]]
+            for end, tags in zip(ends, sentences, strict=True)
+        ]
 
-    def outcomes(self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset) -> list[Outcome]:
+    def outcomes(
+        self, prediction: EvalPrediction, rows: Dataset, encoded: Dataset
+    ) -> list[Outcome]:
         found = []
         for row, predicted, true in zip(rows, *self._tags(prediction, rows), strict=True):
             tokens, _ = self.data.units(row["tokens"], row["tags"])
@@ -298,20 +357,30 @@ class TagMetrics(LabelMetrics):
         return found
 
     def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
-        true, predicted = [outcome.true for outcome in outcomes], [outcome.predicted for outcome in outcomes]
+        true, predicted = (
+            [outcome.true for outcome in outcomes],
+            [outcome.predicted for outcome in outcomes],
+        )
         if self.data.has_entities:
             return report_of_entities(true, predicted)
         labels = [*self.data.labels, *sorted(self.data.foreign)]
         return report_of_classes([*chain(*true)], [*chain(*predicted)], labels)
 
-    def split_of(self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset) -> Split:
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
         from ..train.text_scores_weights import make_split
 
-        ids, answers = encoded["input_ids"][:], np.concatenate([np.array(row) for row in encoded["labels"]])
+        ids, answers = (
+            encoded["input_ids"][:],
+            np.concatenate([np.array(row) for row in encoded["labels"]]),
+        )
         trainer.preprocess_logits_for_metrics = None
         predictions = trainer.predict(encoded).predictions[: len(ids)]
         trainer.preprocess_logits_for_metrics = self.reduce_logits
-        logits = np.concatenate([row[: len(row_ids)] for row, row_ids in zip(predictions, ids, strict=True)])
+        logits = np.concatenate(
+            [row[: len(row_ids)] for row, row_ids in zip(predictions, ids, strict=True)]
+        )
         true: list[list[str]] = []
         for part, tags in zip(encoded["part"], encoded["tags"], strict=True):
             true = [*true, tags] if part == 0 else [*true[:-1], true[-1] + tags]
@@ -326,7 +395,12 @@ class TagMetrics(LabelMetrics):
         from ..evaluate.baselines import tagging_baselines
 
         sentences = {
-            split: tuple(zip(*(self.data.units(row["tokens"], row["tags"]) for row in rows[split]), strict=True))
+            split: tuple(
+                zip(
+                    *(self.data.units(row["tokens"], row["tags"]) for row in rows[split]),
+                    strict=True,
+                )
+            )
             for split in rows
         }
         return tagging_baselines(self.data.has_entities, sentences.pop("train"), sentences)
@@ -357,7 +431,8 @@ def are_entities(tags: Collection[str]) -> bool:
 
 
 def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:
-    """The tags of a sentence with B-X, if there is that label, for each I-X that follows neither B-X nor I-X."""
+    """The tags of a sentence with B-X, if there is that label, for each I-X that follows neither
+    B-X nor I-X."""
     lefts = ["O", *tags[:-1]]
     return [
         _begins(tag) if _begins(tag) in labels and left not in (tag, _begins(tag)) else tag
@@ -373,8 +448,8 @@ def _begins(tag: str) -> str | None:
 def split_sentences(
     tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], joiner: str | None
 ) -> list[list[list[str]]]:
-    """Each sentence in parts of as many whole words as `model_max_length` has room for; most have one part. `joiner`
-    is that of `encode_words`."""
+    """Each sentence in parts of as many whole words as `model_max_length` has room for; most have
+    one part. `joiner` is that of `encode_words`."""
     longest = tokenizer.model_max_length
 
     def fits(words: list[str]) -> bool:
@@ -393,7 +468,8 @@ def split_sentences(
             # At the beginning of a text, words may have other tokens than inside it.
             while (
                 end > taken + 1
-                and len(encode_words(tokenizer, [words[taken:end]], joiner)[0]["input_ids"][0]) > longest
+                and len(encode_words(tokenizer, [words[taken:end]], joiner)[0]["input_ids"][0])
+                > longest
             ):
                 end -= 1
             parts[-1][-1:] = [words[taken:end], words[end:]]
@@ -403,15 +479,19 @@ def split_sentences(
 
 
 def encode_words(
-    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], joiner: str | None, max_length: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    joiner: str | None,
+    max_length: int | None = None,
 ) -> tuple[Any, list[list[int | None]]]:
-    """Encode lists of words as the text that they are with `joiner` between them, or without one as split words.
+    """Encode lists of words as the text that they are with `joiner` between them, or without one as
+    split words.
 
     A word without any token, such as a lone control character, is encoded as [UNK].
 
     Returns:
-        What the tokenizer returns, and of each token of each sentence the number of the word that begins with it,
-        None for all others.
+        What the tokenizer returns, and of each token of each sentence the number of the word that
+        begins with it, None for all others.
     """
     encoded, words = _encode(tokenizer, sentences, joiner, max_length)
     whole = _encode(tokenizer, sentences, joiner)[1] if max_length else words
@@ -426,14 +506,19 @@ def encode_words(
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], joiner: str | None, max_length: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[list[str]],
+    joiner: str | None,
+    max_length: int | None = None,
 ) -> tuple[Any, list[list[int | None]]]:
     """The same with the number of the word that each token belongs to."""
     options = {"verbose": False, "truncation": max_length is not None, "max_length": max_length}
     if joiner is None:
         encoded = tokenizer(sentences, is_split_into_words=True, **options)
         return encoded, [encoded.word_ids(i) for i in range(len(sentences))]
-    encoded = tokenizer([joiner.join(words) for words in sentences], return_offsets_mapping=True, **options)
+    encoded = tokenizer(
+        [joiner.join(words) for words in sentences], return_offsets_mapping=True, **options
+    )
     words_of = []
     for words, spans in zip(sentences, encoded.pop("offset_mapping"), strict=True):
         places = [
@@ -441,7 +526,9 @@ def _encode(
             for number, word in enumerate(words)
             for character in word + (joiner if number + 1 < len(words) else "")
         ]
-        words_of.append([next((n for n in places[start:end] if n is not None), None) for start, end in spans])
+        words_of.append(
+            [next((n for n in places[start:end] if n is not None), None) for start, end in spans]
+        )
     return encoded, words_of
 
 

@@ -1,4 +1,5 @@
-"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels, and its defaults.
+"""Options of `roformer-lite train` that belong to one task: columns, lengths, labels, and its
+defaults.
 
 `TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
 """
@@ -10,7 +11,13 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number, require_packages
 from ..output import check_files
-from ..train.options import DataArguments, ModelArguments, Seq2SeqModelArguments, TrainingOptions, option
+from ..train.options import (
+    DataArguments,
+    ModelArguments,
+    Seq2SeqModelArguments,
+    TrainingOptions,
+    option,
+)
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
@@ -18,7 +25,17 @@ _SHORTEST_BLOCK = 8
 PREPARED_FILE = "prepared.json"  # a directory without it is not prepared data
 # The tokenizers of sacrebleu, which is imported only to measure.
 BleuTokenizer = Literal[
-    "13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
+    "13a",
+    "zh",
+    "char",
+    "intl",
+    "none",
+    "ja-mecab",
+    "ko-mecab",
+    "spm",
+    "flores101",
+    "flores200",
+    "spBLEU-1K",
 ]
 
 
@@ -29,9 +46,12 @@ class TaskArguments(DataArguments):
     task: ClassVar[str]
     summary: ClassVar[str]
     model_arguments: ClassVar[type[ModelArguments]] = ModelArguments
-    training_defaults: ClassVar[dict[str, Any]] = {}  # of the options of training, where they differ from the others'
-    packages: ClassVar[dict[str, str]] = {}  # what it needs besides the extra `train`, with the extra that has it
-    measuring_options: ClassVar[tuple[str, ...]]  # by which labelled data are read and measured; noted with the model
+    # of the options of training, where they differ from the others'
+    training_defaults: ClassVar[dict[str, Any]] = {}
+    # what it needs besides the extra `train`, with the extra that has it
+    packages: ClassVar[dict[str, str]] = {}
+    # by which labelled data are read and measured; noted with the model
+    measuring_options: ClassVar[tuple[str, ...]]
 
     def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
         """Refuse options of model and training that can't be combined with those of the data.
@@ -39,16 +59,23 @@ class TaskArguments(DataArguments):
         Raises:
             InputError: naming both.
         """
-        if training.seeds and self.validation_fraction == 0 and not (self.validation_file or self.dataset_name):
+        if (
+            training.seeds
+            and self.validation_fraction == 0
+            and not (self.validation_file or self.dataset_name)
+        ):
             raise InputError(
                 "--validation_fraction 0 leaves no validation data, by which --seeds choose the best model; leave it "
                 "out, or give --validation_file"
             )
         if training.word_dropout and self.task == "mlm":
-            raise InputError(f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability")
+            raise InputError(
+                f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability"
+            )
 
 
-# On a few thousand labels a model overfits within a few epochs unless noise is added; see docs/defaults.md.
+# On a few thousand labels a model overfits within a few epochs unless noise is added; see
+# docs/defaults.md.
 _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 
 
@@ -71,12 +98,19 @@ class LabelArguments(TaskArguments):
 
 @dataclass
 class Seq2SeqDataArguments(TaskArguments):
-    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target lines."""
+    """Columns and lengths of seq2seq. Plain .txt files come in pairs: source lines, then target
+    lines."""
 
     task = "seq2seq"
     summary = "text to text: translation, normalisation, spelling …"
     model_arguments = Seq2SeqModelArguments
-    measuring_options = ("source_column", "target_column", "max_source_length", "max_target_length", "bleu_tokenizer")
+    measuring_options = (
+        "source_column",
+        "target_column",
+        "max_source_length",
+        "max_target_length",
+        "bleu_tokenizer",
+    )
 
     source_column: str = option("Column of the input text.", "source")
     target_column: str = option("Column of the output text.", "target")
@@ -91,13 +125,14 @@ class Seq2SeqDataArguments(TaskArguments):
     def __post_init__(self):
         super().__post_init__()
         check_number("max_source_length", self.max_source_length, at_least=_SHORTEST_TEXT)
-        check_number("max_target_length", self.max_target_length, at_least=2)  # a token of text and [SEP]
+        # a token of text and [SEP]
+        check_number("max_target_length", self.max_target_length, at_least=2)
 
 
 @dataclass
 class LanguageModelDataArguments(TaskArguments):
-    """Text of language models. A .txt file is one document, or with --line_by_line each of its lines is; other files
-    have one document in each row."""
+    """Text of language models. A .txt file is one document, or with --line_by_line each of its
+    lines is; other files have one document in each row."""
 
     task = "causal"
     training_defaults = {"per_device_train_batch_size": 8, "learning_rate": 1e-3}
@@ -105,7 +140,9 @@ class LanguageModelDataArguments(TaskArguments):
     measuring_options = ("text_column", "block_size", "line_by_line")
 
     text_column: str = option("Column of the text in tables and datasets.", "text")
-    block_size: int | None = option("Split documents into blocks of at most this many tokens. Default: 256.")
+    block_size: int | None = option(
+        "Split documents into blocks of at most this many tokens. Default: 256."
+    )
     line_by_line: bool = option("Every line of a .txt file is a document.", False)
     packing: int | None = option(
         "Fill the rows of a batch up to this many tokens with blocks that do not see each other. Blocks of files are "
@@ -119,7 +156,8 @@ class LanguageModelDataArguments(TaskArguments):
         "equally often."
     )
     streaming: bool = option(
-        "Read the training data while the model learns, without a copy on the disk; needs --max_steps.", False
+        "Read the training data while the model learns, without a copy on the disk; needs --max_steps.",
+        False,
     )
 
     def __post_init__(self):
@@ -127,7 +165,9 @@ class LanguageModelDataArguments(TaskArguments):
         if self.prepared is not None:
             self._take_over_prepared()
         if self.mixture is not None and len(self.mixture) != len(self.prepared or ()):
-            raise InputError(f"--mixture {self.mixture} needs a number for each directory of --prepared")
+            raise InputError(
+                f"--mixture {self.mixture} needs a number for each directory of --prepared"
+            )
         for weight in self.mixture or ():
             check_number("mixture", weight, above=0)
         check_number("block_size", self.block_size, at_least=_SHORTEST_BLOCK)
@@ -158,7 +198,9 @@ class LanguageModelDataArguments(TaskArguments):
             model.refuse_new_tokenizer("--prepared", "which brings its own tokenizer")
         for name in ("packing", "streaming"):
             if getattr(self, name) and training.max_tokens_per_batch:
-                raise InputError(f"--{name} can't be combined with --max_tokens_per_batch; leave out one of the two")
+                raise InputError(
+                    f"--{name} can't be combined with --max_tokens_per_batch; leave out one of the two"
+                )
         if self.streaming and training.max_steps is None:
             raise InputError("--streaming needs --max_steps, as nobody knows how long a stream is")
 
@@ -167,7 +209,9 @@ class LanguageModelDataArguments(TaskArguments):
         made = {folder: read_prepared(folder) for folder in self.prepared}
         for folder, content in made.items():
             if content["task"] != self.task:
-                raise InputError(f"--prepared {folder} was prepared for {content['task']}; this is {self.task}")
+                raise InputError(
+                    f"--prepared {folder} was prepared for {content['task']}; this is {self.task}"
+                )
         if len({content["tokenizer"] for content in made.values()}) > 1:
             raise InputError(
                 f"--prepared {' '.join(self.prepared)} were prepared with different tokenizers; give `prepare` one by "
@@ -176,7 +220,9 @@ class LanguageModelDataArguments(TaskArguments):
         first = next(iter(made.values()))["options"]
         longest = max(content["options"]["block_size"] for content in made.values())
         if self.block_size not in (None, longest) or self.validation_fraction is not None:
-            raise InputError("--block_size and --validation_fraction are options of `prepare`, not beside --prepared")
+            raise InputError(
+                "--block_size and --validation_fraction are options of `prepare`, not beside --prepared"
+            )
         self.block_size = longest
         if not (self.validation_file or self.test_file):  # for which these options could be
             for name in ("text_column", "line_by_line", "column_names"):
@@ -184,7 +230,8 @@ class LanguageModelDataArguments(TaskArguments):
 
 
 def read_prepared(folder: str) -> dict[str, Any]:
-    """The file by which `roformer-lite prepare` says that a directory is complete, and how it was made.
+    """The file by which `roformer-lite prepare` says that a directory is complete, and how it was
+    made.
 
     Raises:
         InputError: when it is not there, or damaged.
@@ -226,7 +273,13 @@ class ClassifyDataArguments(LabelArguments):
     task = "classify"
     training_defaults = _FOR_LABELS
     summary = "text classification: one label, several, or a number"
-    measuring_options = ("text_column", "text_pair_column", "label_column", "label_separator", "max_length")
+    measuring_options = (
+        "text_column",
+        "text_pair_column",
+        "label_column",
+        "label_separator",
+        "max_length",
+    )
 
     text_column: str = option("Column of the text.", "text")
     text_pair_column: str | None = option("Column of a second text, for pairs.")
@@ -235,11 +288,15 @@ class ClassifyDataArguments(LabelArguments):
         "Truncate texts (a pair together) to this many tokens. Default: 2048; fine-tuning: 256, or as many as the "
         "model has positions for."
     )
-    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = option(
+    problem_type: (
+        Literal["single_label_classification", "multi_label_classification", "regression"] | None
+    ) = option(
         "single_label_classification, multi_label_classification or regression. Default: multi_label "
         "with lists of labels or --label_separator, otherwise single_label."
     )
-    label_separator: str | None = option("Text between several labels of one row. Default: a row has one label.")
+    label_separator: str | None = option(
+        "Text between several labels of one row. Default: a row has one label."
+    )
     teacher: str | None = option(
         "A model of sentence-transformers, a directory or a name on the Hub: a new model takes over its tokenizer and "
         "begins with its vectors of single tokens."
@@ -284,8 +341,9 @@ class ClassifyDataArguments(LabelArguments):
 
 @dataclass
 class TagDataArguments(LabelArguments):
-    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file has one token on
-    each line, its columns separated by tabs or spaces, and a blank line after each sentence (CoNLL, IOB2)."""
+    """Columns and units of tagging. A .jsonl file has lists of tokens and of tags; any other file
+    has one token on each line, its columns separated by tabs or spaces, and a blank line after each
+    sentence (CoNLL, IOB2)."""
 
     task = "tag"
     training_defaults = _FOR_LABELS
@@ -368,7 +426,9 @@ class EmbedDataArguments(SentenceDataArguments):
         for width in self.matryoshka:
             check_number("matryoshka", width, at_least=1)
         if len(set(self.matryoshka)) < len(self.matryoshka):
-            raise InputError(f"--matryoshka {' '.join(map(str, self.matryoshka))} names a width twice")
+            raise InputError(
+                f"--matryoshka {' '.join(map(str, self.matryoshka))} names a width twice"
+            )
 
 
 @dataclass

@@ -1,7 +1,9 @@
-"""Whether a training is faster in bfloat16 on this processor, found out by trying a few of its batches.
+"""Whether a training is faster in bfloat16 on this processor, found out by trying a few of its
+batches.
 
-Processors differ: some multiply bfloat16 at four times the rate of float32, others more slowly. Weights, optimizer and
-loss stay in float32 either way; autocast multiplies matrices in the type that is chosen.
+Processors differ: some multiply bfloat16 at four times the rate of float32, others more slowly.
+Weights, optimizer and loss stay in float32 either way; autocast multiplies matrices in the type
+that is chosen.
 """
 
 import math
@@ -16,14 +18,17 @@ from transformers import Trainer
 MIN_GAIN = 1.1  # a smaller gain could be chance
 MIN_STEPS = 200  # of a training that is worth a trial
 _BATCHES, _ROUNDS = 3, 2  # each batch in both types; the first round compiles its shapes
-_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")  # by which processors multiply bfloat16
+# by which processors multiply bfloat16
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 
 
 def choose_bfloat16(trainer: Trainer) -> bool:
-    """Train in bfloat16 if a trial, in all processes, shows that it is faster; a line says what came out.
+    """Train in bfloat16 if a trial, in all processes, shows that it is faster; a line says what
+    came out.
 
-    It is not tried, and float32 stays, on other devices than CPUs, on a processor without bfloat16, for models in
-    shards, and for trainings shorter than 200 steps. A trial changes neither weights nor the state of random numbers.
+    It is not tried, and float32 stays, on other devices than CPUs, on a processor without bfloat16,
+    for models in shards, and for trainings shorter than 200 steps. A trial changes neither weights
+    nor the state of random numbers.
     """
     args = trainer.args
     is_possible = args.device.type == "cpu" and multiplies_bfloat16() and not args.torch_compile
@@ -35,7 +40,9 @@ def choose_bfloat16(trainer: Trainer) -> bool:
     with torch.random.fork_rng([]):
         model.train()
         for batch in islice(iter(trainer.get_train_dataloader()), _BATCHES):
-            rounds = [{half: _seconds(trainer, batch, half) for half in best} for _ in range(_ROUNDS)]
+            rounds = [
+                {half: _seconds(trainer, batch, half) for half in best} for _ in range(_ROUNDS)
+            ]
             for half in best:
                 best[half] += min(seconds[half] for seconds in rounds)
         model.train(was_training)
@@ -70,14 +77,20 @@ def steps_of(trainer: Trainer) -> float:
     args = trainer.args
     if args.max_steps > 0:
         return args.max_steps
-    return math.ceil(len(trainer.get_train_dataloader()) / args.gradient_accumulation_steps * args.num_train_epochs)
+    return math.ceil(
+        len(trainer.get_train_dataloader())
+        / args.gradient_accumulation_steps
+        * args.num_train_epochs
+    )
 
 
 def _sum_of_processes(trainer: Trainer, numbers: list[float]) -> list[float]:
     """Sums over all processes, which come to the same decision by them."""
     if trainer.args.world_size == 1:
         return numbers
-    return trainer.accelerator.reduce(torch.tensor(numbers, dtype=torch.float32, device=trainer.args.device)).tolist()
+    return trainer.accelerator.reduce(
+        torch.tensor(numbers, dtype=torch.float32, device=trainer.args.device)
+    ).tolist()
 
 
 def _seconds(trainer: Trainer, batch: dict[str, Any], half: bool) -> float:

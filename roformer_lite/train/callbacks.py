@@ -1,5 +1,6 @@
-"""What the stock Trainer is given besides its own loop, as callbacks: a clock with a time limit, averaged weights, an
-end to diverged trainings, early stopping that continues, and masks that are the same in a continued training."""
+"""What the stock Trainer is given besides its own loop, as callbacks: a clock with a time limit,
+averaged weights, an end to diverged trainings, early stopping that continues, and masks that are
+the same in a continued training."""
 
 import copy
 import math
@@ -32,17 +33,21 @@ from .training_directory import AVERAGED_WEIGHTS, last_checkpoint
 
 
 class TrainingClock(TrainerCallback, ExportableState):
-    """Counts the seconds of a training, saves them with every checkpoint, and stops the training at a time limit.
+    """Counts the seconds of a training, saves them with every checkpoint, and stops the training at
+    a time limit.
 
     Args:
-        limit: Seconds, or None for no limit. The training stops after the first step that ends later.
-        command_started: When the command began that the training is a part of, by `time.monotonic`. Default: now.
+        limit: Seconds, or None for no limit. The training stops after the first step that ends
+            later.
+        command_started: When the command began that the training is a part of, by `time.monotonic`.
+            Default: now.
     """
 
     def __init__(self, limit: float | None = None, command_started: float | None = None):
         self.limit = limit
         self.elapsed = 0.0
-        self.earlier_commands = 0.0  # what the commands before this one took, up to the checkpoint it continues from
+        # what the commands before this one took, up to the checkpoint it continues from
+        self.earlier_commands = 0.0
         self.warmup_elapsed = 0.0  # how much of it was warm-up, for `follow_the_clock`
         self._last_tick = time.monotonic()
         self._command_started = self._last_tick if command_started is None else command_started
@@ -54,7 +59,11 @@ class TrainingClock(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """What `trainer_state.json` keeps of the clock."""
-        times = {"elapsed": self.elapsed, "warmup_elapsed": self.warmup_elapsed, "commands": self.commands}
+        times = {
+            "elapsed": self.elapsed,
+            "warmup_elapsed": self.warmup_elapsed,
+            "commands": self.commands,
+        }
         return {"args": {}, "attributes": times}
 
     @property
@@ -77,8 +86,11 @@ class TrainingClock(TrainerCallback, ExportableState):
     ) -> None:
         self._tick(args)
         control.should_training_stop |= self.is_over
-        if self.is_over or (state.global_step >= state.max_steps and args.save_strategy in ("no", "best")):
-            control.should_save = True  # so that nothing is lost where the final evaluation fails or is killed
+        if self.is_over or (
+            state.global_step >= state.max_steps and args.save_strategy in ("no", "best")
+        ):
+            # so that nothing is lost where the final evaluation fails or is killed
+            control.should_save = True
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -88,43 +100,56 @@ class TrainingClock(TrainerCallback, ExportableState):
     def _tick(self, args: TrainingArguments) -> None:
         now = time.monotonic()
         self.elapsed, self._last_tick = self.elapsed + now - self._last_tick, now
-        if args.world_size > 1:  # the clock of the first process counts: all must stop at the same step
+        # the clock of the first process counts: all must stop at the same step
+        if args.world_size > 1:
             self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
 
 
-def follow_the_clock(scheduler: LambdaLR, clock: TrainingClock, args: TrainingArguments, total_steps: int) -> None:
-    """Make a stock scheduler reach its end when `clock.limit` is reached, if that is before the last step.
+def follow_the_clock(
+    scheduler: LambdaLR, clock: TrainingClock, args: TrainingArguments, total_steps: int
+) -> None:
+    """Make a stock scheduler reach its end when `clock.limit` is reached, if that is before the
+    last step.
 
-    A stock schedule is a function of the step. When the fraction of the time that has passed is larger than the
-    fraction of the steps, the function is evaluated at a correspondingly later step. The schedule therefore ends with
-    the time or with the steps, whichever ends first. A warm-up given as a number of steps keeps that number; one given
-    as a fraction of the training becomes a fraction of the time.
+    A stock schedule is a function of the step. When the fraction of the time that has passed is
+    larger than the fraction of the steps, the function is evaluated at a correspondingly later
+    step. The schedule therefore ends with the time or with the steps, whichever ends first. A
+    warm-up given as a number of steps keeps that number; one given as a fraction of the training
+    becomes a fraction of the time.
 
     Raises:
-        InputError: for a schedule that is not a function of the step (reduce_lr_on_plateau, greedy).
+        InputError: for a schedule that is not a function of the step (reduce_lr_on_plateau,
+            greedy).
     """
     if not isinstance(scheduler, LambdaLR):
         raise InputError(
             f"--time_limit_minutes can't be combined with lr_scheduler_type={args.lr_scheduler_type.value}"
         )
-    curve, warmup_steps = scheduler.lr_lambdas[0], int(args.warmup_steps) if args.warmup_steps >= 1 else 0
+    curve, warmup_steps = (
+        scheduler.lr_lambdas[0],
+        int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
+    )
 
     def clocked(step: int) -> float:
         if step <= warmup_steps:
             clock.warmup_elapsed = clock.elapsed
             return curve(step)
-        passed = (clock.elapsed - clock.warmup_elapsed) / max(clock.limit - clock.warmup_elapsed, 1e-9)
+        passed = (clock.elapsed - clock.warmup_elapsed) / max(
+            clock.limit - clock.warmup_elapsed, 1e-9
+        )
         return curve(max(step, warmup_steps + min(passed, 1.0) * (total_steps - warmup_steps)))
 
     scheduler.lr_lambdas = [clocked] * len(scheduler.lr_lambdas)
 
 
 class WeightAveraging(TrainerCallback):
-    """Averages the weights after every step (Polyak averaging with exponential weights, Tarvainen & Valpola 2017).
+    """Averages the weights after every step (Polyak averaging with exponential weights, Tarvainen &
+    Valpola 2017).
 
-    The average smooths the noise of the last steps, so the learning rate may stay high for longer. In step `n` the
-    decay is at most `(1 + n) / (10 + n)`, so that the random initial weights are soon forgotten. When training ends,
-    the model gets the averaged weights, those of the best checkpoint with `load_best_model_at_end`.
+    The average smooths the noise of the last steps, so the learning rate may stay high for longer.
+    In step `n` the decay is at most `(1 + n) / (10 + n)`, so that the random initial weights are
+    soon forgotten. When training ends, the model gets the averaged weights, those of the best
+    checkpoint with `load_best_model_at_end`.
 
     Args:
         decay: Weight of the previous average; the new weights have the rest.
@@ -134,46 +159,71 @@ class WeightAveraging(TrainerCallback):
         self.decay = decay
         self.average: AveragedModel | None = None
 
-    def _update(self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor) -> None:
+    def _update(
+        self, averaged: list[torch.Tensor], current: list[torch.Tensor], count: torch.Tensor
+    ) -> None:
         decay = min(self.decay, (1 + int(count)) / (10 + int(count)))
         with torch.no_grad():
             for ours, theirs in zip(averaged, current, strict=True):
                 ours.lerp_(theirs, 1 - decay)
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        **kwargs,
     ) -> None:
         self.average = AveragedModel(model, multi_avg_fn=self._update)
         if state.global_step:  # continued from the checkpoint of that step
             self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        **kwargs,
     ) -> None:
         self.average.update_parameters(model)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
+    ) -> None:
         if args.should_save:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            tensors = {name: value.contiguous() for name, value in self.average.module.named_parameters()}
+            tensors = {
+                name: value.contiguous() for name, value in self.average.module.named_parameters()
+            }
             unfinished = folder / f"{AVERAGED_WEIGHTS}.unfinished"
             save_file(tensors, unfinished)
             unfinished.rename(folder / AVERAGED_WEIGHTS)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: PreTrainedModel, **kwargs
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        **kwargs,
     ) -> None:
         if args.load_best_model_at_end and state.best_model_checkpoint:
             self._load(Path(state.best_model_checkpoint))
         with torch.no_grad():
-            for parameter, averaged in zip(model.parameters(), self.average.module.parameters(), strict=True):
+            for parameter, averaged in zip(
+                model.parameters(), self.average.module.parameters(), strict=True
+            ):
                 parameter.copy_(averaged)
         self.average = None
 
     def _load(self, checkpoint: Path) -> None:
         path = checkpoint / AVERAGED_WEIGHTS
         if not path.is_file():
-            raise InputError(f"{checkpoint} has no {AVERAGED_WEIGHTS}: it was not written with --ema_decay")
+            raise InputError(
+                f"{checkpoint} has no {AVERAGED_WEIGHTS}: it was not written with --ema_decay"
+            )
         tensors = load_file(path)
         with torch.no_grad():
             for name, averaged in self.average.module.named_parameters():
@@ -183,7 +233,8 @@ class WeightAveraging(TrainerCallback):
 
     @contextmanager
     def in_place_of(self, model: PreTrainedModel) -> Iterator[None]:
-        """Inside the `with`, `model` has the averaged weights, if there are any yet; afterwards, its own again."""
+        """Inside the `with`, `model` has the averaged weights, if there are any yet; afterwards,
+        its own again."""
         if self.average is None or int(self.average.n_averaged) == 0:
             yield
             return
@@ -195,33 +246,47 @@ class WeightAveraging(TrainerCallback):
 
     def _exchange(self, model: PreTrainedModel) -> None:
         with torch.no_grad():
-            for parameter, averaged in zip(model.parameters(), self.average.module.parameters(), strict=True):
+            for parameter, averaged in zip(
+                model.parameters(), self.average.module.parameters(), strict=True
+            ):
                 own = parameter.clone()
                 parameter.copy_(averaged)
                 averaged.copy_(own)
 
 
 class DivergenceGuard(TrainerCallback):
-    """Ends a training whose weights are no longer numbers, before it logs, evaluates or saves, and when it ends.
+    """Ends a training whose weights are no longer numbers, before it logs, evaluates or saves, and
+    when it ends.
 
-    The Trainer would go on: it leaves losses that are not finite out of its logs, and saves whatever the weights are.
-    The weights are looked at in those steps only, because looking at all of them waits for the device. A loss that is
-    not finite shows in the weights of the same step.
+    The Trainer would go on: it leaves losses that are not finite out of its logs, and saves
+    whatever the weights are. The weights are looked at in those steps only, because looking at all
+    of them waits for the device. A loss that is not finite shows in the weights of the same step.
     """
 
     def __init__(self, averaged: bool = False):
         self.averaged = averaged  # whether checkpoints have averaged weights
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        **kwargs,
     ) -> None:
         if control.should_log or control.should_evaluate or control.should_save:
             self._check(args, state, model)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        **kwargs,
     ) -> None:
-        self._check(args, state, model)  # every training ends with an epoch, perhaps an incomplete one
+        # every training ends with an epoch, perhaps an incomplete one
+        self._check(args, state, model)
 
     def _check(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         bad = torch.tensor(float(not weights_are_finite(model)), device=args.device)
@@ -241,7 +306,9 @@ def weights_are_finite(model: nn.Module) -> bool:
     return not finite or bool(torch.stack(finite).all())
 
 
-def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments, averaged: bool = False) -> None:
+def check_metrics(
+    metrics: dict[str, float], split: str, args: TrainingArguments, averaged: bool = False
+) -> None:
     """Refuse to finish a model whose final metrics are not numbers: nothing could be said about it.
 
     Raises:
@@ -257,7 +324,9 @@ def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments
 
 def _advice(args: TrainingArguments, averaged: bool) -> str:
     good = last_checkpoint(Path(args.output_dir), averaged)
-    kept = f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
+    kept = (
+        f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
+    )
     start = f", from scratch or from --model_name_or_path {good}" if good else ""
     return (
         f"{kept}; no model was saved. Usually a lower --learning_rate (now {args.learning_rate:g}) helps: train with "
@@ -266,12 +335,14 @@ def _advice(args: TrainingArguments, averaged: bool) -> str:
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter  # this process's part of a DTensor
+    # this process's part of a DTensor
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """transformers' callback, whose count a continued training takes up. (That of all callbacks which
-    `restore_callback_states_from_checkpoint` restores would make ours anew, without their arguments.)"""
+    """transformers' callback, whose count a continued training takes up. (That of all callbacks
+    which `restore_callback_states_from_checkpoint` restores would make ours anew, without their
+    arguments.)"""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -283,23 +354,30 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 def has_ended(state: TrainerState, limit: float | None) -> bool:
-    """Whether the training of a checkpoint was over: by its steps, early, or by the clock's limit in seconds."""
+    """Whether the training of a checkpoint was over: by its steps, early, or by the clock's limit
+    in seconds."""
     clock = state.stateful_callbacks[TrainingClock.__name__]["attributes"]
     stopping = state.stateful_callbacks.get(EarlyStopping.__name__)
     count, patience = 0, 1
     if stopping is not None:
-        count, patience = (*stopping["attributes"].values(), stopping["args"]["early_stopping_patience"])
+        count, patience = (
+            *stopping["attributes"].values(),
+            stopping["args"]["early_stopping_patience"],
+        )
     return (
-        state.global_step >= state.max_steps or count >= patience or (limit is not None and clock["elapsed"] >= limit)
+        state.global_step >= state.max_steps
+        or count >= patience
+        or (limit is not None and clock["elapsed"] >= limit)
     )
 
 
 class SeededCollator(TrainerCallback):
     """Makes batches by a collator that has a generator, such as that of masked language models.
 
-    The generator is seeded for each batch by the training's seed, the epoch and the examples of the batch. What is
-    drawn is therefore the same when a training continues in the middle of an epoch. The Trainer makes the first
-    batches of a continued training before it restores the random state, and others were made ahead of the checkpoint.
+    The generator is seeded for each batch by the training's seed, the epoch and the examples of the
+    batch. What is drawn is therefore the same when a training continues in the middle of an epoch.
+    The Trainer makes the first batches of a continued training before it restores the random state,
+    and others were made ahead of the checkpoint.
 
     Args:
         collator: Of transformers; a copy of it draws, since evaluation has the same one.
@@ -308,7 +386,8 @@ class SeededCollator(TrainerCallback):
 
     def __init__(self, collator: Any, seed: int):
         self.collator, self.seed = copy.copy(collator), seed
-        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers that persist must see it change
+        # workers that persist must see it change
+        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -316,7 +395,12 @@ class SeededCollator(TrainerCallback):
         self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        ids = [zlib.crc32(np.asarray(example["input_ids"], dtype=np.int64).tobytes()) for example in examples]
-        state = np.random.SeedSequence([self.seed, int(self.epoch), *ids]).generate_state(1, np.uint64)
+        ids = [
+            zlib.crc32(np.asarray(example["input_ids"], dtype=np.int64).tobytes())
+            for example in examples
+        ]
+        state = np.random.SeedSequence([self.seed, int(self.epoch), *ids]).generate_state(
+            1, np.uint64
+        )
         self.collator.generator = torch.Generator().manual_seed(int(state[0]) >> 1)
         return self.collator(examples)

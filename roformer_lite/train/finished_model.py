@@ -1,4 +1,5 @@
-"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole, and uploaded."""
+"""The finished model directory: weights, tokenizer, card, loss curve and results, saved as a whole,
+and uploaded."""
 
 import json
 from pathlib import Path
@@ -33,13 +34,18 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
     """
     run = finished.run
     finished.model.config.use_cache = True  # the Trainer turns it off for training
-    with complete_directory(directory.run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
+    with complete_directory(
+        directory.run.output_dir, overwrite=run.training.overwrite_output_dir
+    ) as folder:
         for part in (finished.model, finished.task.data.tokenizer):
-            if run.card.remote_code and isinstance(part, RemoteCode):  # a stock tokenizer needs no code
+            # a stock tokenizer needs no code
+            if run.card.remote_code and isinstance(part, RemoteCode):
                 part.remote_code = True
             part.save_pretrained(folder)
         finished.task.model.save_beside(folder)
-        draw_loss_curve(finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step)
+        draw_loss_curve(
+            finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step
+        )
         finished.task.metrics.draw(folder)
         results = summarise(finished)
         run.save(folder)
@@ -52,11 +58,14 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Write `results.json`, which says that the model in `folder` is complete."""
-    text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # JSON has no NaN
+    # JSON has no NaN
+    text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (folder / RESULTS_FILE).write_text(text, "utf-8")
 
 
-def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: int | None = None) -> None:
+def draw_loss_curve(
+    history: list[dict[str, float]], path: Path, chosen_step: int | None = None
+) -> None:
     """Plot training and validation loss against the step.
 
     Args:
@@ -71,7 +80,9 @@ def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: in
     for key, label in (("loss", "training"), ("eval_loss", "validation")):
         points = [(entry["step"], entry[key]) for entry in history if key in entry]
         if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None)
+            axes.plot(
+                *zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None
+            )
     if chosen_step is not None:
         axes.axvline(chosen_step, linestyle="--", color="gray", label="the model that is kept")
     axes.set_xlabel("step")
@@ -82,9 +93,11 @@ def draw_loss_curve(history: list[dict[str, float]], path: Path, chosen_step: in
 
 
 def create_repository(card: PublishingOptions, args: TrainingArguments, name: str) -> None:
-    """Make sure that there is a repository to upload to, and complete `card.hub_model_id` with its owner.
+    """Make sure that there is a repository to upload to, and complete `card.hub_model_id` with its
+    owner.
 
-    Call it before the training: a missing login then shows at once, and the card can name the repository.
+    Call it before the training: a missing login then shows at once, and the card can name the
+    repository.
 
     Raises:
         InputError: when the Hub refuses.
@@ -94,8 +107,11 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
         repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
         if args.hub_revision:
             api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:  # Value: no name of one
-        raise InputError(f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}") from error
+    # Value: no name of one
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
+        raise InputError(
+            f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}"
+        ) from error
     card.hub_model_id = repo.repo_id
 
 

@@ -1,4 +1,5 @@
-"""The model card: metadata for the Hub, then the results, how to use the model, and how it was trained."""
+"""The model card: metadata for the Hub, then the results, how to use the model, and how it was
+trained."""
 
 import shlex
 from pathlib import Path
@@ -29,8 +30,8 @@ _HUB_METRICS = {"macro_f1": "f1"}  # our names that the Hub has another for
 def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:
     """Write `README.md` into `folder`.
 
-    The card is meant for everybody: it shows no row of the data unless `--card_example` asks for one, and no path of
-    this machine.
+    The card is meant for everybody: it shows no row of the data unless `--card_example` asks for
+    one, and no path of this machine.
 
     Args:
         results: The contents of `results.json`, where every metric of the card comes from.
@@ -67,7 +68,8 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
 
 
 def add_seeds(results: dict[str, Any], folder: Path) -> None:
-    """Add to the card of one of several trainings, in `folder`, what `results` say of all of them."""
+    """Add to the card of one of several trainings, in `folder`, what `results` say of all of
+    them."""
     section = Template(SEEDS_TEMPLATE.read_text("utf-8"), keep_trailing_newline=True).render(
         results=results, seeds=results["seeds"], sentence=seeds_sentence(results)
     )
@@ -82,15 +84,22 @@ def _shown_base(name: str) -> str:
 
 
 def _widget(task: Task, example: Row) -> list[dict[str, Any]] | None:
-    """The card's example as the Hub's page offers it to be tried, in the fields of its task; no page takes pairs."""
+    """The card's example as the Hub's page offers it to be tried, in the fields of its task; no
+    page takes pairs."""
     if task.pipeline_tag == "sentence-similarity":
         source, *others = task.data.texts([example])
         return [{"source_sentence": source, "sentences": others}]
     line = example_line(task, example)
-    return None if "\t" in line else [{"text": line.replace("[MASK]", task.data.tokenizer.mask_token or "[MASK]")}]
+    return (
+        None
+        if "\t" in line
+        else [{"text": line.replace("[MASK]", task.data.tokenizer.mask_token or "[MASK]")}]
+    )
 
 
-def _metadata(results: dict[str, Any], finished: FinishedTraining, widget: list | None) -> ModelCardData:
+def _metadata(
+    results: dict[str, Any], finished: FinishedTraining, widget: list | None
+) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
     options, task = finished.run, finished.task
     hub_datasets = options.card.datasets or [
@@ -133,18 +142,24 @@ def _metadata(results: dict[str, Any], finished: FinishedTraining, widget: list 
 def _own_tags(config: PreTrainedConfig) -> list[str]:
     """Converted encoders often have learned positions."""
     stacks = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
-    return ["roformer-lite", *(["rope"] if any(stack.position_embedding_type == "rope" for stack in stacks) else [])]
+    return [
+        "roformer-lite",
+        *(["rope"] if any(stack.position_embedding_type == "rope" for stack in stacks) else []),
+    ]
 
 
 def _model_id(options: Run) -> str:
-    """What whoever reads the card loads the model by: the repository, or the directory as the command names it."""
+    """What whoever reads the card loads the model by: the repository, or the directory as the
+    command names it."""
     if options.card.push_to_hub:
         return options.card.hub_model_id
     return options.output_dir.name if options.output_dir.is_absolute() else str(options.output_dir)
 
 
 def _title(options: Run) -> str:
-    return options.card.title or (options.card.hub_model_id if options.card.push_to_hub else options.output_dir.name)
+    return options.card.title or (
+        options.card.hub_model_id if options.card.push_to_hub else options.output_dir.name
+    )
 
 
 def _dataset_title(options: Run) -> str:
@@ -157,8 +172,8 @@ def _dataset_title(options: Run) -> str:
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
-    """The metrics by label of the test data, or without them the validation data, or None; with many labels those of
-    the best and the worst."""
+    """The metrics by label of the test data, or without them the validation data, or None; with
+    many labels those of the best and the worst."""
     if not by_label:
         return None
     split = "test" if "test" in by_label else next(iter(by_label))

@@ -1,5 +1,5 @@
-"""The model that a training starts from: a new one, one that was trained before, in its own class, or a pair whose
-encoder was."""
+"""The model that a training starts from: a new one, one that was trained before, in its own class,
+or a pair whose encoder was."""
 
 import difflib
 import json
@@ -16,8 +16,13 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
-from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
-from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import RoFormerLiteForConditionalGeneration
+from hf_roformer_lite.model.configuration_roformer_lite import (
+    RoFormerLiteConfig,
+    RoFormerLiteSeq2SeqConfig,
+)
+from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
+    RoFormerLiteForConditionalGeneration,
+)
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
@@ -33,7 +38,8 @@ def make_model(
     tokenizer: PreTrainedTokenizerBase,
     given: Mapping[str, PreTrainedConfig],
 ) -> PreTrainedModel:
-    """The model given with a head for the task, a pair with the encoder given, or a new one of the size asked for.
+    """The model given with a head for the task, a pair with the encoder given, or a new one of the
+    size asked for.
 
     Args:
         run, task, args: Of the training; the task knows the labels.
@@ -41,10 +47,13 @@ def make_model(
         given: The configurations of the models that the training starts from, by their names.
 
     Raises:
-        InputError: when the fields of the configuration do not fit together, or no model can be loaded.
+        InputError: when the fields of the configuration do not fit together, or no model can be
+            loaded.
     """
     name = run.model.model_name_or_path
-    overrides = parse_overrides(run.model.config, type(given[name]) if name else task.model.config_class)
+    overrides = parse_overrides(
+        run.model.config, type(given[name]) if name else task.model.config_class
+    )
     try:
         if name:
             model = pretrained_for_task(name, given[name], task, args, tokenizer, overrides)
@@ -61,22 +70,34 @@ def make_model(
         return model
     except InputError:
         raise  # it says already what is wrong, and in which file
-    except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:  # Runtime: too large for the memory
-        raise InputError(f"no model can be made with these options (--size, --config): {reason(error)}") from error
+    # Runtime: too large for the memory
+    except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"no model can be made with these options (--size, --config): {reason(error)}"
+        ) from error
 
 
-def _token_ids(tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrainedConfig]) -> dict[str, int | None]:
+def _token_ids(
+    tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrainedConfig]
+) -> dict[str, int | None]:
     first = tokenizer.cls_token_id
-    ids = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": first, "eos_token_id": tokenizer.sep_token_id}
+    ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": first,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
     is_pair = "decoder_start_token_id" in config_class.__dataclass_fields__
     return ids | ({"decoder_start_token_id": first} if is_pair else {})
 
 
 def _check_positions(run: Run, task: Task, model: PreTrainedModel) -> None:
-    """Refuse texts longer than a table of learned positions, before the first long one stops the training. A length
-    that was not given becomes that of the table."""
+    """Refuse texts longer than a table of learned positions, before the first long one stops the
+    training. A length that was not given becomes that of the table."""
     most = most_positions(model)
-    lengths = {name: getattr(task.args, name, 0) for name in ("max_length", "max_source_length", "max_target_length")}
+    lengths = {
+        name: getattr(task.args, name, 0)
+        for name in ("max_length", "max_source_length", "max_target_length")
+    }
     for name, length in {**lengths, "block_size": getattr(task.args, "longest_block", 0)}.items():
         if most is not None and length > most:
             if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
@@ -88,21 +109,29 @@ def _check_positions(run: Run, task: Task, model: PreTrainedModel) -> None:
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
-    """`["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` as arguments of `config_class.from_preset`.
+    """`["hidden_dropout=0.3", "decoder.num_hidden_layers=3"]` as arguments of
+    `config_class.from_preset`.
 
     Values are JSON (`0.3`, `true`, `null`, `["full_attention"]`); anything else is taken as text.
 
     Raises:
-        InputError: for an assignment without `=`, and for a field that `config_class` does not have.
+        InputError: for an assignment without `=`, and for a field that `config_class` does not
+            have.
     """
     own = (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig)
-    stack_fields = set(RoFormerLiteConfig.__dataclass_fields__) if issubclass(config_class, own) else set()
+    stack_fields = (
+        set(RoFormerLiteConfig.__dataclass_fields__) if issubclass(config_class, own) else set()
+    )
     sides = [side for side in ("encoder", "decoder") if side in config_class.__dataclass_fields__]
     fields: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         side, dot, own = name.rpartition(".")
-        valid = stack_fields if dot else stack_fields | set(config_class.__dataclass_fields__) - set(sides)
+        valid = (
+            stack_fields
+            if dot
+            else stack_fields | set(config_class.__dataclass_fields__) - set(sides)
+        )
         if not equals or (dot and side not in sides) or own not in valid:
             close = difflib.get_close_matches(own, valid, n=3)
             hint = f"; did you mean {' or '.join(close)}?" if close and own not in valid else ""
@@ -110,7 +139,9 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
                 f"--config {assignment}: name=value with a field of {config_class.__name__} is needed{hint}"
             )
         if own == "vocab_size":
-            raise InputError(f"--config {assignment}: the tokenizer determines it; use --vocab_size")
+            raise InputError(
+                f"--config {assignment}: the tokenizer determines it; use --vocab_size"
+            )
         try:
             value = json.loads(text)
         except json.JSONDecodeError:
@@ -144,8 +175,8 @@ def pretrained_for_task(
     tokenizer: PreTrainedTokenizerBase,
     fields: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """The model of `--model_name_or_path`, with its own head if that fits the task and the labels of the training
-    data, with a new one otherwise.
+    """The model of `--model_name_or_path`, with its own head if that fits the task and the labels
+    of the training data, with a new one otherwise.
 
     Args:
         name, given: The model and its configuration.
@@ -167,11 +198,17 @@ def pretrained_for_task(
             f"--text_scores: a model of type {given.model_type} has no place for them; leave the option out, or start "
             f"from what `roformer-lite convert {name} OUT --from auto` writes"
         )
-    why_new_head = task.model.why_new_head(given)  # before `config_fields`, which gives the labels in their order
-    of_task = {field: value for field, value in task.model.config_fields().items() if hasattr(given, field)}
+    # before `config_fields`, which gives the labels in their order
+    why_new_head = task.model.why_new_head(given)
+    of_task = {
+        field: value for field, value in task.model.config_fields().items() if hasattr(given, field)
+    }
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-    own_labels = {"id2label": given.id2label, "label2id": given.label2id}  # its weights have the shapes of these
-    own_config = type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
+    # its weights have the shapes of these
+    own_labels = {"id2label": given.id2label, "label2id": given.label2id}
+    own_config = (
+        type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
+    )
     check_vocabulary(tokenizer, given, name)
     model, new = load_with_new_head(task.model.auto_model, name, own_config)
     message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
@@ -182,12 +219,15 @@ def pretrained_for_task(
         message = f"{why_new_head}; the training starts with a new head"
     task.model.has_new_head, task.model.has_own_class = bool(new), is_own
     if getattr(task.args, "text_scores", False):
-        model.add_text_scores(None)  # others are fitted beside the encoder, which is trained and weighed without these
+        # others are fitted beside the encoder, which is trained and weighed without these
+        model.add_text_scores(None)
     try:
         padding_free(model)
     except ValueError as error:
         if getattr(task.args, "packing", False):
-            raise InputError(f"--packing: documents of one row would see each other, as {error}") from error
+            raise InputError(
+                f"--packing: documents of one row would see each other, as {error}"
+            ) from error
         message = f"{message}; {error} Its padding is computed".removeprefix("; ")
     if message and args.should_save:
         print(f"{name}: {message}", file=sys.stderr)
@@ -195,10 +235,20 @@ def pretrained_for_task(
 
 
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated field by field."""
-    nested = {name: merged(fields[name], value) for name, value in overrides.items() if name in ("encoder", "decoder")}
-    labels = ("id2label", "label2id") if "num_labels" in overrides else ()  # those of the checkpoint
-    return {**{name: value for name, value in fields.items() if name not in labels}, **overrides, **nested}
+    """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated
+    field by field."""
+    nested = {
+        name: merged(fields[name], value)
+        for name, value in overrides.items()
+        if name in ("encoder", "decoder")
+    }
+    # those of the checkpoint
+    labels = ("id2label", "label2id") if "num_labels" in overrides else ()
+    return {
+        **{name: value for name, value in fields.items() if name not in labels},
+        **overrides,
+        **nested,
+    }
 
 
 def encoder_of_a_pair(
@@ -209,8 +259,8 @@ def encoder_of_a_pair(
     tokenizer: PreTrainedTokenizerBase,
     overrides: dict[str, Any],
 ) -> RoFormerLiteForConditionalGeneration:
-    """The encoder of `--encoder_name_or_path` below a new decoder, which reads and predicts tokens by the encoder's
-    table, the only part of it that has been trained before.
+    """The encoder of `--encoder_name_or_path` below a new decoder, which reads and predicts tokens
+    by the encoder's table, the only part of it that has been trained before.
 
     Args:
         name, given: The encoder and its configuration.
@@ -230,16 +280,24 @@ def encoder_of_a_pair(
     if given.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is a causal model; give an encoder")
     fields = RoFormerLiteSeq2SeqConfig.__dataclass_fields__
-    of_both = {key: value for key, value in overrides.items() if key not in fields}  # those without a side
+    # those without a side
+    of_both = {key: value for key, value in overrides.items() if key not in fields}
     of_sides = {side: {**of_both, **overrides.get(side, {})} for side in ("encoder", "decoder")}
-    of_pair = {key: value for key, value in overrides.items() if key in fields and key not in of_sides}
+    of_pair = {
+        key: value for key, value in overrides.items() if key in fields and key not in of_sides
+    }
     check_vocabulary(tokenizer, given, name)
     config = {**given.to_dict(), "add_pooling_layer": False}
     encoder, _ = load_with_new_head(AutoModel, name, RoFormerLiteConfig.from_dict(config))
-    same_table = {"vocab_size": encoder.config.vocab_size, "embedding_size": encoder.config.embedding_size}
+    same_table = {
+        "vocab_size": encoder.config.vocab_size,
+        "embedding_size": encoder.config.embedding_size,
+    }
     config = RoFormerLiteSeq2SeqConfig(
         encoder={**encoder.config.to_dict(), **of_sides["encoder"]},
-        decoder=RoFormerLiteConfig.from_preset(size or "mini", **{**same_table, **of_sides["decoder"]}),
+        decoder=RoFormerLiteConfig.from_preset(
+            size or "mini", **{**same_table, **of_sides["decoder"]}
+        ),
         **{"share_embeddings": True, **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig), **of_pair},
     )
     model = RoFormerLiteForConditionalGeneration(config)

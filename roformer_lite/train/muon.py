@@ -16,9 +16,9 @@ _ARGUMENTS = {"lr": float, "momentum": float, "weight_decay": float, "ns_steps":
 class MuonWithAdamW(Optimizer):
     """torch's `Muon` and `AdamW` as one optimizer, with the groups of both and one state.
 
-    Muon makes the steps of a matrix orthogonal, so that every direction of the matrix learns alike (Jordan et al.
-    2024, https://kellerjordan.github.io/posts/muon/). That suits the matrices between hidden states. Embeddings,
-    output layers, norms and biases are left to AdamW.
+    Muon makes the steps of a matrix orthogonal, so that every direction of the matrix learns alike
+    (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/). That suits the matrices
+    between hidden states. Embeddings, output layers, norms and biases are left to AdamW.
 
     Args:
         matrices: Weights with two dimensions, for Muon.
@@ -39,8 +39,12 @@ class MuonWithAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Let both parts have the groups and the state of the whole, which schedulers and checkpoints change."""
-        self._adamw.param_groups, self._muon.param_groups = self.param_groups[:-1], self.param_groups[-1:]
+        """Let both parts have the groups and the state of the whole, which schedulers and
+        checkpoints change."""
+        self._adamw.param_groups, self._muon.param_groups = (
+            self.param_groups[:-1],
+            self.param_groups[-1:],
+        )
         self._adamw.state = self._muon.state = self.state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -56,37 +60,57 @@ class MuonWithAdamW(Optimizer):
 def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str]) -> MuonWithAdamW:
     """The optimizer of `--optim muon`.
 
-    A step of Muon is scaled to the size that AdamW's steps have (Liu et al. 2025, arXiv:2502.16982, section 2.2), so
-    that one learning rate serves both.
+    A step of Muon is scaled to the size that AdamW's steps have (Liu et al. 2025, arXiv:2502.16982,
+    section 2.2), so that one learning rate serves both.
 
     Args:
         model: The model, or a wrapper of it; its lists of layers are looked for.
-        args: Learning rate, weight decay, AdamW's numbers; `optim_args` are arguments of `torch.optim.Muon`.
+        args: Learning rate, weight decay, AdamW's numbers; `optim_args` are arguments of
+            `torch.optim.Muon`.
         decayed: Names of the weights that decay.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     in_layers = [weight for part in layers for weight in part.parameters()]
-    matrices = [weight for weight in dict.fromkeys(in_layers) if weight.ndim == 2 and weight.requires_grad]
+    matrices = [
+        weight for weight in dict.fromkeys(in_layers) if weight.ndim == 2 and weight.requires_grad
+    ]
     if not matrices:
-        raise InputError("--optim muon: the model has no matrices to train in its layers; leave the option out")
+        raise InputError(
+            "--optim muon: the model has no matrices to train in its layers; leave the option out"
+        )
     chosen, decays = set(matrices), set(decayed)
     groups: dict[float, list[nn.Parameter]] = {args.weight_decay: [], 0.0: []}
     for name, weight in model.named_parameters():
         if weight.requires_grad and weight not in chosen:
             groups[args.weight_decay if name in decays else 0.0].append(weight)
     others = [{"params": weights, "weight_decay": decay} for decay, weights in groups.items()]
-    muon = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-    adamw = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
-    return MuonWithAdamW(matrices, others, muon | muon_arguments(args.optim_args), adamw | {"fused": True})
+    muon = {
+        "lr": args.learning_rate,
+        "weight_decay": args.weight_decay,
+        "adjust_lr_fn": "match_rms_adamw",
+    }
+    adamw = {
+        "lr": args.learning_rate,
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "eps": args.adam_epsilon,
+    }
+    return MuonWithAdamW(
+        matrices, others, muon | muon_arguments(args.optim_args), adamw | {"fused": True}
+    )
 
 
 def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
-    """Arguments of `torch.optim.Muon`, which checks their limits, from `optim_args`, such as `lr=0.02,momentum=0.9`.
+    """Arguments of `torch.optim.Muon`, which checks their limits, from `optim_args`, such as
+    `lr=0.02,momentum=0.9`.
 
     Raises:
         InputError: for another name, and for what is no number.
     """
-    pairs = [part.partition("=")[::2] for part in optim_args.replace(" ", "").split(",")] if optim_args else []
+    pairs = (
+        [part.partition("=")[::2] for part in optim_args.replace(" ", "").split(",")]
+        if optim_args
+        else []
+    )
     try:
         return {name: _ARGUMENTS[name](value) for name, value in pairs}
     except (KeyError, ValueError) as error:

@@ -1,8 +1,9 @@
-"""Options of `roformer-lite train` that every task has: data, tokenizer and model, training, publishing.
+"""Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
+publishing.
 
-A parser makes an option of every field, and a section of `run.yaml` of every class. Fields hold what was given: None
-stands for a default that depends on other options, which a property or `run.py` fills in. Nothing here imports torch,
-so that `--help` and mistakes are answered at once.
+A parser makes an option of every field, and a section of `run.yaml` of every class. Fields hold
+what was given: None stands for a default that depends on other options, which a property or
+`run.py` fills in. Nothing here imports torch, so that `--help` and mistakes are answered at once.
 """
 
 import json
@@ -15,7 +16,8 @@ from ..errors import LARGEST_BATCH, InputError, check_file, check_number
 from ..output import check_place
 
 _LARGEST_SEED = 2**32 - 1
-_LARGEST_VOCABULARY = 10_000_000  # the tokenizers library reserves memory for all of it, and ends the process without
+# the tokenizers library reserves memory for all of it, and ends the process without
+_LARGEST_VOCABULARY = 10_000_000
 
 
 def option(text: str, default: Any = None, **more: Any) -> Any:
@@ -29,7 +31,9 @@ def refuse_beside(options: dict[str, Any], given: str, why: str) -> None:
     """Refuse `options` with a value, which would be ignored beside the option `given`."""
     beside = [f"--{name} {value}" for name, value in options.items() if value is not None]
     if beside:
-        raise InputError(f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two")
+        raise InputError(
+            f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two"
+        )
 
 
 @dataclass
@@ -42,18 +46,24 @@ class DataArguments:
         "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for "
         "seq2seq, mlm, causal and embed; tag reads a token and its tag on each line."
     )
-    validation_file: list[str] | None = option("Validation data, measured during training and at the end.")
+    validation_file: list[str] | None = option(
+        "Validation data, measured during training and at the end."
+    )
     test_file: list[str] | None = option("Test data, measured only at the end.")
     validation_fraction: float | None = option(
         "Without validation data: hold out this fraction of the training data (0.05 is one row in twenty). Default: "
         "0.1, 2,000 rows at most, and none of fewer than 100 rows (500 where a classifier starts from a sentence "
         "encoder); 0 holds out nothing."
     )
-    column_names: list[str] | None = option("Names of the columns of .tsv and .csv files that have no header line.")
+    column_names: list[str] | None = option(
+        "Names of the columns of .tsv and .csv files that have no header line."
+    )
     dataset_name: str | None = option("A dataset on the Hub, instead of files.")
     dataset_config_name: str | None = option("Configuration of that dataset, if it has several.")
     train_split: str = option("Split of that dataset to train on.", "train")
-    validation_split: str = option("Split of that dataset for validation, used if it exists.", "validation")
+    validation_split: str = option(
+        "Split of that dataset for validation, used if it exists.", "validation"
+    )
     test_split: str = option("Split of that dataset for testing, used if it exists.", "test")
 
     def __post_init__(self):
@@ -67,7 +77,9 @@ class DataArguments:
                 "one of the two"
             )
         if self.dataset_name is not None and (self.validation_file or self.test_file):
-            raise InputError("--validation_file and --test_file go with --train_file, not with --dataset_name")
+            raise InputError(
+                "--validation_file and --test_file go with --train_file, not with --dataset_name"
+            )
         for name in ("train_file", "validation_file", "test_file"):
             for path in getattr(self, name) or ():
                 check_file(name, path)
@@ -169,7 +181,8 @@ class Seq2SeqModelArguments(ModelArguments):
 
 @dataclass
 class TrainingOptions:
-    """How the model is trained. All else of transformers' `TrainingArguments` is in `training_arguments`."""
+    """How the model is trained. All else of transformers' `TrainingArguments` is in
+    `training_arguments`."""
 
     _argument_group_name: ClassVar[str] = "training"
 
@@ -220,9 +233,12 @@ class TrainingOptions:
         "classifiers and taggers."
     )
     early_stopping_patience: int = option(
-        "Stop after so many evaluations in a row without an improvement, if the best checkpoint is kept; 0: never.", 4
+        "Stop after so many evaluations in a row without an improvement, if the best checkpoint is kept; 0: never.",
+        4,
     )
-    baselines: bool = option("Measure baselines, such as a linear model, on the same data; takes seconds.", True)
+    baselines: bool = option(
+        "Measure baselines, such as a linear model, on the same data; takes seconds.", True
+    )
     seed: int = option("Seed of initialisation, shuffling and dropout.", 42)
     seeds: list[int] | None = option(
         "Train once with each of these seeds, keep the model that is best on the validation data, and report mean and "
@@ -247,8 +263,12 @@ class TrainingOptions:
                 check_number(name, getattr(self, name), **limits)
         for seed in (self.seed, *(self.seeds or ())):
             check_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
-        if self.seeds is not None and (len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)):
-            raise InputError(f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers")
+        if self.seeds is not None and (
+            len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)
+        ):
+            raise InputError(
+                f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
+            )
         _ = self.stock
 
     @property
@@ -256,7 +276,8 @@ class TrainingOptions:
         """`training_arguments` by name, with the values that YAML reads.
 
         Raises:
-            InputError: for what is not name=value, and for an argument that has an option of its own.
+            InputError: for what is not name=value, and for an argument that has an option of its
+                own.
         """
         found: dict[str, Any] = {}
         for assignment in self.training_arguments:
@@ -271,7 +292,9 @@ class TrainingOptions:
             try:
                 value = yaml.safe_load(text)
             except yaml.YAMLError as error:
-                raise InputError(f"{given}: the value is not YAML: {' '.join(str(error).split())}") from error
+                raise InputError(
+                    f"{given}: the value is not YAML: {' '.join(str(error).split())}"
+                ) from error
             is_no = value is False and name.endswith("_strategy")  # YAML reads eval_strategy=no so
             found[name] = "no" if is_no else value
         return found
@@ -280,7 +303,10 @@ class TrainingOptions:
 _LIMITS = {
     "num_train_epochs time_limit_minutes max_tokens_per_batch": {"above": 0},
     "max_steps": {"at_least": 1},
-    "per_device_train_batch_size per_device_eval_batch_size": {"at_least": 1, "at_most": LARGEST_BATCH},
+    "per_device_train_batch_size per_device_eval_batch_size": {
+        "at_least": 1,
+        "at_most": LARGEST_BATCH,
+    },
     "learning_rate warmup_steps weight_decay early_stopping_patience": {"at_least": 0},
     "ema_decay word_dropout": {"at_least": 0, "below": 1},
 }
@@ -295,7 +321,8 @@ _REFUSED = {
 
 @dataclass
 class PublishingOptions:
-    """What the model card says besides the measured results, and how the finished model gets to the Hub."""
+    """What the model card says besides the measured results, and how the finished model gets to the
+    Hub."""
 
     _argument_group_name: ClassVar[str] = "model card and Hub"
 
@@ -303,13 +330,20 @@ class PublishingOptions:
     language: list[str] = option("Language codes, for example en de.", [])
     license: str | None = option("Licence of the model, for example apache-2.0.")
     dataset_title: str | None = option("What the card calls the data. Default: the file names.")
-    datasets: list[str] = option("Names of the data on the Hub, where the files are a copy of them.", [])
+    datasets: list[str] = option(
+        "Names of the data on the Hub, where the files are a copy of them.", []
+    )
     limitations: str | None = option("A sentence on what the model should not be used for.")
-    card_example: bool = option("Show a row of the validation data in the card's code, not a made-up one.", False)
+    card_example: bool = option(
+        "Show a row of the validation data in the card's code, not a made-up one.", False
+    )
     push_to_hub: bool = option("Upload the finished model to the Hub.", False)
-    hub_model_id: str | None = option("Repository to upload to. Default: name of the directory, under your account.")
+    hub_model_id: str | None = option(
+        "Repository to upload to. Default: name of the directory, under your account."
+    )
     remote_code: bool = option(
-        "Save the package's code with the model, for people who have not installed the package.", False
+        "Save the package's code with the model, for people who have not installed the package.",
+        False,
     )
 
 

@@ -1,4 +1,5 @@
-"""What is known about a finished training: its metrics, as `results.json` has them and as they are printed."""
+"""What is known about a finished training: its metrics, as `results.json` has them and as they are
+printed."""
 
 import os
 import platform
@@ -62,7 +63,11 @@ class FinishedTraining:
     @property
     def chosen_step(self) -> int | None:
         """The step of the checkpoint that is kept, where it is not the last."""
-        return self.trainer.state.best_global_step if self.trainer.args.load_best_model_at_end else None
+        return (
+            self.trainer.state.best_global_step
+            if self.trainer.args.load_best_model_at_end
+            else None
+        )
 
 
 def summarise(finished: FinishedTraining) -> dict[str, Any]:
@@ -75,7 +80,11 @@ def summarise(finished: FinishedTraining) -> dict[str, Any]:
         "command": run.command(),
         "settings": task.data.settings(),
         "metrics": {evaluation.split: evaluation.metrics for evaluation in evaluations},
-        "by_label": {evaluation.split: evaluation.by_label for evaluation in evaluations if evaluation.by_label},
+        "by_label": {
+            evaluation.split: evaluation.by_label
+            for evaluation in evaluations
+            if evaluation.by_label
+        },
         "main_metric": task.metrics.main,
         "example_line": example_line(task, neutral_example(task)),
         "parts": finished.parts,
@@ -86,7 +95,9 @@ def summarise(finished: FinishedTraining) -> dict[str, Any]:
             finished.baselines,
             task.metrics.paired_tests(evaluations[-1].split) if evaluations else {},
         ),
-        "evaluation_seconds": {evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations},
+        "evaluation_seconds": {
+            evaluation.split: round(evaluation.seconds, 1) for evaluation in evaluations
+        },
         "rows": finished.rows,
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(task.data.tokenizer),
@@ -110,10 +121,14 @@ def summarise(finished: FinishedTraining) -> dict[str, Any]:
             "fine_tuning_defaults": run.fine_tuning_defaults(),
         },
         "machine": {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
+            "device": torch.cuda.get_device_name()
+            if torch.cuda.is_available()
+            else f"CPU ({platform.machine()})",
             "processes": args.world_size,
             "threads": torch.get_num_threads(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count(),
         },
         "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
     }
@@ -124,14 +139,21 @@ def _shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[
     values |= {"optim": options.optim, **{name: getattr(options, name) for name in _SHOWN_OPTIONS}}
     if options.max_tokens_per_batch:
         values["per_device_train_batch_size"] = None
-    return {name: getattr(value, "value", value) for name, value in values.items() if value not in (None, False, -1)}
+    return {
+        name: getattr(value, "value", value)
+        for name, value in values.items()
+        if value not in (None, False, -1)
+    }
 
 
 def verdict(
-    metric: str, evaluations: Sequence[Evaluation], baselines: Baselines, paired: Mapping[str, float] | None = None
+    metric: str,
+    evaluations: Sequence[Evaluation],
+    baselines: Baselines,
+    paired: Mapping[str, float] | None = None,
 ) -> str:
-    """A sentence on the model and the best baseline, by the test data, or else the validation data. `paired` has the
-    probabilities of a paired test against baselines, where there is one."""
+    """A sentence on the model and the best baseline, by the test data, or else the validation data.
+    `paired` has the probabilities of a paired test against baselines, where there is one."""
     if not baselines or not evaluations:
         return ""
     last = evaluations[-1]
@@ -142,7 +164,11 @@ def verdict(
     chance = (paired or {}).get(name)
     if chance is not None:
         values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
-    if is_within_chance(metric, ours, theirs[name], last.measurements) if chance is None else chance >= _SIGNIFICANT:
+    if (
+        is_within_chance(metric, ours, theirs[name], last.measurements)
+        if chance is None
+        else chance >= _SIGNIFICANT
+    ):
         equal = f"{last.measurements:,} rows can't tell them apart"
         return f"The model and the best baseline are about equal: its {values}; {equal}."
     if sign * ours > sign * theirs[name]:
@@ -187,7 +213,9 @@ def what_happened(
     return text
 
 
-def _of_validation(history: Sequence[dict[str, float]], metric: str) -> list[tuple[dict[str, float], float]]:
+def _of_validation(
+    history: Sequence[dict[str, float]], metric: str
+) -> list[tuple[dict[str, float], float]]:
     """The entries of a log that hold `metric`, with its value."""
     name = f"eval_{metric.removeprefix('eval_')}"
     return [(entry, entry[name]) for entry in history if name in entry]
@@ -200,20 +228,26 @@ def _best(measured: Sequence[tuple[dict[str, float], float]], greater_is_better:
 
 
 def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The main metric by split, of the model, of its parts alone and of baselines, of which there must be some."""
+    """The main metric by split, of the model, of its parts alone and of baselines, of which there
+    must be some."""
     others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
     rows = {"this model": results["metrics"], **others} if others else {}
-    return {name: {split: values[metric] for split, values in by_split.items()} for name, by_split in rows.items()}
+    return {
+        name: {split: values[metric] for split, values in by_split.items()}
+        for name, by_split in rows.items()
+    }
 
 
 def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
-    """The validation metric by which a model is compared with those of other seeds: its name and value."""
+    """The validation metric by which a model is compared with those of other seeds: its name and
+    value."""
     name = results["training"]["metric_for_best_model"]
     return name, results["metrics"]["validation"][name]
 
 
 def seeds_sentence(results: dict[str, Any]) -> str:
-    """Mean and standard deviation of the main metric over several seeds, and which seed was kept and why."""
+    """Mean and standard deviation of the main metric over several seeds, and which seed was kept
+    and why."""
     seeds, metric = results["seeds"], results["main_metric"]
     split = list(results["metrics"])[-1]
     mean, deviation = (seeds[name][split][metric] for name in ("mean", "standard_deviation"))
@@ -252,7 +286,9 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         f"{_counted(training['minutes'], 'minute')} of training, "
         f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command"
     )
-    console.print(f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}", soft_wrap=True)
+    console.print(
+        f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}", soft_wrap=True
+    )
     line = f"echo {shlex.quote(results['example_line'])} | roformer-lite predict {shlex.quote(str(folder))}"
     console.print(f"Use it: {line}", soft_wrap=True, markup=False)
 

@@ -18,9 +18,15 @@ from .options import ModelArguments, PublishingOptions, TrainingOptions, assignm
 
 RUN_FILE = "run.yaml"
 _SECTIONS = ("data", "model", "training", "card")  # of the file, and fields of `Run`
-# What says only where the output of a run goes, how it is shown and tested, besides all of `card`. A training that
-# continues may have other values; all else must be the same.
-_NOT_COMPARED = ("test_file", "output_dir", "overwrite_output_dir", "keep_checkpoints", "disable_tqdm")
+# What says only where the output of a run goes, how it is shown and tested, besides all of `card`.
+# A training that continues may have other values; all else must be the same.
+_NOT_COMPARED = (
+    "test_file",
+    "output_dir",
+    "overwrite_output_dir",
+    "keep_checkpoints",
+    "disable_tqdm",
+)
 
 _DEFAULTS = {
     "learning_rate": 5e-4,
@@ -30,8 +36,9 @@ _DEFAULTS = {
     "word_dropout": 0.0,
     "ema_decay": 0.0,
 }
-# Weights learned from much text are lost at the rate of a new model. Those that this command has trained from scratch
-# on a person's own text stand closer to their beginning, and need a higher rate.
+# Weights learned from much text are lost at the rate of a new model. Those that this command has
+# trained from scratch on a person's own text stand closer to their beginning, and need a higher
+# rate.
 _FINE_TUNING = {
     "learning_rate": 1e-4,
     "num_train_epochs": 4.0,
@@ -40,7 +47,8 @@ _FINE_TUNING = {
     "ema_decay": 0.0,
 }
 _RATE_OF_OWN_WEIGHTS = 3e-4
-# Tokens of a text to classify. Short ones cost nothing more; what pretrained models need of memory grows with it.
+# Tokens of a text to classify. Short ones cost nothing more; what pretrained models need of memory
+# grows with it.
 _LONGEST_TEXT, _LONGEST_FINE_TUNED = 2048, 256
 
 
@@ -53,7 +61,8 @@ class Run:
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
     shown: str = ""  # the command as a card shows it, where another one made this run
-    filled: frozenset[str] = frozenset()  # options of training that `with_defaults` has given their values
+    # options of training that `with_defaults` has given their values
+    filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
         self.data.check_beside(self.model, self.training)
@@ -89,18 +98,22 @@ class Run:
             "this training.\n# Options that are not here have their defaults; `roformer-lite train TASK --help` lists "
             "all.\n"
         )
-        text = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        text = yaml.safe_dump(
+            sections, sort_keys=False, allow_unicode=True, default_flow_style=False
+        )
         write_whole_file(folder / RUN_FILE, head + text)
 
     def command(self) -> str:
         """The command line of this run as a public card may show it."""
-        return self.shown or shown_command(["roformer-lite", "train", self.task, *as_arguments(self.content())])
+        return self.shown or shown_command(
+            ["roformer-lite", "train", self.task, *as_arguments(self.content())]
+        )
 
     # compared
 
     def difference(self, before: Mapping[str, Any]) -> str:
-        """What this run has otherwise than the one of `before`, the content of another `run.yaml`, as options; empty
-        where an interrupted training may continue."""
+        """What this run has otherwise than the one of `before`, the content of another `run.yaml`,
+        as options; empty where an interrupted training may continue."""
         now, then = _compared(self.content()), _compared(before)
         return ", ".join(
             f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
@@ -114,31 +127,44 @@ class Run:
         """Whether all weights are trained by this command, from scratch, now or before."""
         from ..saved_model import read_optional_object  # which imports torch
 
-        found = [read_optional_object(name, RESULTS_FILE).get("training") for name in self.model.pretrained]
-        return all(isinstance(training, dict) and training.get("own_weights") is True for training in found)
+        found = [
+            read_optional_object(name, RESULTS_FILE).get("training")
+            for name in self.model.pretrained
+        ]
+        return all(
+            isinstance(training, dict) and training.get("own_weights") is True for training in found
+        )
 
     def default_values(self) -> dict[str, Any]:
-        """The values of the options of training that were not given and whose defaults depend on task and model."""
+        """The values of the options of training that were not given and whose defaults depend on
+        task and model."""
         values = {**_DEFAULTS, **self.data.training_defaults}
         if self.model.pretrained:
             values |= _FINE_TUNING
             if self.own_weights():
                 values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
-        return {name: value for name, value in values.items() if getattr(self.training, name) is None}
+        return {
+            name: value for name, value in values.items() if getattr(self.training, name) is None
+        }
 
     def fine_tuning_defaults(self) -> list[str]:
         """The options that were not given and have a default of their own in fine-tuning."""
         is_fine_tuning = bool(self.model.pretrained)
-        return [name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None]
+        return [
+            name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None
+        ]
 
     def with_defaults(self) -> "Run":
-        """The same run with those values filled in, and the longest text of a task that leaves it open."""
+        """The same run with those values filled in, and the longest text of a task that leaves it
+        open."""
         longest: dict[str, Any] = {}
         if getattr(self.data, "max_length", _LONGEST_TEXT) is None:
             longest["max_length"] = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
         values = self.default_values()
         training = replace(self.training, **values)
-        return replace(self, data=replace(self.data, **longest), training=training, filled=frozenset(values))
+        return replace(
+            self, data=replace(self.data, **longest), training=training, filled=frozenset(values)
+        )
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
@@ -172,12 +198,16 @@ def as_arguments(content: Mapping[str, Any]) -> list[str]:
                 value = [assignment_of(*argument) for argument in value.items()]
             if value not in (None, []):
                 values = value if isinstance(value, list) else [value]
-                words += [f"--{name}", *(str(one).lower() if isinstance(one, bool) else str(one) for one in values)]
+                words += [
+                    f"--{name}",
+                    *(str(one).lower() if isinstance(one, bool) else str(one) for one in values),
+                ]
     return words
 
 
 def _given(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults; arguments of transformers by name."""
+    """The fields of a dataclass that differ from their defaults; arguments of transformers by
+    name."""
     found = {}
     for option in fields(options):
         default = option.default if option.default_factory is MISSING else option.default_factory()
@@ -198,7 +228,11 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if value is None:
         return "the default"
-    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    return (
+        " ".join(map(str, value))
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else str(value)
+    )
 
 
 def shown_command(words: Sequence[str]) -> str:

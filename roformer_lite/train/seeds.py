@@ -23,10 +23,12 @@ from .training_directory import TrainingDirectory
 
 
 def train_seeds(run: Run) -> None:
-    """Train with each of `--seeds`, save the model that is best on the validation data, and print the results.
+    """Train with each of `--seeds`, save the model that is best on the validation data, and print
+    the results.
 
-    The directory of the checkpoints has the finished model of each seed in `seed-N` and its checkpoints in
-    `seed-N.training`. Commands that were interrupted continue: a finished seed is not trained again.
+    The directory of the checkpoints has the finished model of each seed in `seed-N` and its
+    checkpoints in `seed-N.training`. Commands that were interrupted continue: a finished seed is
+    not trained again.
 
     Raises:
         InputError: as `train`, and for options that can't be combined with several seeds.
@@ -37,7 +39,9 @@ def train_seeds(run: Run) -> None:
             f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the first training; "
             "give one --seed to each of several commands, or start this one without the launcher"
         )
-    args = make_training_arguments(run.with_defaults(), TASKS[run.task].model_class.training_classes()[0])
+    args = make_training_arguments(
+        run.with_defaults(), TASKS[run.task].model_class.training_classes()[0]
+    )
     with directory.opened(args):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)
@@ -53,13 +57,17 @@ def train_seeds(run: Run) -> None:
         results = {**found[best], "seeds": summary(found, best)}
         minutes = round(sum(results["seeds"]["whole_minutes"].values()), 2)
         results["training"]["whole_command_minutes"] = minutes
-        with complete_directory(run.output_dir, overwrite=run.training.overwrite_output_dir) as folder:
+        with complete_directory(
+            run.output_dir, overwrite=run.training.overwrite_output_dir
+        ) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
             (folder / CHECKSUMS_FILE).unlink(missing_ok=True)  # results and card have changed
             add_seeds(results, folder)
             write_results(results, folder)
         for path in directory.path.iterdir():
-            if path.is_dir() and not (run.training.keep_checkpoints and path.name == f"seed-{best}.training"):
+            if path.is_dir() and not (
+                run.training.keep_checkpoints and path.name == f"seed-{best}.training"
+            ):
                 shutil.rmtree(path)
         if not run.training.keep_checkpoints:
             directory.clear()
@@ -79,16 +87,20 @@ def _finished(run: Run) -> dict[int, dict[str, Any]]:
 
 
 def _of_seed(run: Run, seed: int, found: dict[int, dict[str, Any]]) -> Run:
-    """The run of one seed. All take the type of numbers of the first one: they differ in the seed alone."""
+    """The run of one seed. All take the type of numbers of the first one: they differ in the seed
+    alone."""
     bf16 = run.training.bf16
     if bf16 is None and found:
         bf16 = next(iter(found.values()))["training"]["arguments"].get("bf16", False)
-    training = replace(run.training, seed=seed, seeds=None, output_dir=str(_folder(run, seed)), bf16=bf16)
+    training = replace(
+        run.training, seed=seed, seeds=None, output_dir=str(_folder(run, seed)), bf16=bf16
+    )
     return replace(run, training=training, card=replace(run.card, push_to_hub=False))
 
 
 def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
-    """What `results.json` says of all seeds: which was kept and why, the metrics of each, mean and standard deviation.
+    """What `results.json` says of all seeds: which was kept and why, the metrics of each, mean and
+    standard deviation.
 
     Args:
         found: The results of each seed.
@@ -108,5 +120,8 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         "mean": of_each(statistics.fmean),
         "standard_deviation": of_each(statistics.stdev),
         "metrics": metrics,
-        "whole_minutes": {str(seed): results["training"]["whole_command_minutes"] for seed, results in found.items()},
+        "whole_minutes": {
+            str(seed): results["training"]["whole_command_minutes"]
+            for seed, results in found.items()
+        },
     }

@@ -32,8 +32,8 @@ def make_sentence_model(
         model: With the head that `kind` reads.
         tokenizer: That of the model.
         max_length: Longer texts are truncated to this many tokens.
-        modules_of: Where the modules after the model come from, if it is a saved model of `kind`. Default: the
-            library's own choice.
+        modules_of: Where the modules after the model come from, if it is a saved model of `kind`.
+            Default: the library's own choice.
 
     Raises:
         InputError: when those modules cannot be used.
@@ -53,12 +53,15 @@ def make_sentence_model(
             except ConversionError as error:
                 raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
-    made[0].model, made[0].processor = model, tokenizer  # in place of copies that the library has loaded
+    # in place of copies that the library has loaded
+    made[0].model, made[0].processor = model, tokenizer
     made.max_seq_length = max_length
     return made
 
 
-def open_sentence_model(kind: type[BaseModel], directory: str | Path, device: str | None = None) -> BaseModel:
+def open_sentence_model(
+    kind: type[BaseModel], directory: str | Path, device: str | None = None
+) -> BaseModel:
     """A saved model of sentence-transformers, opened by its class `kind`.
 
     Raises:

@@ -1,5 +1,5 @@
-"""The trainers and evaluators of sentence-transformers, with our options, clock, averaged weights and guard,
-and with its names of metrics.
+"""The trainers and evaluators of sentence-transformers, with our options, clock, averaged weights
+and guard, and with its names of metrics.
 
 The training loop, the batches and the losses are those of sentence-transformers.
 """
@@ -19,13 +19,16 @@ from .trainer import RoFormerLiteTrainerMixin
 
 
 class ShuffledBatches(DefaultBatchSampler):
-    """Rows in an order that only the seed and the epoch determine, so that a continued training goes on with it.
+    """Rows in an order that only the seed and the epoch determine, so that a continued training
+    goes on with it.
 
     That of the library draws the order of an epoch after those of the epochs before it.
     """
 
     def __init__(self, dataset: Dataset, *args: Any, generator: torch.Generator, **kwargs: Any):
-        super().__init__(RandomSampler(dataset, generator=generator), *args, generator=generator, **kwargs)
+        super().__init__(
+            RandomSampler(dataset, generator=generator), *args, generator=generator, **kwargs
+        )
 
     def __iter__(self) -> Iterator[list[int]]:
         self.generator.manual_seed(self.seed + self.epoch)
@@ -36,7 +39,8 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
     """What the trainers of this package have in common."""
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Leave the callback out: it collects, also from the Hub, what the library's own card says."""
+        """Leave the callback out: it collects, also from the Hub, what the library's own card
+        says."""
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         """Save the modules without the library's own card."""
@@ -60,8 +64,8 @@ class NamedMetrics(BaseEvaluator):
 
     Args:
         evaluators: By what follows the names of their metrics: nothing, or `_64`.
-        names: The metrics to keep. The library has the similarity before or after its names for them, as in
-            `cosine_mrr@10` and `spearman_cosine`.
+        names: The metrics to keep. The library has the similarity before or after its names for
+            them, as in `cosine_mrr@10` and `spearman_cosine`.
     """
 
     def __init__(self, evaluators: Mapping[str, BaseEvaluator], names: Sequence[str]):
@@ -83,12 +87,16 @@ class NamedMetrics(BaseEvaluator):
         return metrics
 
 
-def search(queries: Sequence[str], documents: Sequence[str], right: Sequence[set[int]]) -> dict[str, Any]:
+def search(
+    queries: Sequence[str], documents: Sequence[str], right: Sequence[set[int]]
+) -> dict[str, Any]:
     """The arguments of the library's evaluators of retrieval."""
     return {
         "queries": {str(number): text for number, text in enumerate(queries)},
         "corpus": {str(number): text for number, text in enumerate(documents)},
-        "relevant_docs": {str(number): set(map(str, numbers)) for number, numbers in enumerate(right)},
+        "relevant_docs": {
+            str(number): set(map(str, numbers)) for number, numbers in enumerate(right)
+        },
         "accuracy_at_k": [1, 10],
         "write_csv": False,
     }

@@ -1,4 +1,5 @@
-"""What a small model takes over from a teacher, a model of sentence-transformers, before its training begins."""
+"""What a small model takes over from a teacher, a model of sentence-transformers, before its
+training begins."""
 
 import os
 
@@ -21,9 +22,11 @@ def open_teacher(name: str) -> SentenceTransformer:
 
 
 def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
-    """The directions `(given, width)` in which the vectors of the column `label` are largest, largest first.
+    """The directions `(given, width)` in which the vectors of the column `label` are largest,
+    largest first.
 
-    Of all projections to so many numbers, that on these keeps most of the products of all pairs of vectors.
+    Of all projections to so many numbers, that on these keeps most of the products of all pairs of
+    vectors.
     """
     given = len(vectors[0]["label"])
     products = np.zeros((given, given))
@@ -34,29 +37,35 @@ def principal_axes(vectors: Dataset, width: int) -> np.ndarray:
 
 @torch.no_grad()
 def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> None:
-    """Let the vectors of tokens begin as what the teacher makes of each token alone, on their principal axes.
+    """Let the vectors of tokens begin as what the teacher makes of each token alone, on their
+    principal axes.
 
     The means of such vectors are embeddings of texts already (Tulkens & van Dongen 2024, Model2Vec,
-    https://github.com/MinishLab/model2vec), so that the training need not learn again what words mean. They are scaled
-    to the size of the random numbers that they replace: ten times as large the model learnt no better than from those.
+    https://github.com/MinishLab/model2vec), so that the training need not learn again what words
+    mean. They are scaled to the size of the random numbers that they replace: ten times as large
+    the model learnt no better than from those.
 
     Args:
-        embedding: Of a new model with the teacher's tokenizer, `(tokens, width)`. What is wider than the teacher's
-            vectors keeps its random numbers.
+        embedding: Of a new model with the teacher's tokenizer, `(tokens, width)`. What is wider
+            than the teacher's vectors keeps its random numbers.
         teacher: Gives the vectors.
     """
     tokenizer, tokens = teacher.eval().tokenizer, embedding.num_embeddings
-    word = tokenizer("a", return_special_tokens_mask=True)  # which tells what stands before and after a text
+    # which tells what stands before and after a text
+    word = tokenizer("a", return_special_tokens_mask=True)
     inside = [at for at, is_special in enumerate(word["special_tokens_mask"]) if not is_special]
     if not inside:
         raise InputError(
             "--teacher: its tokenizer makes nothing of the text 'a'; give --vocab_size for a new tokenizer"
         )
     before, behind = word["input_ids"][: inside[0]], word["input_ids"][inside[-1] + 1 :]
-    alone = torch.tensor([[*before, token, *behind] for token in range(tokens)])  # (tokens, 1 + special ones)
+    # (tokens, 1 + special ones)
+    alone = torch.tensor([[*before, token, *behind] for token in range(tokens)])
     vectors = torch.cat(
         [
-            teacher({"input_ids": part, "attention_mask": torch.ones_like(part)})["sentence_embedding"]
+            teacher({"input_ids": part, "attention_mask": torch.ones_like(part)})[
+                "sentence_embedding"
+            ]
             for part in alone.to(teacher.device).split(_BATCH)
         ]
     ).double()  # (tokens, teacher's width)
@@ -64,4 +73,6 @@ def take_over_tokens(embedding: nn.Embedding, teacher: SentenceTransformer) -> N
     vectors = vectors - vectors.mean(dim=0)
     axes = torch.linalg.eigh(vectors.T @ vectors)[1].flip(1)  # the largest first
     vectors = (vectors @ axes)[:, : embedding.embedding_dim]  # (tokens, width)
-    embedding.weight[:, : vectors.shape[1]] = (vectors * (embedding.weight.std() / vectors.std())).to(embedding.weight)
+    embedding.weight[:, : vectors.shape[1]] = (
+        vectors * (embedding.weight.std() / vectors.std())
+    ).to(embedding.weight)

@@ -27,10 +27,13 @@ _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
 _KEYS = 2**31  # hashes are below
 _ADDED = 0.1  # to the sum of a feature over the examples with a label, and over those without
-_SHARES = (0.0, 0.5)  # of naive Bayes in the weight of an n-gram: it helps some data and harms others
-_FEWEST_TRIED, _MOST_TRIED = 30, 300_000  # examples, and examples times labels, to choose between them by
+# of naive Bayes in the weight of an n-gram: it helps some data and harms others
+_SHARES = (0.0, 0.5)
+# examples, and examples times labels, to choose between them by
+_FEWEST_TRIED, _MOST_TRIED = 30, 300_000
 _COST = 2.0  # of an error, against the size of the weights: `C` of scikit-learn
-# The first bytes of kana and Han. Text in which so many characters begin so is read by the character.
+# The first bytes of kana and Han. Text in which so many characters begin so is read by the
+# character.
 _HAN, _MOSTLY = (0xE3, 0xE9), 0.25
 
 Examples = Sequence[Sequence[int]]  # token ids of each
@@ -43,11 +46,11 @@ def fit_document_scores(
     config: RoFormerLiteConfig,
     importance: np.ndarray | None = None,
 ) -> RoFormerLiteDocumentScores:
-    """A linear support vector machine (ridge regression for numbers) on the n-grams of the training texts, with TF-IDF
-    as weight. The commonest are taken, as many as fit into 16 MB of scores.
+    """A linear support vector machine (ridge regression for numbers) on the n-grams of the training
+    texts, with TF-IDF as weight. The commonest are taken, as many as fit into 16 MB of scores.
 
-    They are those of the baseline: one or two words, and parts of words, both sorts with the same influence; in
-    Chinese and Japanese one to three characters.
+    They are those of the baseline: one or two words, and parts of words, both sorts with the same
+    influence; in Chinese and Japanese one to three characters.
 
     Args:
         tokens: `token_bytes` of the tokenizer.
@@ -59,7 +62,8 @@ def fit_document_scores(
     config = copy(config)
     config.classifier_text_counts = True
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, 1)
-    groups = ((0, 1, 2),) if _is_mostly_han(scores, examples) else ((0,), (2,))  # of what find_ngrams gives
+    # of what find_ngrams gives
+    groups = ((0, 1, 2),) if _is_mostly_han(scores, examples) else ((0,), (2,))
 
     def find(words: Words) -> tuple[torch.Tensor, torch.Tensor]:
         found = scores.find_ngrams(words)
@@ -77,7 +81,9 @@ def fit_document_scores(
     found = found @ diags(rarity)
     squares, group_of = found.multiply(found).sum(axis=0).A1, kept // _KEYS
     influence = np.sqrt(np.bincount(group_of, squares) / len(answers))[group_of]
-    weights, bias = _linear_model(normalize(found @ diags(1 / influence)), answers, config.problem_type, importance)
+    weights, bias = _linear_model(
+        normalize(found @ diags(1 / influence)), answers, config.problem_type, importance
+    )
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, len(hashes))
     _fill(scores, hashes=hashes, rarity=rarity / influence, weight=weights, bias=bias)
     return scores
@@ -91,10 +97,14 @@ def _is_mostly_han(scores: RoFormerLiteTextScores, examples: Examples) -> bool:
 
 
 def fit_word_scores(
-    tokens: torch.Tensor, examples: Examples, answers: Sequence[np.ndarray], config: RoFormerLiteConfig
+    tokens: torch.Tensor,
+    examples: Examples,
+    answers: Sequence[np.ndarray],
+    config: RoFormerLiteConfig,
 ) -> RoFormerLiteWordScores:
-    """A conditional random field on the words of the training sentences (Lafferty et al. 2001, ICML; the library is
-    CRFsuite). Of its features the commonest are taken, as many as fit into 16 MB of scores.
+    """A conditional random field on the words of the training sentences (Lafferty et al. 2001,
+    ICML; the library is CRFsuite). Of its features the commonest are taken, as many as fit into 16
+    MB of scores.
 
     Args:
         tokens, examples, config: As for `fit_document_scores`.
@@ -133,14 +143,20 @@ def _fill(scores: RoFormerLiteTextScores, **values: np.ndarray) -> None:
         getattr(scores, name).copy_(torch.from_numpy(value))
 
 
-def read(scores: RoFormerLiteTextScores, examples: Examples) -> Iterator[tuple[Words, torch.Tensor, int]]:
-    """Some hundred examples at a time: their words, the number of the example of each token, from 0 on, and how many
-    documents or tokens can have scores."""
+def read(
+    scores: RoFormerLiteTextScores, examples: Examples
+) -> Iterator[tuple[Words, torch.Tensor, int]]:
+    """Some hundred examples at a time: their words, the number of the example of each token, from 0
+    on, and how many documents or tokens can have scores."""
     for start in range(0, len(examples), _AT_ONCE):
         part = examples[start : start + _AT_ONCE]
         documents = torch.repeat_interleave(torch.tensor([len(ids) for ids in part]))
         words = scores.words_of(torch.tensor([token for ids in part for token in ids]), documents)
-        yield words, documents, len(documents) if isinstance(scores, RoFormerLiteWordScores) else len(part)
+        yield (
+            words,
+            documents,
+            len(documents) if isinstance(scores, RoFormerLiteWordScores) else len(part),
+        )
 
 
 def _occurrences(
@@ -148,14 +164,17 @@ def _occurrences(
     examples: Examples,
     find: Callable[[Words], tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The number of a document or token, the key of a feature of it, each pair once, and how often it occurs there;
-    and which of all tokens words begin with. `find` gives the keys, below 2 to the power of 32, and their owners."""
+    """The number of a document or token, the key of a feature of it, each pair once, and how often
+    it occurs there; and which of all tokens words begin with. `find` gives the keys, below 2 to the
+    power of 32, and their owners."""
     parts, first = [], 0
     for words, _, amount in read(scores, examples):
         keys, owners = find(words)
         pairs, counts = torch.unique(owners * (2 * _KEYS) + keys, return_counts=True)
         own, keys = pairs // (2 * _KEYS) + first, pairs % (2 * _KEYS)
-        parts.append((own.int().numpy(), keys.numpy(), counts.int().numpy(), words.is_first.numpy()))
+        parts.append(
+            (own.int().numpy(), keys.numpy(), counts.int().numpy(), words.is_first.numpy())
+        )
         first += amount
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
@@ -167,9 +186,14 @@ def _commonest(keys: np.ndarray, labels: int) -> np.ndarray:
 
 
 def _matrix(
-    hashes: np.ndarray, owners: np.ndarray, keys: np.ndarray, rows: int, values: np.ndarray | None = None
+    hashes: np.ndarray,
+    owners: np.ndarray,
+    keys: np.ndarray,
+    rows: int,
+    values: np.ndarray | None = None,
 ) -> csr_matrix:
-    """The values, 1 by default, where an owner has a feature. `hashes` are the keys of the columns, in any order."""
+    """The values, 1 by default, where an owner has a feature. `hashes` are the keys of the columns,
+    in any order."""
     order = np.argsort(hashes)
     places = np.searchsorted(hashes, keys, sorter=order).clip(max=len(hashes) - 1)
     columns = order[places].astype(np.int32)
@@ -178,22 +202,28 @@ def _matrix(
     return csr_matrix((values[known], (owners[known], columns[known])), (rows, len(hashes)))
 
 
-def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: dict[int, str]) -> list[np.ndarray]:
+def _tags_of_words(
+    is_first: np.ndarray, answers: Sequence[np.ndarray], names: dict[int, str]
+) -> list[np.ndarray]:
     """The tag of each word of each sentence.
 
-    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those after the first of
-    B-X have I-X if there is this tag. Words before the first label have the commonest tag.
+    What a user labels may have several words, such as `U.S.`. All of them have its tag, but those
+    after the first of B-X have I-X if there is this tag. Words before the first label have the
+    commonest tag.
     """
     numbers = {name: number for number, name in names.items()}
     inside = {
-        number: numbers.get("I-" + name[2:], number) if name[:2] == "B-" else number for number, name in names.items()
+        number: numbers.get("I-" + name[2:], number) if name[:2] == "B-" else number
+        for number, name in names.items()
     }
     labelled = np.concatenate(answers)
     commonest = int(np.bincount(labelled[labelled >= 0]).argmax())
     tags, start = [], 0
     for sentence in answers:
         found, last = [], commonest
-        for answer, is_word in zip(sentence.tolist(), is_first[start : start + len(sentence)], strict=True):
+        for answer, is_word in zip(
+            sentence.tolist(), is_first[start : start + len(sentence)], strict=True
+        ):
             last = answer if answer >= 0 else inside[last]
             if is_word:
                 found.append(last)
@@ -205,14 +235,17 @@ def _tags_of_words(is_first: np.ndarray, answers: Sequence[np.ndarray], names: d
 def _conditional_random_field(
     features: csr_matrix, tags: Sequence[np.ndarray], labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the next one."""
+    """Weights `(features, labels)` and transitions `(labels, labels)`, from a tag to the next
+    one."""
     names = [str(number) for number in range(max(features.shape[1], labels))]
 
     def sentences() -> Iterator[tuple[list[list[str]], list[str]]]:
         start = 0
         for sentence in tags:
             borders = pairwise(features.indptr[start : start + len(sentence) + 1])
-            words = [[names[place] for place in features.indices[first:end]] for first, end in borders]
+            words = [
+                [names[place] for place in features.indices[first:end]] for first, end in borders
+            ]
             yield words, [names[tag] for tag in sentence]
             start += len(sentence)
 
@@ -232,29 +265,39 @@ def _linear_model(
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
     is_multi = problem_type == "multi_label_classification"
-    labels = answers if is_multi else np.eye(answers.max() + 1, dtype=int)[answers]  # (examples, labels)
+    # (examples, labels)
+    labels = answers if is_multi else np.eye(answers.max() + 1, dtype=int)[answers]
     if labels.shape[1] == 2 and not is_multi:
         labels = labels[:, 1:]  # one machine tells two classes apart
     machines = NaiveBayesMachines(exclusive=labels.shape[1] > 1 and not is_multi)
     if len(labels) >= _FEWEST_TRIED:
         some = np.random.default_rng(0).permutation(len(labels))[: _MOST_TRIED // labels.shape[1]]
-        search = GridSearchCV(machines, {"share": _SHARES}, cv=KFold(3), refit=False, error_score="raise")
-        search.fit(features[some], labels[some], importance=None if importance is None else importance[some])
+        search = GridSearchCV(
+            machines, {"share": _SHARES}, cv=KFold(3), refit=False, error_score="raise"
+        )
+        search.fit(
+            features[some],
+            labels[some],
+            importance=None if importance is None else importance[some],
+        )
         machines.set_params(**search.best_params_)
     machines.fit(features, labels, importance)
     if is_multi or labels.shape[1] > 1:
         return machines.weights, machines.bias
-    return np.hstack((-machines.weights, machines.weights)), np.concatenate((-machines.bias, machines.bias))
+    return np.hstack((-machines.weights, machines.weights)), np.concatenate(
+        (-machines.bias, machines.bias)
+    )
 
 
 class NaiveBayesMachines(BaseEstimator):
-    """A linear support vector machine for each label, on features that are weighted by how much they tell about it: a
-    share of each weight is the logarithm of the ratio of naive Bayes, as in Wang & Manning (2012), the rest is the
-    same for all.
+    """A linear support vector machine for each label, on features that are weighted by how much
+    they tell about it: a share of each weight is the logarithm of the ratio of naive Bayes, as in
+    Wang & Manning (2012), the rest is the same for all.
 
     Args:
         share: From 0 to 1.
-        exclusive: Whether an example has one label, that of the highest score, and not all with a positive one.
+        exclusive: Whether an example has one label, that of the highest score, and not all with a
+            positive one.
     """
 
     def __init__(self, share: float = 0.0, exclusive: bool = True):
@@ -263,8 +306,8 @@ class NaiveBayesMachines(BaseEstimator):
     def fit(
         self, features: csr_matrix, labels: np.ndarray, importance: np.ndarray | None = None
     ) -> "NaiveBayesMachines":
-        """Find `weights` `(features, labels)` and `bias` `(labels,)` from examples `(examples, features)` and their
-        `labels` `(examples, labels)` of 0 and 1."""
+        """Find `weights` `(features, labels)` and `bias` `(labels,)` from examples `(examples,
+        features)` and their `labels` `(examples, labels)` of 0 and 1."""
         machines = [self._one_against_rest(features, is_label, importance) for is_label in labels.T]
         self.weights = np.stack([weights for weights, _ in machines], axis=1)
         self.bias = np.array([bias for _, bias in machines])
@@ -285,7 +328,9 @@ class NaiveBayesMachines(BaseEstimator):
         if not self.share:
             machine.fit(features, is_label, importance)
             return machine.coef_[0], float(machine.intercept_[0])
-        with_label, without = (_ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0))
+        with_label, without = (
+            _ADDED + features[is_label == truth].sum(axis=0).A1 for truth in (1, 0)
+        )
         ratios = np.abs(np.log(with_label / with_label.sum()) - np.log(without / without.sum()))
         mean_square = (features.multiply(features) @ np.square(ratios)).mean()
         share = self.share if mean_square else 0.0  # no feature tells anything

@@ -10,7 +10,11 @@ from sklearn.model_selection import KFold
 from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
-from hf_roformer_lite.model.text_features import RoFormerLiteTextScores, RoFormerLiteWordScores, messages_of_neighbours
+from hf_roformer_lite.model.text_features import (
+    RoFormerLiteTextScores,
+    RoFormerLiteWordScores,
+    messages_of_neighbours,
+)
 
 from ..evaluate.baselines import Baselines, at_most
 from ..evaluate.metrics import Metrics, is_within_chance
@@ -33,7 +37,8 @@ class Split:
         text_scores: The same shape.
         answers: Of each document, or the class of each token, -100 where there is none.
         measure: Metrics of joint logits `(N, labels)`.
-        chain: For tokens, the numbers of those that words begin with, their documents, and the transitions.
+        chain: For tokens, the numbers of those that words begin with, their documents, and the
+            transitions.
     """
 
     logits: torch.Tensor
@@ -51,9 +56,11 @@ class Split:
         """Documents, or sentences, of which long ones are several."""
         return len(self.answers) if self.chain is None else len(self.chain[1].unique())
 
-    def join(self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax) -> torch.Tensor:
-        """Logits with these weights of the encoder, of the scores and of the transitions. Gradients need memory by the
-        number of rows; see `parts`."""
+    def join(
+        self, weights: Sequence[float] | torch.Tensor, how: Callable = torch.amax
+    ) -> torch.Tensor:
+        """Logits with these weights of the encoder, of the scores and of the transitions. Gradients
+        need memory by the number of rows; see `parts`."""
         joint = weights[0] * self.logits + weights[1] * self.text_scores
         if self.chain is None:
             return joint
@@ -68,7 +75,11 @@ class Split:
             of_words = slice(*torch.searchsorted(chain[0], torch.tensor([start, end])).tolist())
             chain = (chain[0][of_words] - start, chain[1][of_words], chain[2])
         taken = slice(start, end)
-        logits, text_scores, answers = self.logits[taken], self.text_scores[taken], self.answers[taken]
+        logits, text_scores, answers = (
+            self.logits[taken],
+            self.text_scores[taken],
+            self.answers[taken],
+        )
         return replace(self, logits=logits, text_scores=text_scores, answers=answers, chain=chain)
 
     def parts(self) -> Iterator["Split"]:
@@ -76,7 +87,8 @@ class Split:
         begins = torch.empty(0, dtype=torch.long)
         if self.chain is not None:
             first, documents, _ = self.chain
-            begins = first[1:][documents[1:] != documents[:-1]]  # the first word of each sentence but one
+            # the first word of each sentence but one
+            begins = first[1:][documents[1:] != documents[:-1]]
         start, total = 0, len(self.logits)
         while start < total:
             later = begins[begins >= start + _TOKENS_AT_ONCE]
@@ -87,7 +99,10 @@ class Split:
     def documents(self, places: np.ndarray) -> "Split":
         """Some of the documents, where there is no chain."""
         return replace(
-            self, logits=self.logits[places], text_scores=self.text_scores[places], answers=self.answers[places]
+            self,
+            logits=self.logits[places],
+            text_scores=self.text_scores[places],
+            answers=self.answers[places],
         )
 
     def metrics(self, weights: Sequence[float]) -> Metrics:
@@ -103,10 +118,14 @@ def make_split(
 ) -> Split:
     """`logits` and `answers` are those of all documents or of all tokens; see `Split`."""
     with torch.no_grad():
-        parts = [(scores.score(words, n), words.is_first, of) for words, of, n in read(scores, examples)]
+        parts = [
+            (scores.score(words, n), words.is_first, of) for words, of, n in read(scores, examples)
+        ]
     text_scores, is_first = (torch.cat(part) for part in list(zip(*parts, strict=True))[:2])
     # In double precision, as the search for weights takes small differences.
-    split = Split(torch.from_numpy(logits).double(), text_scores.double(), torch.from_numpy(answers), measure)
+    split = Split(
+        torch.from_numpy(logits).double(), text_scores.double(), torch.from_numpy(answers), measure
+    )
     if not isinstance(scores, RoFormerLiteWordScores):
         return split
     documents = torch.cat([of + 2**20 * number for number, (*_, of) in enumerate(parts)])
@@ -115,18 +134,21 @@ def make_split(
 
 
 def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
-    """The weights of the encoder's logits, of the scores of the text and of the transitions, none negative, for which
-    the loss on the split, or on about 30,000 of its documents or tokens (fewer with more than 16 tags), is least.
+    """The weights of the encoder's logits, of the scores of the text and of the transitions, none
+    negative, for which the loss on the split, or on about 30,000 of its documents or tokens (fewer
+    with more than 16 tags), is least.
 
-    A few rows leave much of that to chance, they have chosen the encoder's epoch too, and it is the encoder that knows
-    less where rows are few. So the weights of documents are drawn towards those without the encoder: by a half with
-    100 rows, by a tenth with 900.
+    A few rows leave much of that to chance, they have chosen the encoder's epoch too, and it is the
+    encoder that knows less where rows are few. So the weights of documents are drawn towards those
+    without the encoder: by a half with 100 rows, by a tenth with 900.
     """
     labels = split.logits.shape[1]
     if split.chain is None:
         parts = [split.documents(at_most(np.arange(len(split.answers)), _MOST_ROWS))]
     else:  # parts at random, as sentences may be sorted by their lengths
-        parts = at_most(list(split.parts()), max(1, min(_MOST_ROWS, _MOST_TAGS // labels) // _TOKENS_AT_ONCE))
+        parts = at_most(
+            list(split.parts()), max(1, min(_MOST_ROWS, _MOST_TAGS // labels) // _TOKENS_AT_ONCE)
+        )
     count = max(1, sum(int((part.answers != -100).sum()) for part in parts))
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -165,22 +187,27 @@ def add_fitted_scores(
     splits: dict[str, Split],
     main_metric: str,
 ) -> tuple[Baselines, tuple[float, ...]]:
-    """Make the best of a trained model and of fitted scores of the text: the sum of both with the `best_weights`, or
-    one of the two alone where that is clearly better. `main_metric` on the validation data decides; the sum is
-    measured there with weights of other rows. Without validation data the scores are taken alone.
+    """Make the best of a trained model and of fitted scores of the text: the sum of both with the
+    `best_weights`, or one of the two alone where that is clearly better. `main_metric` on the
+    validation data decides; the sum is measured there with weights of other rows. Without
+    validation data the scores are taken alone.
 
     Returns:
-        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the encoder alone is
-        best. Its logits are then multiplied by a number with which the validation loss is least.
+        The metrics of the encoder and of the scores, each alone, and the weights; nothing when the
+        encoder alone is best. Its logits are then multiplied by a number with which the validation
+        loss is least.
     """
     name = "CRF" if isinstance(scores, RoFormerLiteWordScores) else "linear model"
     alone = {"its encoder alone": (1.0, 0.0, 0.0), f"its {name} alone": (0.0, 1.0, 1.0)}
     parts: Baselines = {
-        name: {split: part.metrics(weights) for split, part in splits.items()} for name, weights in alone.items()
+        name: {split: part.metrics(weights) for split, part in splits.items()}
+        for name, weights in alone.items()
     }
     weights = alone[f"its {name} alone"]
     if "validation" in splits:
-        weights = _chosen_weights(splits["validation"], model.config.problem_type, parts, main_metric)
+        weights = _chosen_weights(
+            splits["validation"], model.config.problem_type, parts, main_metric
+        )
     with torch.no_grad():
         for tensor in model.classifier.out_proj.parameters():
             tensor.mul_(weights[0])
@@ -193,14 +220,19 @@ def add_fitted_scores(
 def _chosen_weights(
     validation: Split, problem_type: str | None, parts: Baselines, main_metric: str
 ) -> tuple[float, ...]:
-    """Those of the sum, or 0 for the encoder or for the scores where the other one alone is better than the sum by
-    more than chance: a small lead says little on a few hundred rows, which have chosen the encoder's epoch too."""
+    """Those of the sum, or 0 for the encoder or for the scores where the other one alone is better
+    than the sum by more than chance: a small lead says little on a few hundred rows, which have
+    chosen the encoder's epoch too."""
     joint = cross_fitted_metrics(validation, problem_type)[main_metric]
     encoder, text = (by_split["validation"][main_metric] for by_split in parts.values())
     best = max(encoder, text)
-    if best > joint and not is_within_chance(main_metric, best, joint, validation.number_of_documents):
+    if best > joint and not is_within_chance(
+        main_metric, best, joint, validation.number_of_documents
+    ):
         if encoder > text:
-            validation = replace(validation, text_scores=torch.zeros_like(validation.text_scores), chain=None)
+            validation = replace(
+                validation, text_scores=torch.zeros_like(validation.text_scores), chain=None
+            )
         else:
             validation = replace(validation, logits=torch.zeros_like(validation.logits))
     found = best_weights(validation, problem_type)
@@ -219,12 +251,15 @@ def weighted(scores: RoFormerLiteTextScores, weights: Sequence[float]) -> RoForm
 
 
 def cross_fitted_metrics(split: Split, problem_type: str | None) -> Metrics:
-    """Metrics of the joint logits, where a fifth of the documents is joined with the weights that are best on the
-    others. Tokens are so many, and their weights so few, that all are joined with the weights that are best on all."""
+    """Metrics of the joint logits, where a fifth of the documents is joined with the weights that
+    are best on the others. Tokens are so many, and their weights so few, that all are joined with
+    the weights that are best on all."""
     rows = np.arange(len(split.answers))
     if split.chain is not None or len(rows) < _FOLDS:
         return split.metrics(best_weights(split, problem_type))
     joint = torch.empty_like(split.logits)
     for others, fold in KFold(_FOLDS, shuffle=True, random_state=0).split(rows):
-        joint[fold] = split.documents(fold).join(best_weights(split.documents(others), problem_type))
+        joint[fold] = split.documents(fold).join(
+            best_weights(split.documents(others), problem_type)
+        )
     return split.measure(joint.numpy())

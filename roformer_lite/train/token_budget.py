@@ -5,26 +5,30 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-ALIKE = 24  # neighbouring batches with nearly as many tokens; a multiple of many numbers of processes
+# neighbouring batches with nearly as many tokens; a multiple of many numbers of processes
+ALIKE = 24
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
-    """Distributes examples over batches of at most `max_tokens` real tokens, each with short and long examples.
+    """Distributes examples over batches of at most `max_tokens` real tokens, each with short and
+    long examples.
 
-    The model computes real tokens only, so grouping examples of similar length would save nothing. It would also harm
-    the gradient: trained for 600 steps on batches of a single length, the demo gets nothing right; on mixed batches of
-    the same size it gets 96 % right.
+    The model computes real tokens only, so grouping examples of similar length would save nothing.
+    It would also harm the gradient: trained for 600 steps on batches of a single length, the demo
+    gets nothing right; on mixed batches of the same size it gets 96 % right.
 
-    In each epoch the examples are sorted by length, in random order among equals, and dealt in rounds. A round takes
-    as many consecutive examples as there are batches, and gives one of them to each batch at random. A batch is
-    largest when it gets the longest example of every round, so the number of batches is the smallest for which even
-    such a batch is within the budget. The number does not depend on the epoch, because the Trainer fixes the
-    number of steps in advance and may resume in the middle of an epoch. The budget should be several times the longest
+    In each epoch the examples are sorted by length, in random order among equals, and dealt in
+    rounds. A round takes as many consecutive examples as there are batches, and gives one of them
+    to each batch at random. A batch is largest when it gets the longest example of every round, so
+    the number of batches is the smallest for which even such a batch is within the budget. The
+    number does not depend on the epoch, because the Trainer fixes the number of steps in advance
+    and may resume in the middle of an epoch. The budget should be several times the longest
     example.
 
-    Every process computes the same batches and takes an equal share of them. Those of a step have nearly as many
-    tokens, but for the last steps of an epoch; their order is the same for 1, 2, 3, 4, 6, 8, 12 and 24 processes. When
-    the number of processes does not divide the number of batches, the first batches are repeated at the end.
+    Every process computes the same batches and takes an equal share of them. Those of a step have
+    nearly as many tokens, but for the last steps of an epoch; their order is the same for 1, 2, 3,
+    4, 6, 8, 12 and 24 processes. When the number of processes does not divide the number of
+    batches, the first batches are repeated at the end.
 
     Args:
         lengths: Number of tokens of each example (source and target together, where there are two).
@@ -36,7 +40,14 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         ValueError: when there is no example, or one example alone exceeds the budget.
     """
 
-    def __init__(self, lengths: Sequence[int], max_tokens: int, seed: int = 0, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        max_tokens: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if len(self.lengths) == 0:
             raise ValueError("there are no examples to make batches of")
@@ -68,8 +79,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 def in_groups_alike(
     batches: list[list[int]], lengths: np.ndarray, size: int, random: np.random.Generator
 ) -> list[list[int]]:
-    """The batches in random groups of `size` that have nearly as many tokens, in random order within each; what does
-    not fill a group comes last."""
+    """The batches in random groups of `size` that have nearly as many tokens, in random order
+    within each; what does not fill a group comes last."""
     order = np.argsort([-lengths[batch].sum() for batch in batches], kind="stable")
     full = len(order) // size * size
     groups = random.permuted(random.permutation(order[:full].reshape(-1, size)), axis=1)
@@ -77,8 +88,8 @@ def in_groups_alike(
 
 
 def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
-    """The smallest number of batches of which none that `deal` makes can have more than `max_tokens` tokens, not even
-    with the longest example of every round."""
+    """The smallest number of batches of which none that `deal` makes can have more than
+    `max_tokens` tokens, not even with the longest example of every round."""
     longest_first = np.sort(lengths)[::-1]
     batches = max(1, -(-int(lengths.sum()) // max_tokens))
     while longest_first[::batches].sum() > max_tokens:
@@ -87,7 +98,8 @@ def fewest_batches(lengths: np.ndarray, max_tokens: int) -> int:
 
 
 def deal(lengths: np.ndarray, num_batches: int, random: np.random.Generator) -> list[list[int]]:
-    """The examples of each batch: the longest first, in rounds that give one to each batch at random."""
+    """The examples of each batch: the longest first, in rounds that give one to each batch at
+    random."""
     shuffled = random.permutation(len(lengths))
     longest_first = shuffled[np.argsort(-lengths[shuffled], kind="stable")]
     batches: list[list[int]] = [[] for _ in range(num_batches)]

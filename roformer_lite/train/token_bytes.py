@@ -15,11 +15,11 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor | None:
-    """The first bytes of each token, `(vocab, LONGEST_TOKEN)` uint8, 0 after its end; None for a tokenizer whose
-    tokens are not known to be text.
+    """The first bytes of each token, `(vocab, LONGEST_TOKEN)` uint8, 0 after its end; None for a
+    tokenizer whose tokens are not known to be text.
 
-    A special token is a separator, as no word spans it, the padding token nothing, and the unknown token a word of
-    its own.
+    A special token is a separator, as no word spans it, the padding token nothing, and the unknown
+    token a word of its own.
     """
     spell = _speller(json.loads(tokenizer.backend_tokenizer.to_str())["model"])
     if spell is None:
@@ -41,7 +41,13 @@ def _speller(model: dict[str, Any]) -> Callable[[str], bytes] | None:
         byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
         return lambda token: bytes(byte_of.get(character, 32) for character in token)
     if model["type"] == "Unigram":
-        return lambda token: bytes.fromhex(token[3:5]) if _BYTE.fullmatch(token) else token.replace("▁", " ").encode()
+        return lambda token: (
+            bytes.fromhex(token[3:5])
+            if _BYTE.fullmatch(token)
+            else token.replace("▁", " ").encode()
+        )
     if model["type"] == "WordPiece":
-        return lambda token: token.removeprefix("##").encode() if token.startswith("##") else f" {token}".encode()
+        return lambda token: (
+            token.removeprefix("##").encode() if token.startswith("##") else f" {token}".encode()
+        )
     return None

@@ -1,4 +1,5 @@
-"""The tokenizer that a training starts from: a given one, that of a model or of prepared data, or a new one."""
+"""The tokenizer that a training starts from: a given one, that of a model or of prepared data, or a
+new one."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +22,17 @@ _TOKENIZER_CHARACTERS = 10**9
 
 
 def make_tokenizer(
-    run: Run, task: Task, args: TrainingArguments, train_rows: Dataset | IterableDataset, state_dir: Path
+    run: Run,
+    task: Task,
+    args: TrainingArguments,
+    train_rows: Dataset | IterableDataset,
+    state_dir: Path,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model or encoder given, or that of prepared data, or one trained on the
-    training data.
+    """The tokenizer given, or that of the model or encoder given, or that of prepared data, or one
+    trained on the training data.
 
-    A trained tokenizer is kept in `state_dir`, where the other processes and a continued training find it.
+    A trained tokenizer is kept in `state_dir`, where the other processes and a continued training
+    find it.
 
     Raises:
         InputError: when it cannot be loaded or trained, or is not the one that prepared data need.
@@ -78,7 +84,8 @@ def tokenizer_source(run: Run) -> str | None:
 
 
 def begins_with_teachers_tokens(run: Run) -> bool:
-    """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin with."""
+    """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin
+    with."""
     teacher = getattr(run.data, "teacher", None)
     return teacher is not None and not run.model.pretrained and tokenizer_source(run) == teacher
 
@@ -87,7 +94,8 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrain
     """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
     task.data.tokenizer, tokenizer.model_max_length = tokenizer, task.data.max_length
     if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
-        tokenizer.add_bos_token = True  # a prompt is [CLS] x: after a [SEP] another text would begin
+        # a prompt is [CLS] x: after a [SEP] another text would begin
+        tokenizer.add_bos_token = True
     task.data.adapt_tokenizer()
     return tokenizer
 
@@ -95,8 +103,8 @@ def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrain
 def train_tokenizer(
     texts: Iterable[str], asked_for: TokenizerArguments, of_task: Mapping[str, Any] | None = None
 ) -> RoFormerLiteTokenizer:
-    """A new tokenizer; where a size was asked for, fewer tokens are reported. `of_task` holds the task's own
-    arguments of the training, for its algorithm."""
+    """A new tokenizer; where a size was asked for, fewer tokens are reported. `of_task` holds the
+    task's own arguments of the training, for its algorithm."""
     given, of_task = asked_for.new_tokenizer, of_task or {}
     algorithm = given.get("tokenizer_algorithm", of_task.get("algorithm", "bpe"))
     try:

@@ -29,15 +29,16 @@ from .training_directory import TrainingDirectory, hashes_of, last_checkpoint
 def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
     """Read the data, train tokenizer and model, evaluate, save, and print the results.
 
-    A training that was interrupted continues from its last checkpoint when it is begun again with the same run.
+    A training that was interrupted continues from its last checkpoint when it is begun again with
+    the same run.
 
     Args:
         run: The options, with one seed; see `train_seeds` for several.
         of_seeds: The run of all seeds, where this is one of several.
 
     Raises:
-        InputError: about options and data, before the model is trained; when the disk is full, when another process
-            trains into the same directory, and when the training diverges.
+        InputError: about options and data, before the model is trained; when the disk is full, when
+            another process trains into the same directory, and when the training diverges.
     """
     started, options = time.monotonic(), run.with_defaults()
     task, directory = TASKS[run.task](options.data), TrainingDirectory(run)
@@ -48,11 +49,14 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         if not args.should_save:
             disable_progress_bars()  # every process prepares the data, but only one shows it
         elif run.card.push_to_hub:
-            create_repository(run.card, args, run.output_dir.name)  # so that a missing login shows before the data
+            # so that a missing login shows before the data
+            create_repository(run.card, args, run.output_dir.name)
         set_seed(args.seed)
         # Seeds are chosen by rows that are held out.
         task.data.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
-        rows = load_splits(task, run.data, cache, of_seeds.training.seeds[0] if of_seeds else args.seed)
+        rows = load_splits(
+            task, run.data, cache, of_seeds.training.seeds[0] if of_seeds else args.seed
+        )
         if of_seeds and "validation" not in rows:
             raise InputError(
                 "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
@@ -73,7 +77,9 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         if run.training.baselines and args.should_save and len(rows) > 1:
             baselines = task.metrics.baselines(rows, encoded)
             for name, by_split in baselines.items():
-                shown = ", ".join(f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split)
+                shown = ", ".join(
+                    f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split
+                )
                 print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
         generation_config = task.model.prepare_generation(model, args)
         trainer = make_trainer(options, task, args, model, rows, encoded, started)
@@ -103,10 +109,12 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
 def measure(
     run: Run, task: Task, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
 ) -> tuple[Baselines, list[Evaluation]]:
-    """Complete the trained model, and measure it: the metrics of its parts alone, and those of the whole.
+    """Complete the trained model, and measure it: the metrics of its parts alone, and those of the
+    whole.
 
     Raises:
-        InputError: when that fails, whatever the reason; the last checkpoint then has the trained weights.
+        InputError: when that fails, whatever the reason; the last checkpoint then has the trained
+            weights.
     """
     try:
         parts = task.model.complete(run, trainer, rows, encoded, task.metrics)
@@ -136,8 +144,9 @@ def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
 def _leave_process_group(trainer: Trainer) -> None:
     """End the process group, and the wrapper of `DistributedDataParallel` before it.
 
-    A wrapper that outlives the group's name is the last to hold the group, and would destroy it while holding the
-    interpreter's lock. Destroying waits for gloo's threads, one of which may be waiting for that lock.
+    A wrapper that outlives the group's name is the last to hold the group, and would destroy it
+    while holding the interpreter's lock. Destroying waits for gloo's threads, one of which may be
+    waiting for that lock.
     """
     trainer.model_wrapped = trainer.model
     trainer.accelerator.free_memory()

@@ -1,4 +1,5 @@
-"""The stock trainers with a token budget for batches, a time limit, averaged weights and label smoothing in the model.
+"""The stock trainers with a token budget for batches, a time limit, averaged weights and label
+smoothing in the model.
 
 Everything else, the training loop above all, is transformers' own.
 """
@@ -66,23 +67,34 @@ class RoFormerLiteTrainerMixin:
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.options, self.lengths = options or TrainingOptions, lengths  # a class of options has the defaults
+        # a class of options has the defaults
+        self.options, self.lengths = options or TrainingOptions, lengths
         self.model.register_load_state_dict_post_hook(_without_tied)
         ema_decay, limit = self.options.ema_decay, self.options.time_limit_minutes
         if self.is_fsdp_enabled:
-            for name, is_given in (("ema_decay", ema_decay), ("optim muon", self.options.optim == MUON)):
+            for name, is_given in (
+                ("ema_decay", ema_decay),
+                ("optim muon", self.options.optim == MUON),
+            ):
                 if is_given:
-                    raise InputError(f"--{name} needs whole weights in every process: it can't be combined with FSDP")
-        # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way needs all logits.
+                    raise InputError(
+                        f"--{name} needs whole weights in every process: it can't be combined with FSDP"
+                    )
+        # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way
+        # needs all logits.
         self.label_smoothing = 0.0
-        if self.label_smoother is not None and "smoothing" in signature(type(self.model).forward).parameters:
+        if (
+            self.label_smoother is not None
+            and "smoothing" in signature(type(self.model).forward).parameters
+        ):
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
         self.checkpoints, guard = CheckedCheckpoints(), DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
-        for callback in (self.averaging, self.clock, stopping, guard, self.checkpoints):  # the clock may ask for one
+        # the clock may ask for one
+        for callback in (self.averaging, self.clock, stopping, guard, self.checkpoints):
             if callback is not None:
                 self.add_callback(callback)
 
@@ -98,7 +110,9 @@ class RoFormerLiteTrainerMixin:
                 return super().get_train_dataloader()
         place = (self.args.process_index, self.args.world_size)
         try:
-            sampler = TokenBudgetBatchSampler(self.lengths, self.options.max_tokens_per_batch, seed, *place)
+            sampler = TokenBudgetBatchSampler(
+                self.lengths, self.options.max_tokens_per_batch, seed, *place
+            )
         except ValueError as error:
             raise InputError(f"--max_tokens_per_batch: {error}") from error
         loader = DataLoader(
@@ -138,8 +152,9 @@ class RoFormerLiteTrainerMixin:
 
     @contextmanager
     def _rows_in_order(self) -> Iterator[None]:
-        """Inside the `with`, what is evaluated keeps its order. With `group_by_length` the Trainer would sort it as it
-        does the training data, and predictions are compared with references by their place."""
+        """Inside the `with`, what is evaluated keeps its order. With `group_by_length` the Trainer
+        would sort it as it does the training data, and predictions are compared with references by
+        their place."""
         strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
         try:
             yield
@@ -152,7 +167,8 @@ class RoFormerLiteTrainerMixin:
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
         try:
             return super().create_optimizer(model)
-        except (ImportError, TypeError, ValueError) as error:  # of torch, or of the optimizer's own package
+        # of torch, or of the optimizer's own package
+        except (ImportError, TypeError, ValueError) as error:
             raise InputError(
                 f"--optim {self.options.optim}: it can't be made with these --training_arguments: {reason(error)}"
             ) from error
@@ -164,12 +180,16 @@ class RoFormerLiteTrainerMixin:
         try:
             scheduler = super().create_scheduler(num_training_steps, optimizer)
         except (TypeError, ValueError) as error:
-            raise InputError(f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}") from error
+            raise InputError(
+                f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}"
+            ) from error
         if is_new and self.clock.limit is not None:
             follow_the_clock(scheduler, self.clock, self.args, num_training_steps)
         return scheduler
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         if self.label_smoothing and model.training:
             inputs = {**inputs, "smoothing": self.label_smoothing}
         if self.options.word_dropout and model.training:
@@ -177,23 +197,29 @@ class RoFormerLiteTrainerMixin:
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones stay."""
+        """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones
+        stay."""
         special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
         dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.options.word_dropout
-        return input_ids.masked_fill(dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id)
+        return input_ids.masked_fill(
+            dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id
+        )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         device = self.args.device
-        averaged = nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
-        # What is drawn here, such as masks, is the same each time, so that checkpoints compare, and the training draws
-        # on as if nothing had happened.
+        averaged = (
+            nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
+        )
+        # What is drawn here, such as masks, is the same each time, so that checkpoints compare, and
+        # the training draws on as if nothing had happened.
         with torch.random.fork_rng([device] if device.type == "cuda" else []), averaged:
             torch.manual_seed(self.args.seed)
             return super().evaluate(*args, **kwargs)
 
 
 def _without_tied(model: nn.Module, found: Any) -> None:
-    """Tied weights are saved under one name only, and the Trainer would report the other names as missing."""
+    """Tied weights are saved under one name only, and the Trainer would report the other names as
+    missing."""
     tied = getattr(model, "all_tied_weights_keys", {})
     found.missing_keys[:] = [key for key in found.missing_keys if key not in tied]
 
@@ -215,7 +241,8 @@ def make_trainer(
     encoded: DatasetDict,
     started: float,
 ) -> Trainer:
-    """The task's trainer, which measures on the validation data. `args` are completed by what depends on the data.
+    """The task's trainer, which measures on the validation data. `args` are completed by what
+    depends on the data.
 
     Args:
         run: With its defaults filled in.
@@ -251,7 +278,9 @@ def make_trainer(
             command_started=started,
         )
     except (ImportError, ValueError) as error:
-        raise InputError(f"--training_arguments: the Trainer refuses them here: {reason(error)}") from error
+        raise InputError(
+            f"--training_arguments: the Trainer refuses them here: {reason(error)}"
+        ) from error
 
 
 def _tokens_of_a_row(task: "Task", train: Dataset) -> float:
@@ -267,11 +296,16 @@ def fit(
     checkpoint: str | None,
     directory: TrainingDirectory,
 ) -> None:
-    """Train, from the beginning or from a checkpoint; the trainer then has the weights that are kept."""
+    """Train, from the beginning or from a checkpoint; the trainer then has the weights that are
+    kept."""
     args, before = trainer.args, None
     planned = args.max_steps
     try:
-        if trainer.options.bf16 is None and task.model.tries_bfloat16 and args.mixed_precision == "no":
+        if (
+            trainer.options.bf16 is None
+            and task.model.tries_bfloat16
+            and args.mixed_precision == "no"
+        ):
             known = directory.state().get("bf16")  # a continued training keeps its type
             chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
             if args.should_save:
@@ -286,10 +320,17 @@ def fit(
             if args.should_save:
                 step = Path(checkpoint).name.rpartition("-")[2]
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-        saves_memory = getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
-        if task.model.tries_bfloat16 and checkpoint is None and not (trainer.is_fsdp_enabled or saves_memory):
+        saves_memory = (
+            getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
+        )
+        if (
+            task.model.tries_bfloat16
+            and checkpoint is None
+            and not (trainer.is_fsdp_enabled or saves_memory)
+        ):
             steps = steps_of(trainer)
-            memory, minutes = expected_cost(trainer, steps)  # in all processes: their batches are made together
+            # in all processes: their batches are made together
+            memory, minutes = expected_cost(trainer, steps)
             expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
             if args.should_save and steps > 1:
                 print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
@@ -301,20 +342,23 @@ def fit(
         if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):
             raise
         remedy = (
-            f"remove {checkpoint}, and it is made again" if checkpoint else "see --training_arguments and --config"
+            f"remove {checkpoint}, and it is made again"
+            if checkpoint
+            else "see --training_arguments and --config"
         )
         raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
-    vars(trainer.model).pop("forward", None)  # accelerate's autocast: the model is measured as it is saved
+    # accelerate's autocast: the model is measured as it is saved
+    vars(trainer.model).pop("forward", None)
 
 
 def expected_cost(trainer: RoFormerLiteTrainerMixin, steps: float) -> tuple[int, float]:
-    """Bytes of this process (of the GPU, where there is one) at the peak of a training of so many steps, and its
-    minutes.
+    """Bytes of this process (of the GPU, where there is one) at the peak of a training of so many
+    steps, and its minutes.
 
-    The bytes are those in use when a batch has gone forward, of which the backward pass needs all, or when one is
-    evaluated, whose metrics need its logits twice; and gradients, the states of AdamW and averaged weights. A step
-    takes about three times as long as its forward pass.
+    The bytes are those in use when a batch has gone forward, of which the backward pass needs all,
+    or when one is evaluated, whose metrics need its logits twice; and gradients, the states of
+    AdamW and averaged weights. A step takes about three times as long as its forward pass.
     """
     model, device, was_training = trainer.model, trainer.args.device, trainer.model.training
     on_gpu = device.type == "cuda"
@@ -340,10 +384,12 @@ def expected_cost(trainer: RoFormerLiteTrainerMixin, steps: float) -> tuple[int,
             note()
             del loss
         model.eval()
-        generates = getattr(trainer.args, "predict_with_generate", False)  # which takes long, and no logits
+        # which takes long, and no logits
+        generates = getattr(trainer.args, "predict_with_generate", False)
         measured = trainer.eval_dataset is not None and not generates
         for batch in islice(iter(trainer.get_eval_dataloader()), 1) if measured else ():
-            _, logits, _ = trainer.prediction_step(model, batch, prediction_loss_only=False)  # the longest rows
+            # the longest rows
+            _, logits, _ = trainer.prediction_step(model, batch, prediction_loss_only=False)
             note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
             del logits
         model.train(was_training)

@@ -1,4 +1,5 @@
-"""transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else was given."""
+"""transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else
+was given."""
 
 import difflib
 import json
@@ -22,7 +23,8 @@ _SHARED = (
     "max_steps per_device_train_batch_size per_device_eval_batch_size learning_rate warmup_steps weight_decay optim "
     "num_train_epochs seed use_cpu disable_tqdm"
 ).split()
-# Checkpoints and evaluation follow the epochs, whatever their length; nothing is sent to a tracker unasked.
+# Checkpoints and evaluation follow the epochs, whatever their length; nothing is sent to a tracker
+# unasked.
 _DEFAULTS = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
@@ -35,7 +37,8 @@ _DEFAULTS = {
 
 
 def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> TrainingArguments:
-    """The arguments of the trainer. transformers checks their names, types and values, before any data are read.
+    """The arguments of the trainer. transformers checks their names, types and values, before any
+    data are read.
 
     Args:
         run: With its defaults filled in.
@@ -45,14 +48,18 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
         InputError: for what transformers refuses.
     """
     options, stock = run.training, run.training.stock
-    values = {name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None}
+    values = {
+        name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None
+    }
     values = {**_DEFAULTS, **values, **stock, "output_dir": str(run.checkpoints)}
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
         values["bf16"] = True
-        values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()  # as transformers wants it
+        # as transformers wants it
+        values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()
     if not torch.cuda.is_available():
-        values.setdefault("dataloader_pin_memory", False)  # pinning is useless there, and torch warns about it
+        # pinning is useless there, and torch warns about it
+        values.setdefault("dataloader_pin_memory", False)
     if options.optim == MUON:  # which transformers does not have; see the trainer
         muon_arguments(stock.get("optim_args"))
         values["optim"] = "adamw_torch_fused"
@@ -60,49 +67,63 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     if values["eval_strategy"] == "steps" == values["save_strategy"]:
         every = values.get("eval_steps", values["logging_steps"])
         steps = values.get("save_steps", 500)
-        together = all(type(number) is int for number in (steps, every)) and every > 0 == steps % every
+        together = (
+            all(type(number) is int for number in (steps, every)) and every > 0 == steps % every
+        )
     values.setdefault("load_best_model_at_end", values["eval_strategy"] != "no" and together)
     metric = values.get("metric_for_best_model")
     if metric is not None:
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
-            values["predict_with_generate"] = True  # BLEU, chrF and exact match need the generated text
+            # BLEU, chrF and exact match need the generated text
+            values["predict_with_generate"] = True
     return _checked(kind, values)
 
 
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value of ours."""
+        """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value
+        of ours."""
         name, _, problem = message.removeprefix("argument --").partition(": ")
-        option = f"--{name}" if name in _SHARED else f"--training_arguments {name.partition('/')[0]}"
+        option = (
+            f"--{name}" if name in _SHARED else f"--training_arguments {name.partition('/')[0]}"
+        )
         raise InputError(f"{option}: {problem}")
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """An object of `kind`, by transformers' own parser, which checks types and choices; the class itself checks what
-    goes together."""
+    """An object of `kind`, by transformers' own parser, which checks types and choices; the class
+    itself checks what goes together."""
     known, words = [option.name for option in fields(kind) if option.init], []
     for name, value in values.items():
         if name not in known:
             close = difflib.get_close_matches(name, known, n=2)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise InputError(f"--training_arguments {name}={value}: {kind.__name__} has no field {name}{hint}")
+            raise InputError(
+                f"--training_arguments {name}={value}: {kind.__name__} has no field {name}{hint}"
+            )
         if value is not None:
             text = json.dumps(value) if isinstance(value, dict) else value
             words += [f"--{name}", *map(str, text if isinstance(text, list) else [text])]
     try:
         args = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
-        check_number("training_arguments gradient_accumulation_steps", args.gradient_accumulation_steps, at_least=1)
+        check_number(
+            "training_arguments gradient_accumulation_steps",
+            args.gradient_accumulation_steps,
+            at_least=1,
+        )
         return args
     except InputError:
         raise
     except Exception as error:  # TrainingArguments read files, import libraries and look at devices
-        raise InputError(f"--training_arguments: transformers refuses them: {reason(error)}") from error
+        raise InputError(
+            f"--training_arguments: transformers refuses them: {reason(error)}"
+        ) from error
 
 
 def is_launched_on_a_cpu() -> bool:
-    """Whether this is one of several processes without an accelerator. Without `use_cpu` accelerate would start no
-    process group there, and each process would believe that it is alone."""
+    """Whether this is one of several processes without an accelerator. Without `use_cpu` accelerate
+    would start no process group there, and each process would believe that it is alone."""
     return "LOCAL_RANK" in os.environ and not torch.accelerator.is_available()
 
 
@@ -113,8 +134,8 @@ def is_greater_better(metric: str) -> bool:
 
 
 def epochs_for(examples: int, tokens: float = 0) -> float:
-    """The passes over the data where no number is given: 300,000 examples in all, and 8 million tokens where `tokens`
-    of one pass are given, but at least 3 passes and at most 20. Early stopping ends a training that learns no more;
-    these bounds prevent a schedule of days."""
+    """The passes over the data where no number is given: 300,000 examples in all, and 8 million
+    tokens where `tokens` of one pass are given, but at least 3 passes and at most 20. Early
+    stopping ends a training that learns no more; these bounds prevent a schedule of days."""
     enough = min(_EXAMPLES // max(1, examples), _TOKENS // max(1, tokens))
     return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, enough)))

@@ -6,7 +6,8 @@ from typing import Any
 
 
 def refuse_other_hosts(record: Callable[[str], Any]) -> None:
-    """Let sockets of this process reach this machine alone; `record` gets the names of other hosts."""
+    """Let sockets of this process reach this machine alone; `record` gets the names of other
+    hosts."""
     connect, look_up = socket.socket.connect, socket.getaddrinfo
 
     def check(host: Any) -> None:

@@ -1,4 +1,5 @@
-"""The page: its answers are those of `predict`, its reasons add up, and its server takes no files and calls nobody."""
+"""The page: its answers are those of `predict`, its reasons add up, and its server takes no files
+and calls nobody."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +43,9 @@ def predicted(place):
     def predicted(kind: str, lines: list[str], *options: str) -> list[str]:
         (place / "lines.txt").write_text("".join(line + "\n" for line in lines), "utf-8")
         files = ["--input_file", place / "lines.txt", "--output_file", place / "answers.txt"]
-        assert main(["predict", str(save_model(kind, place / kind)), *map(str, files), *options]) == 0
+        assert (
+            main(["predict", str(save_model(kind, place / kind)), *map(str, files), *options]) == 0
+        )
         return (place / "answers.txt").read_text("utf-8").split("\n")[:-1]
 
     return predicted
@@ -56,7 +59,10 @@ def test_labels_and_numbers(trial_of, predicted):
     number, _ = trial_of("number").show(TEXTS[1])
     assert f"{number:.4f}" == predicted("number", TEXTS[1:2])[0]
     scores, _ = trial_of("pairs").show(*PAIRS[0])
-    assert "{}\t{:.4f}".format(*next(iter(scores.items()))) == predicted("pairs", ["\t".join(PAIRS[0])])[0]
+    assert (
+        "{}\t{:.4f}".format(*next(iter(scores.items())))
+        == predicted("pairs", ["\t".join(PAIRS[0])])[0]
+    )
 
 
 def test_entities(trial_of, predicted):
@@ -64,7 +70,13 @@ def test_entities(trial_of, predicted):
     tags = ["B-PER", "I-PER", "B-PER", "O", "O", "I-LOC", "I-PER"]
     line = " ".join(f"{token}/{tag}" for token, tag in zip("abcde/g", tags, strict=True))
     page = trial_of("tag")
-    assert page.entities(line) == [("a b ", "PER"), ("c ", "PER"), ("d e ", None), ("/ ", "LOC"), ("g ", "PER")]
+    assert page.entities(line) == [
+        ("a b ", "PER"),
+        ("c ", "PER"),
+        ("d e ", None),
+        ("/ ", "LOC"),
+        ("g ", "PER"),
+    ]
     parts, _ = page.show(TEXTS[3])
     assert parts == page.entities(predicted("tag", TEXTS[3:])[0])
 
@@ -92,7 +104,9 @@ def test_nearest_texts(trial_of, predicted):
         scores = {text: score for score, text in rows}
         assert list(scores.values()) == sorted(scores.values(), reverse=True)
         if kind == "rerank":
-            expected = list(map(float, predicted(kind, [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]])))
+            expected = list(
+                map(float, predicted(kind, [f"{TEXTS[0]}\t{text}" for text in TEXTS[1:]]))
+            )
         else:
             own, *others = map(json.loads, predicted(kind, TEXTS))
             expected = torch.cosine_similarity(torch.tensor([own]), torch.tensor(others)).tolist()
@@ -105,17 +119,23 @@ def test_attention(trial_of, place):
     """That of the answer of an encoder–decoder, and of a pair; both texts are there whole."""
     saved = trial_of("seq2seq").saved
     parts = attention_to(saved.model, saved.tokenizer, TEXTS[:1])
-    model = AutoModelForSeq2SeqLM.from_pretrained(place / "seq2seq", attn_implementation="eager").eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(
+        place / "seq2seq", attn_implementation="eager"
+    ).eval()
     tokenizer = AutoTokenizer.from_pretrained(place / "seq2seq")
     inputs = tokenizer(TEXTS[0], return_tensors="pt")
     with torch.no_grad():
         written = model.generate(**inputs)[:, :-1]
         outputs = model(**inputs, decoder_input_ids=written, output_attentions=True)
-    shares = outputs.cross_attentions[-1][0].mean((0, 1))[torch.tensor(inputs.encodings[0].special_tokens_mask) == 0]
+    shares = outputs.cross_attentions[-1][0].mean((0, 1))[
+        torch.tensor(inputs.encodings[0].special_tokens_mask) == 0
+    ]
     assert "".join(text for text, _ in parts) == TEXTS[0]
     expected = (shares - shares.min()) / (shares.max() - shares.min())
     assert [share for _, share in parts] == pytest.approx(expected.tolist(), abs=1e-3)
-    causal = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).eval()
+    causal = GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)
+    ).eval()
     causal.set_attn_implementation("eager")
     with torch.no_grad():
         last = causal(**inputs, output_attentions=True).attentions[-1][0].mean(0)[-1]
@@ -128,7 +148,9 @@ def test_attention(trial_of, place):
     assert "".join(text for text, _ in parts) == " ".join(PAIRS[0])
 
 
-@pytest.mark.parametrize("text", [*TEXTS, "Rome! a fine film, a fine film – 早安Rome", "fine", "?", "早"])
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "Rome! a fine film, a fine film – 早安Rome", "fine", "?", "早"]
+)
 def test_ngrams_add_up(text, trial_of):
     """With the bias, to what the model adds to the logit; each occurrence of a word is counted."""
     trial = trial_of("classify, n-grams")
@@ -137,7 +159,9 @@ def test_ngrams_add_up(text, trial_of):
     expected = scores(torch.zeros(1, 3), ids, torch.zeros_like(ids))[0][0]
     for label in range(3):
         added = ngram_scores(scores, ids, label)
-        assert sum(added.values()) + scores.bias[label].item() == pytest.approx(expected[label].item(), abs=1e-5)
+        assert sum(added.values()) + scores.bias[label].item() == pytest.approx(
+            expected[label].item(), abs=1e-5
+        )
     if text in TEXTS:
         assert {name for name in added if " " not in name} == set(text.split())
 
@@ -149,11 +173,14 @@ def client(place):
     with pytest.MonkeyPatch.context() as patch:
         import socket
 
-        patch.setattr(socket.socket, "connect", socket.socket.connect)  # both are put back at the end
+        # both are put back at the end
+        patch.setattr(socket.socket, "connect", socket.socket.connect)
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         refuse_other_hosts(asked.append)
         kind = "classify, n-grams"
-        page = open_page(str(save_model(kind, place / kind)), TEXTS, device="cpu", server_name="127.0.0.1")
+        page = open_page(
+            str(save_model(kind, place / kind)), TEXTS, device="cpu", server_name="127.0.0.1"
+        )
         yield Client(page.local_url, verbose=False, analytics_enabled=False)
         page.close()
     assert asked == []
@@ -165,20 +192,32 @@ def test_the_page(client, predicted):
     assert [line] == predicted("classify, n-grams", TEXTS[:1])
     assert "".join(part["token"] for part in parts) == TEXTS[0]
     assert table["headers"] == ["n-gram", shown["label"]] and 0 < len(table["data"]) <= 8
-    head = next(part["props"]["value"] for part in client.config["components"] if part["type"] == "markdown")
-    assert "`b`, `c`, `a`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
-    assert client.config["analytics_enabled"] is False and client.src.startswith("http://127.0.0.1:")
+    head = next(
+        part["props"]["value"] for part in client.config["components"] if part["type"] == "markdown"
+    )
+    assert (
+        "`b`, `c`, `a`" in head and "**Accuracy on the test data:** 0.812, 1,200 examples" in head
+    )
+    assert client.config["analytics_enabled"] is False and client.src.startswith(
+        "http://127.0.0.1:"
+    )
 
 
 def test_mistakes_are_reported_to_visitors(client):
-    for text, message in ((" ", "a box is empty"), ("a" * 200_001, "200,001 characters; the page takes 200,000")):
+    for text, message in (
+        (" ", "a box is empty"),
+        ("a" * 200_001, "200,001 characters; the page takes 200,000"),
+    ):
         with pytest.raises(AppError, match=message):
             client.predict(text, api_name="/answer")
 
 
 def test_no_file_is_taken(client):
     api = f"{client.src}gradio_api"
-    assert httpx.post(f"{api}/upload", files={"files": ("a.txt", b"text")}, timeout=60).status_code == 413
+    assert (
+        httpx.post(f"{api}/upload", files={"files": ("a.txt", b"text")}, timeout=60).status_code
+        == 413
+    )
     assert httpx.get(f"{api}/file=/etc/passwd", timeout=60).status_code == 403
 
 

@@ -1,4 +1,5 @@
-"""The command `app`, and folders for the Hub's Spaces, run as the Hub runs them: by themselves, with their code."""
+"""The command `app`, and folders for the Hub's Spaces, run as the Hub runs them: by themselves,
+with their code."""
 
 import os
 import shutil
@@ -45,18 +46,34 @@ def test_a_space_runs_by_itself(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "GRADIO_"))}
-    environment |= {"PYTHONPATH": str(out), "GRADIO_SERVER_PORT": str(port), "OTHER_HOSTS": str(tmp_path / "others")}
-    place = [sys.executable, "-c", "import hf_roformer_lite.conversion as package; print(package.__file__)"]
-    found = subprocess.run(place, cwd=out, env=environment, capture_output=True, text=True, timeout=120)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "GRADIO_"))
+    }
+    environment |= {
+        "PYTHONPATH": str(out),
+        "GRADIO_SERVER_PORT": str(port),
+        "OTHER_HOSTS": str(tmp_path / "others"),
+    }
+    place = [
+        sys.executable,
+        "-c",
+        "import hf_roformer_lite.conversion as package; print(package.__file__)",
+    ]
+    found = subprocess.run(
+        place, cwd=out, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert Path(found.stdout.strip()).is_relative_to(out), found.stderr
     with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen([sys.executable, "app.py"], cwd=out, env=environment, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [sys.executable, "app.py"], cwd=out, env=environment, stdout=log, stderr=log
+        )
     try:
         deadline = time.monotonic() + 300
         with socket.socket() as asked:
             while asked.connect_ex(("127.0.0.1", port)):
-                assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+                assert server.poll() is None and time.monotonic() < deadline, (
+                    tmp_path / "log"
+                ).read_text()
                 time.sleep(0.2)
         client = Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False)
         spans, _ = client.predict(TEXTS[3], api_name="/answer")
@@ -74,15 +91,30 @@ def test_what_is_in_a_space(tmp_path, capsys):
     (model / "checkpoint-5").mkdir()
     (model / "optimizer.pt").write_text("pickled")
     out = write_space(str(model), str(tmp_path / "space"), TEXTS)
-    assert {path.name for path in (out / "model").iterdir()} >= {"config.json", "model.safetensors", "results.json"}
-    assert not (out / "model" / "checkpoint-5").exists() and not (out / "model" / "optimizer.pt").exists()
+    assert {path.name for path in (out / "model").iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "results.json",
+    }
+    assert (
+        not (out / "model" / "checkpoint-5").exists()
+        and not (out / "model" / "optimizer.pt").exists()
+    )
     card = SpaceCard.load(out / "README.md").data.to_dict()
     pins = dict(line.split("==") for line in (out / "requirements.txt").read_text().splitlines())
     title = " ".join(name.split())
     assert {"title": title, "sdk": "gradio", "app_file": "app.py"}.items() <= card.items()
-    assert card["sdk_version"] == pins["gradio"] and {"torch", "transformers", "sentence-transformers"} <= set(pins)
+    assert card["sdk_version"] == pins["gradio"] and {
+        "torch",
+        "transformers",
+        "sentence-transformers",
+    } <= set(pins)
     opened = mock.Mock()
-    code = (out / "app.py").read_text("utf-8").replace("from roformer_lite.app.page import open_page", "")
+    code = (
+        (out / "app.py")
+        .read_text("utf-8")
+        .replace("from roformer_lite.app.page import open_page", "")
+    )
     exec(code, {"__file__": str(out / "app.py"), "open_page": opened})
     assert opened.call_args == mock.call(str(out / "model"), title=title, texts=TEXTS)
     assert "PWNED" not in capsys.readouterr().out

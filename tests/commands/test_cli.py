@@ -1,4 +1,5 @@
-"""The command line as a user has it: train, predict, evaluate and demo, on small data, for every task."""
+"""The command line as a user has it: train, predict, evaluate and demo, on small data, for every
+task."""
 
 import contextlib
 import csv
@@ -22,7 +23,12 @@ TINY = (
     "--vocab_size 400 --disable_tqdm true --use_cpu true --learning_rate 3e-3"
 ).split()
 
-ENGLISH = ["the cat sees a red house", "a dog likes the old tree", "one bird has two small wings", "my house is green"]
+ENGLISH = [
+    "the cat sees a red house",
+    "a dog likes the old tree",
+    "one bird has two small wings",
+    "my house is green",
+]
 
 
 def run(*arguments: str | Path, status: int = 0) -> None:
@@ -30,22 +36,30 @@ def run(*arguments: str | Path, status: int = 0) -> None:
 
 
 def evaluated(model: Path, data: Sequence[Path], *options: str) -> tuple[list[dict], dict]:
-    """The table of `evaluate`, and its results: what the model notes makes the metrics those of the training."""
+    """The table of `evaluate`, and its results: what the model notes makes the metrics those of the
+    training."""
     folder = model.with_name("evaluated")
     files = ["--test_file", *data, "--output_dir", folder, "--table_format", "jsonl"]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         run("evaluate", model, *files, *options)
-    noted, found = (json.loads((place / "results.json").read_text("utf-8")) for place in (model, folder))
+    noted, found = (
+        json.loads((place / "results.json").read_text("utf-8")) for place in (model, folder)
+    )
     for name in ("metrics", "rows"):
         assert found[name]["test"] == noted[name]["test"]
     is_perfect = 1.0 in noted["metrics"]["test"].values()
-    assert found["settings"] == noted["settings"] and ("The worst answers:" in printed.getvalue()) != is_perfect
+    assert (
+        found["settings"] == noted["settings"]
+        and ("The worst answers:" in printed.getvalue()) != is_perfect
+    )
     assert all(f"{value:.4f}" in printed.getvalue() for value in noted["metrics"]["test"].values())
     foreign = "--label_column" if noted["task"] == "tag" else "--tag_column"
     run("evaluate", model, "--test_file", *data, foreign, "x", status=2)
     names = {path.name for path in folder.iterdir()} - {"confusion.png"}
     assert names == {"results.json", "report.txt", "predictions.jsonl"}
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text("utf-8").splitlines()], found
+    return [
+        json.loads(line) for line in (folder / "predictions.jsonl").read_text("utf-8").splitlines()
+    ], found
 
 
 def predict(model: Path, lines: list[str], *options: str) -> list[str]:
@@ -56,10 +70,13 @@ def predict(model: Path, lines: list[str], *options: str) -> list[str]:
 
 
 def check_directory(model: Path, task: str) -> dict:
-    """What every finished model has; the card and the results tell the same figures, and the card's code runs."""
+    """What every finished model has; the card and the results tell the same figures, and the card's
+    code runs."""
     names = "README.md config.json loss_curve.png model.safetensors results.json tokenizer.json tokenizer_config.json"
     assert set(names.split()) <= {path.name for path in model.iterdir()}
-    assert not [path.name for path in model.parent.iterdir() if path.name.startswith(f".{model.name}")]
+    assert not [
+        path.name for path in model.parent.iterdir() if path.name.startswith(f".{model.name}")
+    ]
     assert not model.with_name(f"{model.name}.training").exists()
     assert (model / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((model / "results.json").read_text("utf-8"))
@@ -86,21 +103,37 @@ def check_directory(model: Path, task: str) -> dict:
 
 @pytest.fixture(scope="module")
 def seq2seq_model(tmp_path_factory):
-    """Copying numbers, from two plain files, one compressed, to a model that was averaged, smoothed and budgeted."""
+    """Copying numbers, from two plain files, one compressed, to a model that was averaged, smoothed
+    and budgeted."""
     folder = tmp_path_factory.mktemp("seq2seq")
     rows = unique_examples(300, 7, held_out=False)
     for split, part in (("train", rows[:200]), ("test", rows[200:])):
-        (folder / f"{split}.en.txt").write_text("".join(row.written + "\n" for row in part), "utf-8")
-        (folder / f"{split}.iso.txt").write_text("".join(row.standard + "\n" for row in part), "utf-8")
+        (folder / f"{split}.en.txt").write_text(
+            "".join(row.written + "\n" for row in part), "utf-8"
+        )
+        (folder / f"{split}.iso.txt").write_text(
+            "".join(row.standard + "\n" for row in part), "utf-8"
+        )
     files = [
         *("--train_file", folder / "train.en.txt", folder / "train.iso.txt"),
         *("--validation_file", folder / "test.en.txt", folder / "test.iso.txt"),
         *("--test_file", folder / "test.en.txt", folder / "test.iso.txt"),
     ]
-    options = "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 --bleu_tokenizer char"
+    options = (
+        "--max_tokens_per_batch 800 --ema_decay 0.9 --max_target_length 16 --bleu_tokenizer char"
+    )
     more = "--training_arguments label_smoothing_factor=0.1 generation_num_beams=2 --num_train_epochs 3 "
     more += "--language en --license mit --time_limit_minutes 5"
-    run("train", "seq2seq", *files, *TINY, *options.split(), *more.split(), "--output_dir", folder / "model")
+    run(
+        "train",
+        "seq2seq",
+        *files,
+        *TINY,
+        *options.split(),
+        *more.split(),
+        "--output_dir",
+        folder / "model",
+    )
     return folder / "model"
 
 
@@ -122,7 +155,14 @@ def test_seq2seq(seq2seq_model):
 
 
 def test_predict_keeps_order_and_empty_lines(seq2seq_model):
-    lines = ["four", "", "March 5th, 2024", "   ", "二〇二四年三月五日", "nine hundred and four thousand"]
+    lines = [
+        "four",
+        "",
+        "March 5th, 2024",
+        "   ",
+        "二〇二四年三月五日",
+        "nine hundred and four thousand",
+    ]
     answers = predict(seq2seq_model, lines, "--batch_size", "2")
     assert len(answers) == len(lines) and answers[1] == answers[3] == ""
     assert [predict(seq2seq_model, [line])[0] for line in lines] == answers
@@ -131,12 +171,17 @@ def test_predict_keeps_order_and_empty_lines(seq2seq_model):
     generated = model.generate(**tokenizer(lines[2], return_tensors="pt"))[0]
     assert tokenizer.decode(generated, skip_special_tokens=True).strip() == answers[2]
     greedy = predict(seq2seq_model, lines, "--beams", "1", "--max_new_tokens", "2")
-    assert all(len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy)
+    assert all(
+        len(tokenizer(answer, add_special_tokens=False)["input_ids"]) <= 2 for answer in greedy
+    )
 
 
 @pytest.mark.parametrize("task", ["mlm", "causal"])
 def test_language_models(task, tmp_path):
-    files = [tmp_path / name for name in (("a.txt", "b.txt") if task == "mlm" else ("a.jsonl", "b.jsonl"))]
+    files = [
+        tmp_path / name
+        for name in (("a.txt", "b.txt") if task == "mlm" else ("a.jsonl", "b.jsonl"))
+    ]
     for file, lines in zip(files, (ENGLISH * 40, ENGLISH[::-1] * 5), strict=True):
         text = lines if task == "mlm" else [json.dumps({"story": line}) for line in lines]
         file.write_text("".join(line + "\n" for line in text), "utf-8")
@@ -150,7 +195,9 @@ def test_language_models(task, tmp_path):
     assert 1 < metrics["perplexity"] < 25  # of 60 different words
     rows, _ = evaluated(tmp_path / "m", files[-1:])
     tokens = sum(row["tokens"] for row in rows)
-    assert sum(row["tokens"] * row["loss"] for row in rows) / tokens == pytest.approx(metrics["loss"], abs=1e-4)
+    assert sum(row["tokens"] * row["loss"] for row in rows) / tokens == pytest.approx(
+        metrics["loss"], abs=1e-4
+    )
     assert sum(row["right"] for row in rows) / tokens == pytest.approx(metrics["accuracy"])
     if task == "mlm":
         assert predict(tmp_path / "m", ["the cat [MASK] a red house", "no mask"])[1] == "no mask"
@@ -172,10 +219,26 @@ def write_jsonl(path: Path, rows: list[dict]) -> Path:
 
 
 def test_classify(tmp_path):
-    rows = [{"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"} for i, text in enumerate(ENGLISH)]
-    train, test = write_jsonl(tmp_path / "a.jsonl", rows * 25), write_jsonl(tmp_path / "b.jsonl", rows)
+    rows = [
+        {"text": text, "animal": "yes" if i in (0, 1, 2) else "no, a house"}
+        for i, text in enumerate(ENGLISH)
+    ]
+    train, test = (
+        write_jsonl(tmp_path / "a.jsonl", rows * 25),
+        write_jsonl(tmp_path / "b.jsonl", rows),
+    )
     options = "--label_column animal --max_length 24 --num_train_epochs 8 --output_dir".split()
-    run("train", "classify", "--train_file", train, "--test_file", test, *TINY, *options, tmp_path / "m")
+    run(
+        "train",
+        "classify",
+        "--train_file",
+        train,
+        "--test_file",
+        test,
+        *TINY,
+        *options,
+        tmp_path / "m",
+    )
     assert check_directory(tmp_path / "m", "classify")["metrics"]["test"]["accuracy"] == 1.0
     table, _ = evaluated(tmp_path / "m", [test])
     assert [row["origin"] for row in table] == [f"{test}:{line}" for line in range(1, 5)]
@@ -187,7 +250,8 @@ def test_classify(tmp_path):
 
 
 def test_classify_several_labels(tmp_path):
-    """The table of `evaluate` has the answers by which its metrics, those of the training, come out again."""
+    """The table of `evaluate` has the answers by which its metrics, those of the training, come out
+    again."""
     labels = ["cat;red", "dog", ";", "red"]
     table = "".join(f'"{text}","{label}"\n' for text, label in zip(ENGLISH, labels, strict=True))
     (tmp_path / "a.csv").write_text("text,label\n" + table * 20)
@@ -198,33 +262,76 @@ def test_classify_several_labels(tmp_path):
     assert predict(tmp_path / "m", ENGLISH) == ["cat;red", "dog", "", "red"]
     (tmp_path / "b.csv").write_text("text,label\n" + table.replace('"dog"', '"red;dog"'))
     for name, data in (("again", "a.csv"), ("wrong", "b.csv")):
-        run("evaluate", tmp_path / "m", "--test_file", tmp_path / data, "--output_dir", tmp_path / name)
-    found = {name: json.loads((tmp_path / name / "results.json").read_text()) for name in ("again", "wrong")}
+        run(
+            "evaluate",
+            tmp_path / "m",
+            "--test_file",
+            tmp_path / data,
+            "--output_dir",
+            tmp_path / name,
+        )
+    found = {
+        name: json.loads((tmp_path / name / "results.json").read_text())
+        for name in ("again", "wrong")
+    }
     assert found["again"]["metrics"]["test"] == metrics and metrics["accuracy"] == 1.0
     assert (
-        set(found["wrong"]["labels"]) == {"cat", "dog", "red"} and not (tmp_path / "wrong" / "confusion.png").exists()
+        set(found["wrong"]["labels"]) == {"cat", "dog", "red"}
+        and not (tmp_path / "wrong" / "confusion.png").exists()
     )
     with (tmp_path / "wrong" / "predictions.csv").open(newline="") as stream:
-        right = [set(row["label"].split(";")) == set(row["prediction"].split(";")) for row in csv.DictReader(stream)]
+        right = [
+            set(row["label"].split(";")) == set(row["prediction"].split(";"))
+            for row in csv.DictReader(stream)
+        ]
     assert sum(right) / len(right) == found["wrong"]["metrics"]["test"]["accuracy"] == 0.75
 
 
 def test_classify_numbers_of_pairs(tmp_path):
-    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 3)
+    (tmp_path / "a.tsv").write_text(
+        "".join(f"{a}\t{b}\t{5.0 * (a == b)}\n" for a in ENGLISH for b in ENGLISH) * 3
+    )
     names = ["--column_names", "a", "b", "score"]
     columns = "--text_column a --text_pair_column b --label_column score"
-    files = ["--train_file", tmp_path / "a.tsv", "--test_file", tmp_path / "a.tsv", *names, *columns.split()]
-    run("train", "classify", *files, "--problem_type", "regression", *TINY, "--output_dir", tmp_path / "m")
+    files = [
+        "--train_file",
+        tmp_path / "a.tsv",
+        "--test_file",
+        tmp_path / "a.tsv",
+        *names,
+        *columns.split(),
+    ]
+    run(
+        "train",
+        "classify",
+        *files,
+        "--problem_type",
+        "regression",
+        *TINY,
+        "--output_dir",
+        tmp_path / "m",
+    )
     metrics = check_directory(tmp_path / "m", "classify")["metrics"]["test"]
     assert set(metrics) == {"loss", "pearson", "spearman", "mse"}
     assert float(predict(tmp_path / "m", ["a\tb"])[0]) < 6
-    run("evaluate", tmp_path / "m", "--test_file", tmp_path / "a.tsv", *names, "--output_dir", tmp_path / "e")
+    run(
+        "evaluate",
+        tmp_path / "m",
+        "--test_file",
+        tmp_path / "a.tsv",
+        *names,
+        "--output_dir",
+        tmp_path / "e",
+    )
     found = json.loads((tmp_path / "e" / "results.json").read_text())
     assert found["metrics"]["test"] == metrics and found["labels"] == {}
 
 
 def test_tag(tmp_path):
-    sentences = [("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"), ("Rome B-LOC\nhas O\nBob B-PER\n")]
+    sentences = [
+        ("Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"),
+        ("Rome B-LOC\nhas O\nBob B-PER\n"),
+    ]
     lines = [" ".join(reversed(line.split())) for line in "\n".join(sentences * 40).splitlines()]
     (tmp_path / "a.iob2").write_text("# comment\n" + "\n".join(lines) + "\n")
     files = ["--train_file", tmp_path / "a.iob2", "--test_file", tmp_path / "a.iob2"]
@@ -232,19 +339,26 @@ def test_tag(tmp_path):
     run("train", "tag", *files, *TINY, *more.split(), "--output_dir", tmp_path / "m")
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "words"
-    assert predict(tmp_path / "m", ["Anna lives in New York"]) == ["Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"]
+    assert predict(tmp_path / "m", ["Anna lives in New York"]) == [
+        "Anna/B-PER lives/O in/O New/B-LOC York/I-LOC"
+    ]
     assert {kind: (f["f1"], f["support"]) for kind, f in results["by_label"]["test"].items()} == {
         "LOC": (1.0, 80),
         "PER": (1.0, 80),
     }
     table, found = evaluated(tmp_path / "m", [tmp_path / "a.iob2"])
-    assert table[0]["tokens"] == "Anna lives in New York".split() and table[0]["tags"] == table[0]["prediction"]
+    assert (
+        table[0]["tokens"] == "Anna lives in New York".split()
+        and table[0]["tags"] == table[0]["prediction"]
+    )
     assert len(table) == 80 and set(found["labels"]) == {"PER", "LOC"}
     # For transformers' heuristic about spaces the pipeline is right with wordpiece alone.
     tagger = pipeline("token-classification", str(tmp_path / "m"), aggregation_strategy="first")
     sentence = "Anna lives in New York"
     (found,) = tagger([sentence.split()], is_split_into_words=True)
-    assert [(entity["entity_group"], sentence[entity["start"] : entity["end"]]) for entity in found] == [
+    assert [
+        (entity["entity_group"], sentence[entity["start"] : entity["end"]]) for entity in found
+    ] == [
         ("PER", "Anna"),
         ("LOC", "New York"),
     ]
@@ -257,18 +371,31 @@ def test_tag_chinese_by_the_character(tmp_path):
     ]
     data = write_jsonl(tmp_path / "a.jsonl", rows * 40)
     files = ["--train_file", data, "--test_file", data]
-    whole_words = ["--vocab_size", "400"]  # or the pipeline takes a blank that is a token for a word
-    run("train", "tag", *files, *TINY, *whole_words, "--num_train_epochs", "20", "--output_dir", tmp_path / "m")
+    # or the pipeline takes a blank that is a token for a word
+    whole_words = ["--vocab_size", "400"]
+    run(
+        "train",
+        "tag",
+        *files,
+        *TINY,
+        *whole_words,
+        "--num_train_epochs",
+        "20",
+        "--output_dir",
+        tmp_path / "m",
+    )
     results = check_directory(tmp_path / "m", "tag")
     assert results["metrics"]["test"]["f1"] == 1.0 and results["settings"]["unit"] == "characters"
     assert predict(tmp_path / "m", ["张三在上海"]) == ["张/B-PER 三/I-PER 在/O 上/B-LOC 海/I-LOC"]
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    """The whole way of the demo, on a small part of its data and a few steps; its figure is not of interest here."""
+    """The whole way of the demo, on a small part of its data and a few steps; its figure is not of
+    interest here."""
     for name, size in (("TRAIN_SIZE", 400), ("VALIDATION_SIZE", 40), ("TEST_SIZE", 80)):
         monkeypatch.setattr(demo, name, size)
-    short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()  # the last value of each counts
+    # the last value of each counts
+    short = "--max_steps 12 --training_arguments eval_steps=6 save_steps=6".split()
     monkeypatch.setattr(demo, "RECIPE", [*demo.RECIPE, *short])
     run("demo", "--output_dir", tmp_path / "demo")
     printed = capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Saved models that a training would start from: what is refused, and what is new. Nothing is unpickled."""
+"""Saved models that a training would start from: what is refused, and what is new. Nothing is
+unpickled."""
 
 import os
 import re
@@ -25,7 +26,12 @@ def saved(tmp_path_factory) -> Path:
     """A masked language model that RoFormer can express, with its tokenizer."""
     folder = tmp_path_factory.mktemp("saved") / "model"
     tokenizer = rl.RoFormerLiteTokenizer.train(TEXTS, vocab_size=300)
-    fields = {**EXPRESSIBLE, "lm_head_transform": True, "lm_head_bias": True, "vocab_size": len(tokenizer)}
+    fields = {
+        **EXPRESSIBLE,
+        "lm_head_transform": True,
+        "lm_head_bias": True,
+        "vocab_size": len(tokenizer),
+    }
     build(rl.RoFormerLiteForMaskedLM, stack_config(**fields)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -39,8 +45,24 @@ def model(saved, tmp_path) -> Path:
 def commands(model: Path, out: Path) -> dict[str, list[str]]:
     (out / "lines.txt").write_text("one two\n")
     (out / "rows.csv").write_text("text,label\n" + "one two,a\nthree four,b\n" * 8)
-    training = ["--train_file", str(out / "rows.csv"), "--output_dir", str(out / "trained"), "--max_steps", "1"]
-    start = ["--model_name_or_path", str(model), "--disable_tqdm", "true", "--use_cpu", "true", "--max_length", "16"]
+    training = [
+        "--train_file",
+        str(out / "rows.csv"),
+        "--output_dir",
+        str(out / "trained"),
+        "--max_steps",
+        "1",
+    ]
+    start = [
+        "--model_name_or_path",
+        str(model),
+        "--disable_tqdm",
+        "true",
+        "--use_cpu",
+        "true",
+        "--max_length",
+        "16",
+    ]
     return {
         "predict": ["predict", str(model), "--input_file", str(out / "lines.txt")],
         "train": ["train", "classify", *training, *start],
@@ -67,7 +89,10 @@ NAME = "model.layers.0.self_attn.q_proj.weight"
 DAMAGES = {
     "missing": (lambda tensors: tensors.pop(NAME), NAME),
     "unknown": (lambda tensors: tensors.update({"model.strange": torch.ones(1)}), "model.strange"),
-    "nan": (lambda tensors: tensors[NAME].fill_(float("nan")), rf"NaN or infinite numbers in {NAME}"),
+    "nan": (
+        lambda tensors: tensors[NAME].fill_(float("nan")),
+        rf"NaN or infinite numbers in {NAME}",
+    ),
     "shape": (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), NAME),
 }
 
@@ -99,7 +124,9 @@ class Bomb:
 
 
 def test_the_tokenizer_of_a_larger_model(model, tmp_path, capsys):
-    rl.RoFormerLiteTokenizer.train(["many different words of text " * 3], vocab_size=320).save_pretrained(model)
+    rl.RoFormerLiteTokenizer.train(
+        ["many different words of text " * 3], vocab_size=320
+    ).save_pretrained(model)
     assert "the tokenizer has" in refusal("predict", model, tmp_path, capsys)
 
 
@@ -117,19 +144,34 @@ def test_fields_that_change_shapes_are_refused(model, tmp_path, capsys):
     """More layers than the weights have would be random, and say nothing about it."""
     arguments = commands(model, tmp_path)["train"]
     assert main([*arguments, "--config", "num_hidden_layers=3", "layer_types=null"]) == 2
-    assert "does not fit the configuration that is asked for; give only --config fields" in capsys.readouterr().err
+    assert (
+        "does not fit the configuration that is asked for; give only --config fields"
+        in capsys.readouterr().err
+    )
 
 
 def test_models_of_transformers(saved, tmp_path, capsys):
     """Stock classes are predicted with and fine-tuned as ours are, and looked at as closely."""
     model = tmp_path / "bert"
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=300, **sizes)).save_pretrained(model)
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=300, **sizes)).save_pretrained(
+        model
+    )
     transformers.AutoTokenizer.from_pretrained(saved).save_pretrained(model)
     arguments = commands(model, tmp_path)
     assert main(arguments["predict"]) == 0 and main(arguments["train"]) == 0
-    assert "BertForMaskedLM has no head for classify; the training starts with a new head" in capsys.readouterr().err
+    assert (
+        "BertForMaskedLM has no head for classify; the training starts with a new head"
+        in capsys.readouterr().err
+    )
     change_tensors(model, lambda tensors: tensors.pop("bert.encoder.layer.0.output.dense.weight"))
     shutil.rmtree(tmp_path / "trained")
     for command in ("predict", "train"):
-        assert "bert.encoder.layer.0.output.dense.weight" in refusal(command, model, tmp_path, capsys)
+        assert "bert.encoder.layer.0.output.dense.weight" in refusal(
+            command, model, tmp_path, capsys
+        )

@@ -6,7 +6,10 @@ from roformer_lite.commands.demo_data import is_held_out, unique_examples
 
 
 def test_nothing_held_out_is_trained_on():
-    train, held_out = unique_examples(20_000, 1, held_out=False), unique_examples(2_000, 1, held_out=True)
+    train, held_out = (
+        unique_examples(20_000, 1, held_out=False),
+        unique_examples(2_000, 1, held_out=True),
+    )
     assert not {example.standard for example in train} & {example.standard for example in held_out}
     assert not {example.written for example in train} & {example.written for example in held_out}
     share = sum(is_held_out(str(number)) for number in range(10_000)) / 10_000
@@ -14,7 +17,14 @@ def test_nothing_held_out_is_trained_on():
 
 
 def test_the_data_never_change():
-    text = "\n".join(f"{e.written}\t{e.standard}\t{e.kind}" for e in unique_examples(5_000, 1, held_out=False))
+    text = "\n".join(
+        f"{e.written}\t{e.standard}\t{e.kind}" for e in unique_examples(5_000, 1, held_out=False)
+    )
     digest = "51269d6fa7eab08b5c04c68c9cc9912251d376d942d69c783b3dbbf822eedbe9"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
-    assert {e.kind for e in unique_examples(100, 1, held_out=True)} == {"date-en", "date-zh", "number-en", "number-zh"}
+    assert {e.kind for e in unique_examples(100, 1, held_out=True)} == {
+        "date-en",
+        "date-zh",
+        "number-en",
+        "number-zh",
+    }

@@ -24,7 +24,8 @@ def small_disk(tmp_path) -> Iterator[Path]:
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount a file system")
     yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # weights may still be mapped into memory
+    # weights may still be mapped into memory
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,11 @@ def model(tmp_path_factory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def fill(disk: Path) -> None:
@@ -47,13 +52,17 @@ def fill(disk: Path) -> None:
 
 @pytest.mark.parametrize("foreseen", [True, False])
 @pytest.mark.parametrize(("command", "options"), [("bundle", []), ("export", ["--format", "onnx"])])
-def test_commands_on_a_small_disk(model, small_disk, capsys, monkeypatch, command, options, foreseen):
-    """Also where the graphs are larger than was thought, so that the disk is full while they are written. (torch's
-    writer of archives ends the process then.)"""
+def test_commands_on_a_small_disk(
+    model, small_disk, capsys, monkeypatch, command, options, foreseen
+):
+    """Also where the graphs are larger than was thought, so that the disk is full while they are
+    written. (torch's writer of archives ends the process then.)"""
     if not foreseen:
         monkeypatch.setattr(graphs, "require_space", lambda directory, size: None)
     fill(small_disk)
     before = contents(small_disk)
     assert main([command, str(model), str(small_disk / "out"), *options]) == 2
     assert "no space left on the disk" in capsys.readouterr().err
-    assert contents(small_disk) == before and {path.name for path in small_disk.iterdir()} == {"filler"}
+    assert contents(small_disk) == before and {path.name for path in small_disk.iterdir()} == {
+        "filler"
+    }

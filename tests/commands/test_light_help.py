@@ -8,7 +8,16 @@ import pytest
 
 from roformer_lite.cli import COMMANDS
 
-HEAVY = {"gradio", "fastapi", "torch", "transformers", "hf_roformer_lite", "huggingface_hub", "numpy", "datasets"}
+HEAVY = {
+    "gradio",
+    "fastapi",
+    "torch",
+    "transformers",
+    "hf_roformer_lite",
+    "huggingface_hub",
+    "numpy",
+    "datasets",
+}
 CODE = """
 import json, sys
 from roformer_lite.cli import main

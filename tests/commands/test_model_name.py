@@ -1,4 +1,5 @@
-"""A mistyped model is refused with one sentence: at once where it can only be a path, soon where the Hub is asked."""
+"""A mistyped model is refused with one sentence: at once where it can only be a path, soon where
+the Hub is asked."""
 
 import os
 import socket
@@ -15,12 +16,15 @@ from roformer_lite.errors import InputError, check_model_name
 
 def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr(
+        huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the Hub was asked")
+    )
     (tmp_path / "models" / "reviews").mkdir(parents=True)
     check_model_name("models/reviews")
     for name in ("models/reveiws", "./models/reveiws/", str(tmp_path / "models" / "reveiws")):
         with pytest.raises(
-            InputError, match=r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$"
+            InputError,
+            match=r"reveiws/?: there is no such directory \(did you mean .*models/reviews\?\)$",
         ):
             check_model_name(name)
     (tmp_path / "model.bin").touch()
@@ -29,10 +33,13 @@ def test_paths_never_go_to_the_hub(tmp_path, monkeypatch):
 
 
 def predict(name: str, endpoint: str, home: str) -> str:
-    """With what message it ends, in a process of its own, as the client reads its environment when it is imported."""
+    """With what message it ends, in a process of its own, as the client reads its environment when
+    it is imported."""
     environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": endpoint, "HF_HOME": home}
     command = [sys.executable, "-m", "roformer_lite.cli", "predict", name]
-    done = subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, input="", capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2 and "Retrying" not in done.stderr and "Traceback" not in done.stderr
     return done.stderr
 
@@ -44,7 +51,9 @@ def test_what_the_hub_says(tmp_path):
         message = predict("modle", f"http://127.0.0.1:{closed.getsockname()[1]}", str(tmp_path))
     assert "modle: there is no such directory here, and the Hub can't be reached" in message
     with running_hub() as hub:
-        assert "the Hub has no repository of this name" in predict("me/modle", hub.url, str(tmp_path))
+        assert "the Hub has no repository of this name" in predict(
+            "me/modle", hub.url, str(tmp_path)
+        )
 
 
 def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch):
@@ -52,7 +61,9 @@ def test_the_cache_stands_in_for_a_hub_that_is_away(monkeypatch):
         raise OfflineModeIsEnabled("away")
 
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", away)
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: name == "cached" and file)
+    monkeypatch.setattr(
+        huggingface_hub, "try_to_load_from_cache", lambda name, file: name == "cached" and file
+    )
     check_model_name("cached")
     with pytest.raises(InputError, match="absent: .* was not asked, as HF_HUB_OFFLINE is set"):
         check_model_name("absent")

@@ -1,4 +1,5 @@
-"""Options of `train`: help and mistakes are answered at once, by name, and before any data are read."""
+"""Options of `train`: help and mistakes are answered at once, by name, and before any data are
+read."""
 
 from pathlib import Path
 
@@ -14,7 +15,11 @@ NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
 REFUSED = [  # by our own parser: task, options, message
     ("mlm", "--tokenizer t --vocab_size 9", "--vocab_size 9 has no effect beside --tokenizer"),
     ("mlm", "--word_dropout 0.1", "mlm masks tokens anyway"),
-    ("mlm", "--packing 64 --max_tokens_per_batch 99", "--packing can't be combined with --max_tokens_per_batch"),
+    (
+        "mlm",
+        "--packing 64 --max_tokens_per_batch 99",
+        "--packing can't be combined with --max_tokens_per_batch",
+    ),
     ("mlm", "--packing 64 --block_size 128", "--packing 64 is below the length of the blocks, 128"),
     ("causal", "--streaming", "--streaming needs --max_steps"),
     ("causal", "--mixture 0.5 0.5", "needs a number for each directory of --prepared"),
@@ -28,7 +33,11 @@ REFUSED = [  # by our own parser: task, options, message
     ("tag", "--training_arguments eval_strategy", "name=value is needed"),
     ("tag", "--training_arguments hub_token=hf_x", "HF_TOKEN"),
     ("tag", "--training_arguments save_only_model=true", "would go on with a new optimizer"),
-    ("tag", "--training_arguments resume_from_checkpoint=c", "continues an interrupted training by itself"),
+    (
+        "tag",
+        "--training_arguments resume_from_checkpoint=c",
+        "continues an interrupted training by itself",
+    ),
 ]
 
 
@@ -63,26 +72,51 @@ def test_an_option_that_is_none_is_told_where_those_of_transformers_go(capsys):
 def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, capsys):
     (tmp_path / "data.tsv").write_text("source\ttarget\n" + "a\tb\n" * 8)
     files = ["--train_file", str(tmp_path / "data.tsv"), "--output_dir", str(tmp_path / "m")]
-    vocabulary = [] if "vocab_size" in options or "--tokenizer" in options else ["--vocab_size", "300"]
-    assert main(["train", "seq2seq", *files, *vocabulary, "--disable_tqdm", "--use_cpu", *options.split()]) == 2
+    vocabulary = (
+        [] if "vocab_size" in options or "--tokenizer" in options else ["--vocab_size", "300"]
+    )
+    assert (
+        main(
+            [
+                "train",
+                "seq2seq",
+                *files,
+                *vocabulary,
+                "--disable_tqdm",
+                "--use_cpu",
+                *options.split(),
+            ]
+        )
+        == 2
+    )
     assert message in capsys.readouterr().err
     assert not (tmp_path / "m").exists() and not (tmp_path / "m.training").exists()
 
 
 def arguments_of(task: str, *options: str):
     run = parse_run(task, [*NEEDED, "--use_cpu", *options])
-    return make_training_arguments(run.with_defaults(), TASKS[task].model_class.training_classes()[0])
+    return make_training_arguments(
+        run.with_defaults(), TASKS[task].model_class.training_classes()[0]
+    )
 
 
 def test_values_reach_transformers():
     words = "--training_arguments lr_scheduler_type=cosine_with_restarts --learning_rate 2e-4 --training_arguments"
     args = arguments_of(
-        "seq2seq", *words.split(), 'lr_scheduler_kwargs={"num_cycles": 2}', "eval_steps=0.25", "adam_beta2=1e-3"
+        "seq2seq",
+        *words.split(),
+        'lr_scheduler_kwargs={"num_cycles": 2}',
+        "eval_steps=0.25",
+        "adam_beta2=1e-3",
     )
-    assert args.lr_scheduler_type == "cosine_with_restarts" and args.lr_scheduler_kwargs == {"num_cycles": 2}
+    assert args.lr_scheduler_type == "cosine_with_restarts" and args.lr_scheduler_kwargs == {
+        "num_cycles": 2
+    }
     assert (args.learning_rate, args.eval_steps, args.adam_beta2) == (2e-4, 0.25, 1e-3)
     assert args.eval_strategy == args.save_strategy == "epoch" and args.load_best_model_at_end
-    assert not arguments_of("mlm", "--training_arguments", "eval_strategy=no").load_best_model_at_end
+    assert not arguments_of(
+        "mlm", "--training_arguments", "eval_strategy=no"
+    ).load_best_model_at_end
     for metric, is_greater_better in (("perplexity", False), ("accuracy", True)):
         args = arguments_of("mlm", "--training_arguments", f"metric_for_best_model={metric}")
         assert args.greater_is_better is is_greater_better
@@ -98,12 +132,18 @@ def test_places_where_no_model_can_be_saved(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("dangling").symlink_to("nowhere/model")
     Path("file").write_text("")
-    assert "--output_dir dangling is a link to nowhere/model, which does not exist" in refused("dangling")
+    assert "--output_dir dangling is a link to nowhere/model, which does not exist" in refused(
+        "dangling"
+    )
     assert "names no new directory; give it a name" in refused(".")
     assert "is a mount point" in refused("/proc")
     assert "file is not a directory" in refused("file/model")
-    assert "File name too long" in refused("m" * 242)  # with what is added while the model is written
+    # with what is added while the model is written
+    assert "File name too long" in refused("m" * 242)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
     Path("disk").mkdir()
     Path("link").symlink_to("disk")
-    assert parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir == tmp_path / "disk"
+    assert (
+        parse_run("mlm", ["--dataset_name", "x", "--output_dir", "link"]).output_dir
+        == tmp_path / "disk"
+    )

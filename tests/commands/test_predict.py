@@ -53,7 +53,9 @@ def place(tmp_path, monkeypatch) -> Path:
     Path("lines.txt").write_text("".join(text + "\n" for text in TEXTS))
     with open("x.csv", "w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerows([["number", "review", "note"], *([i, text, "a\nb"] for i, text in enumerate(TEXTS))])
+        writer.writerows(
+            [["number", "review", "note"], *([i, text, "a\nb"] for i, text in enumerate(TEXTS))]
+        )
     Path("x.jsonl").write_text(
         "".join(json.dumps({"review": text, "number": i}) + "\n" for i, text in enumerate(TEXTS))
     )
@@ -61,7 +63,17 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def predict(model: Path, source: str, target: str, *options: str, status: int = 0) -> None:
-    command = ["predict", str(model), "--input_file", source, "--output_file", target, "--device", "cpu", *options]
+    command = [
+        "predict",
+        str(model),
+        "--input_file",
+        source,
+        "--output_file",
+        target,
+        "--device",
+        "cpu",
+        *options,
+    ]
     assert main(command) == status
 
 
@@ -97,7 +109,9 @@ def test_the_most_probable_labels(models, place):
         if best:
             scores = [float(row[f"score_{place}"]) for place in (1, 2, 3)]
             assert {row[f"label_{place}"] for place in (1, 2, 3)} == set(LABELS)
-            assert scores == sorted(scores, reverse=True) and math.isclose(sum(scores), 1, abs_tol=2e-4)
+            assert scores == sorted(scores, reverse=True) and math.isclose(
+                sum(scores), 1, abs_tol=2e-4
+            )
             assert line.startswith(best) and len(line.split("\t")) == 6
     assert lines_of(models / "labels", "--top_k", "1") != lines_of(models / "labels")
 
@@ -107,12 +121,19 @@ def test_below_the_threshold_there_is_no_label(models, place):
     scores = sorted(float(score) for _, score in plain)
     between = sum(scores[1:3]) / 2
     for options, none in ([], "-"), (["--none_label", "unknown"], "unknown"):
-        found = [line.split("\t") for line in lines_of(models / "classify", "--threshold", str(between), *options)]
+        found = [
+            line.split("\t")
+            for line in lines_of(models / "classify", "--threshold", str(between), *options)
+        ]
         expected = [[label if float(score) > between else none, score] for label, score in plain]
-        assert [row for row in found if len(row) > 1] == expected and none in {row[0] for row in expected}
+        assert [row for row in found if len(row) > 1] == expected and none in {
+            row[0] for row in expected
+        }
     rows = table_of(models / "labels", "x.jsonl", "y.jsonl", "--threshold", "0.0")
     assert [row["label"] for row in rows if row["label"]] == [";".join(LABELS)] * 4
-    none_of_these = lines_of(models / "labels", "--threshold", "1.0", "--none_label", "none of these")
+    none_of_these = lines_of(
+        models / "labels", "--threshold", "1.0", "--none_label", "none of these"
+    )
     assert set(none_of_these) == {"none of these", ""}
     half = [row["label"] for row in table_of(models / "labels", "x.csv", "y.csv")]
     assert half == lines_of(models / "labels")
@@ -120,21 +141,30 @@ def test_below_the_threshold_there_is_no_label(models, place):
 
 @torch.no_grad()
 def test_answers_are_those_of_the_model(models, place):
-    """Alone, without padding: labels by their names, sets of labels, numbers, tags of words, pairs, masks, text."""
-    loaded = {kind: (load_model(models / kind), AutoTokenizer.from_pretrained(models / kind)) for kind in KINDS}
+    """Alone, without padding: labels by their names, sets of labels, numbers, tags of words, pairs,
+    masks, text."""
+    loaded = {
+        kind: (load_model(models / kind), AutoTokenizer.from_pretrained(models / kind))
+        for kind in KINDS
+    }
 
     def logits(kind: str, *texts: str) -> torch.Tensor:
         model, tokenizer = loaded[kind]
         return model(**tokenizer(*texts, return_tensors="pt")).logits[0]
 
     for number, text in enumerate(TEXTS):
-        found = {kind: lines_of(models / kind)[number] for kind in ("classify", "labels", "number", "tag", "mlm")}
+        found = {
+            kind: lines_of(models / kind)[number]
+            for kind in ("classify", "labels", "number", "tag", "mlm")
+        }
         if not text:
             assert set(found.values()) == {""}
             continue
         scores = logits("classify", text).softmax(-1)
         assert found["classify"] == f"{LABELS[scores.argmax()]}\t{scores.max():.4f}"
-        chosen = [label for label, score in zip(LABELS, logits("labels", text), strict=True) if score > 0]
+        chosen = [
+            label for label, score in zip(LABELS, logits("labels", text), strict=True) if score > 0
+        ]
         assert found["labels"] == ";".join(chosen)
         assert found["number"] == f"{logits('number', text).item():.4f}"
         model, tokenizer = loaded["tag"]
@@ -142,16 +172,23 @@ def test_answers_are_those_of_the_model(models, place):
         encoded = tokenizer(words, is_split_into_words=True, return_tensors="pt")
         first = [encoded.word_ids().index(word) for word in range(len(words))]
         best = model(**encoded).logits[0].argmax(-1)[first].tolist()
-        assert found["tag"] == " ".join(f"{w}/{model.config.id2label[b]}" for w, b in zip(words, best, strict=True))
+        assert found["tag"] == " ".join(
+            f"{w}/{model.config.id2label[b]}" for w, b in zip(words, best, strict=True)
+        )
         assert found["mlm"] == text  # which has no mask
     scores = logits("pairs", "one", "two").softmax(-1)
     Path("pairs.txt").write_text("one\ttwo\n")
     predict(models / "pairs", "pairs.txt", "y.txt")
     assert Path("y.txt").read_text() == f"LABEL_{scores.argmax()}\t{scores.max():.4f}\n"
     Path("pairs.jsonl").write_text('{"a": "one", "b": "two"}\n{"a": "one", "b": ""}\n')
-    predict(models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b")
+    predict(
+        models / "pairs", "pairs.jsonl", "y.jsonl", "--text_column", "a", "--text_pair_column", "b"
+    )
     found = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
-    assert f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text() and not found[1]["label"]
+    assert (
+        f"{found[0]['label']}\t{found[0]['score']:.4f}\n" == Path("y.txt").read_text()
+        and not found[1]["label"]
+    )
 
 
 @pytest.mark.parametrize("kind", ["number", "tag", "mlm", "seq2seq"])
@@ -174,34 +211,65 @@ def test_other_answers_in_tables(models, place, kind):
 
 
 def test_bfloat16_is_near(models, place):
-    whole, half = (lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16"))
+    whole, half = (
+        lines_of(models / "number", "--dtype", dtype) for dtype in ("float32", "bfloat16")
+    )
     numbers = [(float(one), float(other)) for one, other in zip(whole, half, strict=True) if one]
-    assert whole != half and all(math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers)
+    assert whole != half and all(
+        math.isclose(*pair, rel_tol=0.05, abs_tol=0.05) for pair in numbers
+    )
 
 
 def test_causal_models_draw_their_text(models, place):
     model = models / "causal"
     options = ["--max_new_tokens", "8"]
     drawn = lines_of(model, *options)
-    assert drawn == lines_of(model, *options, "--seed", "42") == lines_of(model, *options, "--temperature", "0.8")
+    assert (
+        drawn
+        == lines_of(model, *options, "--seed", "42")
+        == lines_of(model, *options, "--temperature", "0.8")
+    )
     assert drawn != lines_of(model, *options, "--seed", "1") and drawn[2] == ""
     greedy = lines_of(model, *options, "--greedy")
-    assert greedy == lines_of(model, *options, "--top_k", "1") == lines_of(model, *options, "--beams", "1") != drawn
+    assert (
+        greedy
+        == lines_of(model, *options, "--top_k", "1")
+        == lines_of(model, *options, "--beams", "1")
+        != drawn
+    )
     loaded, tokenizer = load_model(model), AutoTokenizer.from_pretrained(model)
-    prompt = tokenizer(tokenizer.cls_token + TEXTS[0], add_special_tokens=False, return_tensors="pt")
-    ids = loaded.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    assert " ".join(tokenizer.decode(ids, skip_special_tokens=True).split("\n")).strip() == greedy[0]
+    prompt = tokenizer(
+        tokenizer.cls_token + TEXTS[0], add_special_tokens=False, return_tensors="pt"
+    )
+    ids = loaded.generate(**prompt, max_new_tokens=8, do_sample=False)[
+        0, prompt["input_ids"].shape[1] :
+    ]
+    assert (
+        " ".join(tokenizer.decode(ids, skip_special_tokens=True).split("\n")).strip() == greedy[0]
+    )
     assert lines_of(model, *options, "--greedy", "--repetition_penalty", "100") != greedy
 
 
 REFUSED = [
-    ("seq2seq", "--temperature 1", "--temperature is not for seq2seq models, which take --beams, --max_new_tokens"),
+    (
+        "seq2seq",
+        "--temperature 1",
+        "--temperature is not for seq2seq models, which take --beams, --max_new_tokens",
+    ),
     ("mlm", "--top_k 2", "--top_k is not for mlm models, which take none of these options"),
-    ("classify", "--greedy", "--greedy is not for classify models, which take --top_k, --threshold, --none_label"),
+    (
+        "classify",
+        "--greedy",
+        "--greedy is not for classify models, which take --top_k, --threshold, --none_label",
+    ),
     ("classify", "--none_label a", "--none_label a has no effect without a threshold"),
     ("classify", "--top_k 4", "--top_k 4: this model has 3 labels"),
     ("number", "--threshold 0.5", "--threshold is for labels; this model gives a number"),
-    ("classify", "--text_column a --text_pair_column b", "--text_pair_column b: this model takes one text"),
+    (
+        "classify",
+        "--text_column a --text_pair_column b",
+        "--text_pair_column b: this model takes one text",
+    ),
 ]
 
 
@@ -216,9 +284,21 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
     Path("label.csv").write_text("review,label\none,good\n")
     Path("other.jsonl").write_text('{"review": "one"}\n{"review": "two", "more": 1}\n')
     for source, target, message in (
-        ("label.csv", "y.csv", "label.csv:2: the table has a column 'label' already; put a prefix before the names"),
-        ("other.jsonl", "y.csv", "other.jsonl:2: the columns are review, more, those of the first row review"),
-        ("x.csv", "y.tsv", "x.csv:2: column 'note' holds a tab or a line break, which a .tsv file cannot"),
+        (
+            "label.csv",
+            "y.csv",
+            "label.csv:2: the table has a column 'label' already; put a prefix before the names",
+        ),
+        (
+            "other.jsonl",
+            "y.csv",
+            "other.jsonl:2: the columns are review, more, those of the first row review",
+        ),
+        (
+            "x.csv",
+            "y.tsv",
+            "x.csv:2: column 'note' holds a tab or a line break, which a .tsv file cannot",
+        ),
     ):
         predict(models / "classify", source, target, "--text_column", "review", status=2)
         assert message in capsys.readouterr().err
@@ -228,11 +308,14 @@ def test_mistakes_in_a_table_leave_the_output_as_it_was(models, place, capsys):
         assert said in capsys.readouterr().err
     assert Path("y.csv").read_text() == "kept" and not Path("y.tsv").exists()
     rows = table_of(models / "classify", "label.csv", "y.csv", "--prefix", "predicted_")
-    assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0]["label"] == "good"
+    assert [*rows[0]] == ["review", "label", "predicted_label", "predicted_score"] and rows[0][
+        "label"
+    ] == "good"
 
 
 def test_a_written_column_that_is_called_origin(tmp_path):
-    """Rows use that name for their place; a user's column of the name keeps its value and its place."""
+    """Rows use that name for their place; a user's column of the name keeps its value and its
+    place."""
     (tmp_path / "o.csv").write_text("a,origin,b\n1,here,2\n")
     (row,) = read_table(tmp_path / "o.csv")
     out = io.StringIO()
@@ -275,8 +358,12 @@ def test_a_mistake_in_the_input_leaves_the_output_as_it_was(models, place, capsy
     assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
-def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(models, place, capsys, monkeypatch, error):
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
+    models, place, capsys, monkeypatch, error
+):
     answer = Predictor.answer
 
     def failing(self, inputs, *arguments):
@@ -289,12 +376,16 @@ def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(models, plac
     monkeypatch.setattr(Predictor, "answer", failing)
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
     predict(models / "classify", "lines.txt", "answers.txt", status=status)
-    assert status == 130 or "--output_file answers.txt: no space left on the disk" in capsys.readouterr().err
+    assert (
+        status == 130
+        or "--output_file answers.txt: no space left on the disk" in capsys.readouterr().err
+    )
     assert Path("answers.txt").read_text() == "kept" and sorted(os.listdir()) == before
 
 
 def test_files_that_are_written_directly(models, place, capsys):
-    """/dev/full, which takes nothing, and a pipe: none is a regular file, beside which another could be made."""
+    """/dev/full, which takes nothing, and a pipe: none is a regular file, beside which another
+    could be made."""
     predict(models / "classify", "lines.txt", "/dev/full", status=2)
     assert "--output_file /dev/full: no space left on the disk" in capsys.readouterr().err
     os.mkfifo("pipe")
@@ -315,10 +406,13 @@ def test_lines_are_packed_by_their_name(models, place):
 
 @pytest.mark.parametrize("kind", ["mlm", "classify", "gpt2"])
 def test_texts_longer_than_a_table_of_positions(models, place, capsys, kind):
-    """What truncates texts reads their beginning; elsewhere they are refused before the model fails."""
+    """What truncates texts reads their beginning; elsewhere they are refused before the model
+    fails."""
     if kind == "gpt2":
         tokenizer = AutoTokenizer.from_pretrained(models / "causal")
-        config = GPT2Config(vocab_size=len(tokenizer), n_positions=24, n_embd=16, n_layer=1, n_head=2)
+        config = GPT2Config(
+            vocab_size=len(tokenizer), n_positions=24, n_embd=16, n_layer=1, n_head=2
+        )
         GPT2LMHeadModel(config).save_pretrained("m")
     else:
         config = load_model(models / kind).config
@@ -331,7 +425,11 @@ def test_texts_longer_than_a_table_of_positions(models, place, capsys, kind):
     options = ["--max_new_tokens", "5"] if kind == "gpt2" else []
     Path("lines.txt").write_text("a few words\n" + "fine " * 40 + "\n")
     predict(Path("m"), "lines.txt", "lines.out", *options, status=0 if kind == "classify" else 2)
-    expected = "1 lines are truncated to 24 tokens" if kind == "classify" else "this model has places for 24"
+    expected = (
+        "1 lines are truncated to 24 tokens"
+        if kind == "classify"
+        else "this model has places for 24"
+    )
     assert expected in capsys.readouterr().err or kind == "classify"
     assert Path("lines.out").exists() == (kind == "classify")
 
@@ -350,19 +448,29 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     monkeypatch.setattr(Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
     lines = "--input_file lines.txt --output_file"
     for options, message in (
-        ("--input_file nowhere.txt --output_file y.txt", "--input_file nowhere.txt: No such file or directory"),
-        (f"{lines} nowhere/y.txt", "--output_file nowhere/y.txt cannot be written: No such file or directory"),
+        (
+            "--input_file nowhere.txt --output_file y.txt",
+            "--input_file nowhere.txt: No such file or directory",
+        ),
+        (
+            f"{lines} nowhere/y.txt",
+            "--output_file nowhere/y.txt cannot be written: No such file or directory",
+        ),
         (f"{lines} .", "--output_file . is a directory"),
         (f"{lines} {'y' * 250}", "cannot be written: File name too long"),
         ("--text_column a", "--text_column a needs --input_file"),
-        ("--input_file x.csv --text_column a --output_file y", "--output_file y: a table needs a name that ends in"),
+        (
+            "--input_file x.csv --text_column a --output_file y",
+            "--output_file y: a table needs a name that ends in",
+        ),
         ("--beams 2 --seed 0", "--seed can't be combined with --beams"),
         ("--dtype bfloat16 --engine onnx", "--dtype bfloat16 is for --engine torch"),
     ):
         assert main(["predict", "m", *options.split()]) == 2
         assert message in capsys.readouterr().err
     Path("y.txt").write_text("kept")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root every file can be written
+    # for root every file can be written
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
     assert sorted(os.listdir()) == ["lines.txt", "x.csv", "x.jsonl", "y.txt"]

@@ -1,5 +1,5 @@
-"""Checkpoint directories, read and written: no partial output, no code executed, tokenizers and prompts go along; and
-what cannot be converted is refused with the reason."""
+"""Checkpoint directories, read and written: no partial output, no code executed, tokenizers and
+prompts go along; and what cannot be converted is refused with the reason."""
 
 import json
 import math
@@ -38,7 +38,9 @@ def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "saf
     if form == "safetensors":
         save_file(weights, folder / "model.safetensors")
     elif form in ("bin", "old-bin"):
-        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=form == "bin")
+        torch.save(
+            weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=form == "bin"
+        )
     else:
         shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
         for file, part in shards.items():
@@ -69,8 +71,15 @@ def test_from_pretrained(tmp_path):
     reference, weights = source_weights("llama", CASES["llama"][1])
     reference.half().save_pretrained(tmp_path / "llama")
     model = ConvertedModel.from_pretrained(tmp_path / "llama")
-    assert type(model) is rl.RoFormerLiteForCausalLM and model.dtype == torch.float16 and not model.training
-    assert ConvertedModel.from_pretrained(str(tmp_path / "llama"), dtype=torch.float32).dtype == torch.float32
+    assert (
+        type(model) is rl.RoFormerLiteForCausalLM
+        and model.dtype == torch.float16
+        and not model.training
+    )
+    assert (
+        ConvertedModel.from_pretrained(str(tmp_path / "llama"), dtype=torch.float32).dtype
+        == torch.float32
+    )
     model.save_pretrained(tmp_path / "ours")
     with pytest.raises(ConversionError, match="is a model of this package already"):
         ConvertedModel.from_pretrained(tmp_path / "ours")
@@ -120,11 +129,20 @@ NAME = "model.layers.0.self_attn.q_proj.weight"
     [
         (lambda tensors: tensors.pop(NAME), f"lacks {NAME}"),
         (lambda tensors: tensors.update(strange=torch.ones(1)), "has unknown strange"),
-        (lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}), f"has in another shape {NAME}"),
+        (
+            lambda tensors: tensors.update({NAME: tensors[NAME][:3].clone()}),
+            f"has in another shape {NAME}",
+        ),
     ],
 )
 def test_damaged_models_are_not_exported(damage, message, tmp_path):
-    fields = {**EXPRESSIBLE, "vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    fields = {
+        **EXPRESSIBLE,
+        "vocab_size": 30,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    }
     config = rl.RoFormerLiteConfig(**fields, lm_head_transform=True, lm_head_bias=True)
     rl.RoFormerLiteForMaskedLM(config).save_pretrained(tmp_path / "ours")
     tensors = load_file(tmp_path / "ours" / "model.safetensors")
@@ -151,21 +169,40 @@ def test_what_would_become_another_model_is_not_converted(damage, fields, messag
     weights = {key: tensor.clone() for key, tensor in theirs.state_dict().items()}
     weights[name] = damage(weights[name])
     with pytest.raises(ConversionError, match=message):
-        convert("bert", weights, {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]})
+        convert(
+            "bert",
+            weights,
+            {**theirs.config.to_dict(), **fields, "architectures": ["BertForMaskedLM"]},
+        )
 
 
 def test_the_command_knows_all_sources():
     lacking = set() if hasattr(transformers, "UltrabertConfig") else {"ultrabert"}  # before 5.21
     assert set(SOURCES) - lacking == CONVERTERS.keys() == CASES.keys()
-    assert all(hasattr(CONVERTERS[name], "heads") == (name in FAMILIES) for name in SOURCES if name in CONVERTERS)
+    assert all(
+        hasattr(CONVERTERS[name], "heads") == (name in FAMILIES)
+        for name in SOURCES
+        if name in CONVERTERS
+    )
 
 
 def test_command_line(tmp_path, capsys):
     """A checkpoint with its tokenizer, there and back, by its config alone."""
-    config = {**HF, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    config = {
+        **HF,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    }
     source, ours, back = (str(tmp_path / name) for name in ("theirs", "ours", "back"))
-    noisy(transformers.ModernBertModel(transformers.ModernBertConfig(**config))).save_pretrained(source)
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
+    noisy(transformers.ModernBertModel(transformers.ModernBertConfig(**config))).save_pretrained(
+        source
+    )
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"])
+    )
     transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt")).save_pretrained(source)
     assert main(["convert", source, ours]) == 0
     assert "RoFormerLiteModel" in capsys.readouterr().out
@@ -187,12 +224,22 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_tokenizers_are_converted_too(tmp_path):
-    """RoFormer's tokenizer becomes ours and, exported, opens in stock transformers; so does one trained here."""
+    """RoFormer's tokenizer becomes ours and, exported, opens in stock transformers; so does one
+    trained here."""
     config = {**CASES["roformer"][0], "vocab_size": 300, "embedding_size": 24}
     _, weights = source_weights("roformer", config)
     source = write_checkpoint(tmp_path / "source", config, weights)
     text = "今天天气非常好"
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(text), "今天天气", "非常"]
+    entries = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *dict.fromkeys(text),
+        "今天天气",
+        "非常",
+    ]
     (source / "vocab.txt").write_text("\n".join(entries))
     convert_checkpoint("roformer", source, tmp_path / "ours")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
@@ -207,7 +254,10 @@ def test_tokenizers_are_converted_too(tmp_path):
         (tmp_path / "mine" / file).write_bytes((tmp_path / "ours" / file).read_bytes())
     export_checkpoint("roformer", tmp_path / "mine", tmp_path / "theirs")
     words = "a few words"
-    for folder, line, ids in (("back", text, expected), ("theirs", words, trained(words).input_ids)):
+    for folder, line, ids in (
+        ("back", text, expected),
+        ("theirs", words, trained(words).input_ids),
+    ):
         stock = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
         assert type(stock).__module__.startswith("transformers.") and stock(line).input_ids == ids
 
@@ -218,27 +268,43 @@ def test_sentence_transformers_directory(tmp_path):
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     lines = ["a quick brown fox", "padding costs nothing", "over the lazy dog"]
-    tokenizer = rl.RoFormerLiteTokenizer.train(lines * 3, vocab_size=90, algorithm="wordpiece", show_progress=False)
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        lines * 3, vocab_size=90, algorithm="wordpiece", show_progress=False
+    )
     tokenizer.save_pretrained(tmp_path / "encoder")
     config = transformers.NomicBertConfig(**{**HF, "vocab_size": len(tokenizer)})
     noisy(transformers.NomicBertModel(config)).save_pretrained(tmp_path / "encoder")
-    modules = [Transformer(str(tmp_path / "encoder")), Pooling(HF["hidden_size"], pooling_mode="cls"), Normalize()]
-    theirs = SentenceTransformer(modules=modules, prompts={"query": "query: "}, default_prompt_name="query")
+    modules = [
+        Transformer(str(tmp_path / "encoder")),
+        Pooling(HF["hidden_size"], pooling_mode="cls"),
+        Normalize(),
+    ]
+    theirs = SentenceTransformer(
+        modules=modules, prompts={"query": "query: "}, default_prompt_name="query"
+    )
     theirs.save(str(tmp_path / "theirs"))
     convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
     ours = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     assert type(ours[0].auto_model) is rl.RoFormerLiteModel
     expected = theirs.encode(lines, convert_to_tensor=True)
-    torch.testing.assert_close(ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        ours.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5
+    )
     batch = tokenizer(lines, padding=True, return_tensors="pt")  # as it is exported and served
     with torch.no_grad():
-        pooled = SentenceEncoder(ours[0].auto_model)(batch["input_ids"], batch["attention_mask"]).sentence_embedding
+        pooled = SentenceEncoder(ours[0].auto_model)(
+            batch["input_ids"], batch["attention_mask"]
+        ).sentence_embedding
     alone = theirs.encode(lines, prompt="", convert_to_tensor=True).cpu()
     torch.testing.assert_close(torch.nn.functional.normalize(pooled), alone, rtol=0, atol=1e-5)
     check_sentence_modules(tmp_path / "ours")
     of_older_versions = (("lasttoken", "last"), ("mean_tokens", "mean"), ("max_tokens", None))
     for way, known in of_older_versions:
-        options = {"word_embedding_dimension": 24, f"pooling_mode_{way}": True, "include_prompt": True}
+        options = {
+            "word_embedding_dimension": 24,
+            f"pooling_mode_{way}": True,
+            "include_prompt": True,
+        }
         (tmp_path / "ours" / "1_Pooling" / "config.json").write_text(json.dumps(options))
         assert sentence_pooling(tmp_path / "ours") == known
     with pytest.raises(InputError, match="classifier_pooling='cls'"):
@@ -247,8 +313,12 @@ def test_sentence_transformers_directory(tmp_path):
     export_checkpoint("auto", tmp_path / "ours", tmp_path / "back")
     back = SentenceTransformer(str(tmp_path / "back"), device="cpu")
     assert type(back[0].auto_model) is transformers.NomicBertModel
-    torch.testing.assert_close(back.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
-    (tmp_path / "theirs" / "modules.json").write_text('[{"path": "../x", "type": "sentence_transformers.models.P"}]')
+    torch.testing.assert_close(
+        back.encode(lines, convert_to_tensor=True), expected, rtol=0, atol=1e-5
+    )
+    (tmp_path / "theirs" / "modules.json").write_text(
+        '[{"path": "../x", "type": "sentence_transformers.models.P"}]'
+    )
     with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder beside it"):
         convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "outside")
     assert not (tmp_path / "outside").exists()
@@ -257,11 +327,19 @@ def test_sentence_transformers_directory(tmp_path):
 def test_names_are_accounted_for():
     config = CASES["bert-like"][0]
     _, weights = source_weights("bert-like", config)
-    lacking = {name: tensor for name, tensor in weights.items() if not name.startswith("layers.1.layer_norm_2")}
+    lacking = {
+        name: tensor
+        for name, tensor in weights.items()
+        if not name.startswith("layers.1.layer_norm_2")
+    }
     for given, fields, message in (
         ({**weights, "pooler.weight": torch.zeros(1)}, config, "has unknown pooler.weight"),
         (lacking, config, r"lacks layers.1.layer_norm_2.bias, layers.1.layer_norm_2.weight;"),
-        (weights, {**config, "vocab_size": 51}, r"embeddings.token_embeddings.weight: .*\(50, 24\).*\(51, 24\)"),
+        (
+            weights,
+            {**config, "vocab_size": 51},
+            r"embeddings.token_embeddings.weight: .*\(50, 24\).*\(51, 24\)",
+        ),
         (weights, {"vocab_size": 50}, "needs the field 'hidden_size'"),
         (weights, {**config, "hidden": 3}, "has no field hidden"),
     ):
@@ -273,7 +351,11 @@ def test_names_are_accounted_for():
 
 def test_older_names_and_fields_read_from_weights():
     """What convert reads, verify reads."""
-    replaced = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "up_proj": "fc1"}
+    replaced = {
+        "LayerNorm.weight": "LayerNorm.gamma",
+        "LayerNorm.bias": "LayerNorm.beta",
+        "up_proj": "fc1",
+    }
     replaced |= {"down_proj": "fc2", "parametric_relu": "parametric_relu_1"}
     encoder = {name: value for name, value in CASES["torch-encoder"][1].items() if name != "norm"}
     for name, case, config in (
@@ -292,10 +374,14 @@ def test_older_names_and_fields_read_from_weights():
         assert all(difference.is_within for difference in verify(name, older, config)), name
     _, weights = source_weights("bert", CASES["bert"][0])
     lacking = {name: tensor for name, tensor in weights.items() if "word_embeddings" not in name}
-    with pytest.raises(ConversionError, match="lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"):
+    with pytest.raises(
+        ConversionError, match="lacks embeddings.word_embeddings.weight|needs embeddings.word_emb"
+    ):
         verify("bert", lacking, CASES["bert"][0])
     twice = {**weights, "embeddings.LayerNorm.gamma": weights["embeddings.LayerNorm.weight"]}
-    with pytest.raises(ConversionError, match="embeddings.LayerNorm.weight under an older and a newer name"):
+    with pytest.raises(
+        ConversionError, match="embeddings.LayerNorm.weight under an older and a newer name"
+    ):
         convert("bert", twice, CASES["bert"][0])
 
 
@@ -306,10 +392,22 @@ def test_what_cannot_be_converted():
         ("bert", {"architectures": ["BertLMHeadModel"]}, "is_decoder=False"),
         ("gpt_neox", {"use_parallel_residual": True}, "use_parallel_residual=True"),
         ("albert", {"embedding_size": 24}, "embedding_size=24 is hidden_size"),
-        ("roberta", {"architectures": ["RobertaForMaskedLM"], "hidden_act": "relu"}, "hidden_act='relu'.*'gelu'"),
-        ("ultrabert", {"architectures": ["UltrabertForMaskedLM"]}, "two matrices before its output"),
+        (
+            "roberta",
+            {"architectures": ["RobertaForMaskedLM"], "hidden_act": "relu"},
+            "hidden_act='relu'.*'gelu'",
+        ),
+        (
+            "ultrabert",
+            {"architectures": ["UltrabertForMaskedLM"]},
+            "two matrices before its output",
+        ),
         ("roformer", {"use_bias": False}, "RoFormerV2"),
-        ("roformer_v2", {"norm_type": "layer_norm", "use_bias": True}, "use_bias=True.*the source roformer"),
+        (
+            "roformer_v2",
+            {"norm_type": "layer_norm", "use_bias": True},
+            "use_bias=True.*the source roformer",
+        ),
         ("roformer_v2", {"architectures": ["RoFormerForCausalLM"]}, "sees the whole prompt"),
     ):
         if name not in CONVERTERS:  # UltraBERT, before transformers 5.21
@@ -319,18 +417,25 @@ def test_what_cannot_be_converted():
 
 
 def test_versions_of_roformer(tmp_path):
-    """The config and the weights tell them apart, so that no other one is loaded without an error."""
+    """The config and the weights tell them apart, so that no other one is loaded without an
+    error."""
     config = CASES["roformer"][2]
     _, weights = source_weights("roformer", config)
     without_biases = {name: tensor for name, tensor in weights.items() if not name.endswith("bias")}
     with pytest.raises(ConversionError, match="RoFormerV2"):
         convert("roformer", without_biases, config)
     with pytest.raises(ConversionError, match="unknown cls.predictions.transform"):
-        second = {name: value for name, value in without_biases.items() if "encoder" not in name or "Norm" not in name}
+        second = {
+            name: value
+            for name, value in without_biases.items()
+            if "encoder" not in name or "Norm" not in name
+        }
         del second["roformer.embeddings.LayerNorm.weight"]
         convert("roformer_v2", second, {**config, "norm_type": "rms_norm"})
     with pytest.raises(ConversionError, match="RoFormer-Sim .* sees the whole source"):
-        convert("roformer", {**weights, "roformer.pooler.dense.weight": torch.zeros(24, 24)}, config)
+        convert(
+            "roformer", {**weights, "roformer.pooler.dense.weight": torch.zeros(24, 24)}, config
+        )
     for name, norm in {"roformer": "layernorm", "roformer_v2": "rmsnorm"}.items():
         source_weights(name, CASES[name][1])[0].save_pretrained(tmp_path / name)
         model = ConvertedModel.from_pretrained(tmp_path / name)
@@ -342,7 +447,8 @@ def test_versions_of_roformer(tmp_path):
 
 
 def test_the_source_keeps_its_weights():
-    """Changing a converted model, or an exported state dict, leaves what it was made of unchanged."""
+    """Changing a converted model, or an exported state dict, leaves what it was made of
+    unchanged."""
     config = CASES["roformer"][1]
     stock, weights = source_weights("roformer", config)
     before = {name: tensor.clone() for name, tensor in weights.items()}

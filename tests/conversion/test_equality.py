@@ -1,4 +1,5 @@
-"""Converted models compute what their sources compute: outputs, dropouts, long and packed texts, generated text."""
+"""Converted models compute what their sources compute: outputs, dropouts, long and packed texts,
+generated text."""
 
 from contextlib import contextmanager
 from unittest import mock
@@ -11,11 +12,25 @@ from torch import nn
 from torch.nn import functional as F
 
 from hf_roformer_lite.conversion import CONVERTERS, convert, convert_checkpoint, verify
-from hf_roformer_lite.conversion.verification import cast_exactly, comparable_outputs, computing_in, random_inputs
+from hf_roformer_lite.conversion.verification import (
+    cast_exactly,
+    comparable_outputs,
+    computing_in,
+    random_inputs,
+)
 
 ATTEND = F.scaled_dot_product_attention
 SINGLE = [name for name in FAMILIES if "d_model" not in CASES[name][0]]
-LEARNED = {"bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert"}
+LEARNED = {
+    "bert",
+    "ernie",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "distilbert",
+    "albert",
+}
 TOLERANCE = {"rtol": 0, "atol": 1e-10}
 
 
@@ -35,10 +50,12 @@ def test_outputs(name, config):
 
 @contextmanager
 def factors_for_dropout(*models):
-    """While it lasts, every dropout is a factor, its probability of keeping a number: training then gives the same
-    numbers on both sides if and only if each dropout stands where it stood."""
+    """While it lasts, every dropout is a factor, its probability of keeping a number: training then
+    gives the same numbers on both sides if and only if each dropout stands where it stood."""
 
-    def scaled_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
+    def scaled_attention(
+        query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs
+    ):
         return ATTEND(query, key, value, attn_mask, 0.0, is_causal, **kwargs) * (1 - dropout_p)
 
     def scaled(states, p=0.5, training=True, inplace=False):
@@ -59,8 +76,11 @@ def dropouts(name):
     if name not in FAMILIES:
         return {"dropout": 0.3}
     fields = [field for field in CONVERTERS[name].config_class().to_dict() if "dropout" in field]
-    values = {field: 0.1 * number for number, field in enumerate(fields, 1) if field != "token_dropout"}
-    if name.startswith("modernbert"):  # has it after the attention, too, where there is no place for it here
+    values = {
+        field: 0.1 * number for number, field in enumerate(fields, 1) if field != "token_dropout"
+    }
+    # has it after the attention, too, where there is no place for it here
+    if name.startswith("modernbert"):
         values["attention_dropout"] = 0.0
     return values
 
@@ -68,7 +88,9 @@ def dropouts(name):
 @pytest.mark.parametrize("name", ["torch-encoder", "torch-decoder", "torch-transformer", *FAMILIES])
 def test_dropouts(name):
     """In training each dropout stands where it stood: one case for every class."""
-    for case in {case.get("architectures", [number])[0]: case for number, case in enumerate(CASES[name])}.values():
+    for case in {
+        case.get("architectures", [number])[0]: case for number, case in enumerate(CASES[name])
+    }.values():
         config = {**case, **dropouts(name)}
         reference, weights = source_weights(name, config)
         model, converter = convert(name, weights, config), CONVERTERS[name]
@@ -82,8 +104,8 @@ def test_dropouts(name):
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_long_and_packed(name):
-    """Texts longer than every window (and than the lengths of training, where positions are not a table), alone, and
-    several in one row."""
+    """Texts longer than every window (and than the lengths of training, where positions are not a
+    table), alone, and several in one row."""
     length = 30 if name in LEARNED else 70
     config = {**CASES[name][0], "num_hidden_layers": 3}
     if "roformer" in name:
@@ -93,10 +115,15 @@ def test_long_and_packed(name):
     model = convert(name, dict(stock.state_dict()), config)
     texts = [torch.randint(6, 50, (n,)) for n in (length, 1, length // 2, 7)]
     with computing_in(torch.float64):
-        alone = [{"input_ids": text[None], "attention_mask": torch.ones(1, len(text)) > 0} for text in texts]
+        alone = [
+            {"input_ids": text[None], "attention_mask": torch.ones(1, len(text)) > 0}
+            for text in texts
+        ]
         states = [converter.run_reference(stock, inputs).last_hidden_state[0] for inputs in alone]
     positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
-    packed = model(torch.cat(texts)[None], position_ids=positions, use_cache=False).last_hidden_state[0]
+    packed = model(
+        torch.cat(texts)[None], position_ids=positions, use_cache=False
+    ).last_hidden_state[0]
     torch.testing.assert_close(packed, torch.cat(states), **TOLERANCE)
 
 
@@ -105,16 +132,22 @@ def test_pairs_generate_alike(name, tmp_path):
     """With what generation_config.json says: forced and forbidden tokens, beams."""
     config = {**CASES[name][1], "decoder_start_token_id": 2, "eos_token_id": 3}
     reference, _ = source_weights(name, config)
-    noisy(reference).generation_config.update(num_beams=3, bad_words_ids=[[4]], forced_eos_token_id=3, max_length=12)
+    noisy(reference).generation_config.update(
+        num_beams=3, bad_words_ids=[[4]], forced_eos_token_id=3, max_length=12
+    )
     reference.save_pretrained(tmp_path / "theirs")
     model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
-    assert model.generation_config.bad_words_ids == [[4]] and model.config.decoder_start_token_id == 2
+    assert (
+        model.generation_config.bad_words_ids == [[4]] and model.config.decoder_start_token_id == 2
+    )
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
     pad = config.get("pad_token_id", 1)
     ids = torch.tensor([[7, 8, 9, 10], [11, 12, pad, pad]])
     inputs = {"input_ids": ids, "attention_mask": (ids != pad).long()}
     expected = reference.generate(**inputs)
-    assert torch.equal(model.generate(**inputs), expected) and torch.equal(again.generate(**inputs), expected)
+    assert torch.equal(model.generate(**inputs), expected) and torch.equal(
+        again.generate(**inputs), expected
+    )
 
 
 def test_marian_without_stored_positions():
@@ -133,8 +166,12 @@ def test_token_dropout_of_esm():
     reference, _ = source_weights("esm", config)
     model = convert("esm", dict(noisy(reference).state_dict()), config)
     texts = [torch.tensor([7, 5, 9, 5, 11]), torch.tensor([5, 5, 5]), torch.tensor([20, 21])]
-    expected = [reference(text[None], torch.ones(1, len(text))).logits[0] for text in texts[:1] + texts[2:]]
+    expected = [
+        reference(text[None], torch.ones(1, len(text))).logits[0] for text in texts[:1] + texts[2:]
+    ]
     positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
     packed = model(torch.cat(texts)[None], position_ids=positions).logits[0]
     assert packed.isfinite().all()
-    torch.testing.assert_close(torch.cat((packed[:5], packed[8:])), torch.cat(expected), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        torch.cat((packed[:5], packed[8:])), torch.cat(expected), rtol=0, atol=1e-5
+    )

@@ -1,4 +1,5 @@
-"""Weights that go from transformers to this package and back; models of this package in classes of transformers."""
+"""Weights that go from transformers to this package and back; models of this package in classes of
+transformers."""
 
 import pytest
 import torch
@@ -19,7 +20,12 @@ from hf_roformer_lite.conversion import (
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 
 # Heads that stand for two of theirs go back to the other one.
-TWO_NAMES = ("BertForPreTraining", "ErnieForPreTraining", "AlbertForPreTraining", "ForNextSentencePrediction")
+TWO_NAMES = (
+    "BertForPreTraining",
+    "ErnieForPreTraining",
+    "AlbertForPreTraining",
+    "ForNextSentencePrediction",
+)
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12, 13], [20, 21, 22, 23, 0, 0, 0]])
 MASK = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
 
@@ -33,13 +39,15 @@ def cases():
 
 @pytest.mark.parametrize(("name", "config"), cases())
 def test_bit_for_bit(name, config):
-    """Theirs, ours, theirs, ours: nothing is lost on the way, and their class takes what comes back."""
+    """Theirs, ours, theirs, ours: nothing is lost on the way, and their class takes what comes
+    back."""
     reference, weights = source_weights(name, config)
     noisy(reference)
     model = convert(name, dict(reference.state_dict()), config)
     state_dict, exported = export(name, model)
     assert exported["architectures"] == config["architectures"]
-    unused = ("position_embeddings.weight", "embed_positions.weight")  # rows that no token has are zeros
+    # rows that no token has are zeros
+    unused = ("position_embeddings.weight", "embed_positions.weight")
     if any(key.endswith("decoder.bias") for key in state_dict):  # the other bias, which is not read
         unused += ("predictions.bias", "lm_head.bias")
     for key, tensor in state_dict.items():
@@ -60,15 +68,22 @@ def opened_by_theirs(converter, folder):
         return stock
     stock_class = getattr(transformers, config["architectures"][0])
     stock, loading = stock_class.from_pretrained(folder, output_loading_info=True)
-    lacking = {key for key in loading["missing_keys"] if "contact_head" not in key and "pooler" not in key}
+    lacking = {
+        key for key in loading["missing_keys"] if "contact_head" not in key and "pooler" not in key
+    }
     assert not lacking and not loading["unexpected_keys"] and not loading["mismatched_keys"]
     return stock
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_files(name, tmp_path):
-    """Files of their `save_pretrained`, with names that may be older, and files of ours in their `from_pretrained`."""
-    config = next(one for one in CASES[name] if "LM" in one["architectures"][0] or "Model" in one["architectures"][0])
+    """Files of their `save_pretrained`, with names that may be older, and files of ours in their
+    `from_pretrained`."""
+    config = next(
+        one
+        for one in CASES[name]
+        if "LM" in one["architectures"][0] or "Model" in one["architectures"][0]
+    )
     reference, _ = source_weights(name, config)
     noisy(reference).save_pretrained(tmp_path / "theirs")
     model = convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "ours")
@@ -80,14 +95,24 @@ def test_files(name, tmp_path):
     inputs = {"input_ids": IDS, "attention_mask": MASK}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = IDS
-    real = MASK.bool() if not model.config.is_encoder_decoder else torch.ones_like(MASK, dtype=torch.bool)
+    real = (
+        MASK.bool()
+        if not model.config.is_encoder_decoder
+        else torch.ones_like(MASK, dtype=torch.bool)
+    )
     with torch.no_grad():
         theirs, ours = stock.eval()(**inputs)[0], model(**inputs)[0]
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
 
 
 SIZES = {**HF, "hidden_dropout": 0.0}
-RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+RMS = {
+    "norm_type": "rmsnorm",
+    "gated_mlp": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 RMS |= {"scale_embeddings": False}
 POST = {"norm_placement": "post", "embedding_norm": True, "scale_embeddings": False}
 LM = {"lm_head_transform": True, "lm_head_bias": True}
@@ -108,27 +133,55 @@ GOES_TO = [
     ("bert", rl.RoFormerLiteModel, {**POST, **LEARNED, "type_vocab_size": 2}),
     ("distilbert", rl.RoFormerLiteForMaskedLM, {**POST, **LM, **LEARNED, "norm_eps": 1e-12}),
     ("gpt_neox", rl.RoFormerLiteForCausalLM, {"scale_embeddings": False, "is_decoder": True}),
-    ("llama", rl.RoFormerLiteForCausalLM, {**RMS, "scale_embeddings": True, "num_key_value_heads": 1}),
+    (
+        "llama",
+        rl.RoFormerLiteForCausalLM,
+        {**RMS, "scale_embeddings": True, "num_key_value_heads": 1},
+    ),
     ("qwen2", rl.RoFormerLiteForCausalLM, {**RMS, "attention_bias": ["q"]}),
-    ("modernbert", rl.RoFormerLiteForMaskedLM, {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False}),
-    ("modernbert", rl.RoFormerLiteForSequenceClassification, {**MODERN, **CLASSIFIER, "classifier_norm": True}),
+    (
+        "modernbert",
+        rl.RoFormerLiteForMaskedLM,
+        {**MODERN, **LM, "attention_bias": ["v"], "mlp_bias": False},
+    ),
+    (
+        "modernbert",
+        rl.RoFormerLiteForSequenceClassification,
+        {**MODERN, **CLASSIFIER, "classifier_norm": True},
+    ),
     ("electra", rl.RoFormerLiteModel, {**POST, **LEARNED, "embedding_size": 12}),
     ("roformer", rl.RoFormerLiteModel, {**EXPRESSIBLE, "type_vocab_size": 2, "embedding_size": 16}),
-    ("roformer", rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "rotary_value": True, "embedding_size": 16}),
+    (
+        "roformer",
+        rl.RoFormerLiteForMaskedLM,
+        {**EXPRESSIBLE, **LM, "rotary_value": True, "embedding_size": 16},
+    ),
     ("roformer", rl.RoFormerLiteForMaskedLM, {**EXPRESSIBLE, **LM, "tie_word_embeddings": False}),
-    ("roformer", rl.RoFormerLiteForCausalLM, {**EXPRESSIBLE, **LM, "is_decoder": True, "type_vocab_size": 3}),
-    ("roformer", rl.RoFormerLiteForSequenceClassification, {**EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls"}),
+    (
+        "roformer",
+        rl.RoFormerLiteForCausalLM,
+        {**EXPRESSIBLE, **LM, "is_decoder": True, "type_vocab_size": 3},
+    ),
+    (
+        "roformer",
+        rl.RoFormerLiteForSequenceClassification,
+        {**EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls"},
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("family", "model_class", "fields"), GOES_TO, ids=[f"{name}-{number}" for number, (name, *_) in enumerate(GOES_TO)]
+    ("family", "model_class", "fields"),
+    GOES_TO,
+    ids=[f"{name}-{number}" for number, (name, *_) in enumerate(GOES_TO)],
 )
 def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tmp_path):
-    """`--to auto` finds the family, its own class opens the files and gives the same numbers, and back here the
-    weights are equal bit for bit."""
+    """`--to auto` finds the family, its own class opens the files and gives the same numbers, and
+    back here the weights are equal bit for bit."""
     torch.manual_seed(0)
-    noisy(model_class(rl.RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(tmp_path / "ours")
+    noisy(model_class(rl.RoFormerLiteConfig(**{**SIZES, **fields}))).save_pretrained(
+        tmp_path / "ours"
+    )
     model = model_class.from_pretrained(tmp_path / "ours").eval()
     name = family if family == "roformer" else "auto"  # whose models fit other families, too
     assert export_checkpoint(name, tmp_path / "ours", tmp_path / "theirs") == family
@@ -145,7 +198,13 @@ def test_a_model_of_this_package_opens_in_theirs(family, model_class, fields, tm
 
 
 def test_a_pair_goes_back(tmp_path):
-    stack = {**SIZES, **POST, "scale_embeddings": True, "position_embedding_type": "learned", "norm_eps": 1e-5}
+    stack = {
+        **SIZES,
+        **POST,
+        "scale_embeddings": True,
+        "position_embedding_type": "learned",
+        "norm_eps": 1e-5,
+    }
     pair = rl.RoFormerLiteSeq2SeqConfig(
         encoder=stack, decoder={**stack, "num_hidden_layers": 1}, share_embeddings=True
     )
@@ -155,23 +214,40 @@ def test_a_pair_goes_back(tmp_path):
     stock = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "theirs").eval()
     inputs = {"input_ids": IDS, "attention_mask": MASK, "decoder_input_ids": IDS}
     with torch.no_grad():
-        torch.testing.assert_close(model(**inputs).logits, stock(**inputs).logits, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            model(**inputs).logits, stock(**inputs).logits, rtol=0, atol=1e-5
+        )
 
 
 def test_what_fits_no_family():
-    model = rl.RoFormerLiteForMaskedLM(rl.RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm"))
-    with pytest.raises(ConversionError, match="no family.*nearest is .*rotary_value=True .must be False"):
+    model = rl.RoFormerLiteForMaskedLM(
+        rl.RoFormerLiteConfig(**SIZES, rotary_value=True, norm_type="rmsnorm")
+    )
+    with pytest.raises(
+        ConversionError, match="no family.*nearest is .*rotary_value=True .must be False"
+    ):
         export("auto", model)
-    with pytest.raises(ConversionError, match=r"esm has no equivalent of .*lm_head_transform=False \(must be True\)"):
+    with pytest.raises(
+        ConversionError,
+        match=r"esm has no equivalent of .*lm_head_transform=False \(must be True\)",
+    ):
         export("esm", model)
     with pytest.raises(ConversionError, match="llama has no equivalent of RoFormerLiteForMaskedLM"):
         export("llama", model)
     walkthrough = rl.RoFormerLiteConfig(**SIZES, layer_style="walkthrough", norm_placement="post")
     with pytest.raises(ConversionError, match="layer_style='walkthrough' .must be 'standard'"):
         export("auto", rl.RoFormerLiteModel(walkthrough))
-    scored = {**SIZES, **EXPRESSIBLE, **CLASSIFIER, "classifier_pooling": "cls", "classifier_text_features": 8}
+    scored = {
+        **SIZES,
+        **EXPRESSIBLE,
+        **CLASSIFIER,
+        "classifier_pooling": "cls",
+        "classifier_text_features": 8,
+    }
     with pytest.raises(ConversionError, match=r"classifier_text_features=8 \(must be 0\)"):
-        export("roformer", rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored)))
+        export(
+            "roformer", rl.RoFormerLiteForSequenceClassification(rl.RoFormerLiteConfig(**scored))
+        )
 
 
 def test_layers_that_shared_weights_before_a_training():

@@ -1,4 +1,5 @@
-"""An exported directory answers as the model does, for every task and engine, from the files alone."""
+"""An exported directory answers as the model does, for every task and engine, from the files
+alone."""
 
 import json
 import logging
@@ -23,7 +24,13 @@ from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
 
-LINES = ["what a fine film it is", "far too long", "", "fine", "a film that is far too long, and dull as well"]
+LINES = [
+    "what a fine film it is",
+    "far too long",
+    "",
+    "fine",
+    "a film that is far too long, and dull as well",
+]
 # Options of `predict`, by the kind of the model.
 OPTIONS: dict[str, list[dict]] = {
     "classify": [{}, {"top_k": 3}, {"threshold": 0.9}],
@@ -36,14 +43,19 @@ OPTIONS: dict[str, list[dict]] = {
 def assert_same_answers(case: str, engine: str, folder: Path) -> None:
     save_model(case, folder / "model")
     assert main(["export", str(folder / "model"), str(folder / "out"), "--format", engine]) == 0
-    model, exported = Predictor.load(str(folder / "model")), Predictor.load(str(folder / "out"), engine=engine)
+    model, exported = (
+        Predictor.load(str(folder / "model")),
+        Predictor.load(str(folder / "out"), engine=engine),
+    )
     inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
     inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
     for given in OPTIONS.get(case, [{}]):
         expected, found = (predictor.answer(inputs, 2, given) for predictor in (model, exported))
         assert len({answer.line for answer in expected}) > 1
         for ours, theirs in zip(expected, found, strict=True):
-            numbers = {name: value for name, value in ours.columns.items() if isinstance(value, float)}
+            numbers = {
+                name: value for name, value in ours.columns.items() if isinstance(value, float)
+            }
             assert theirs.columns == {
                 **ours.columns,
                 **{name: pytest.approx(numbers[name], abs=2e-4) for name in numbers},
@@ -51,22 +63,34 @@ def assert_same_answers(case: str, engine: str, folder: Path) -> None:
 
 
 def assert_fastest_is_taken(engine: str, folder: Path, monkeypatch, caplog) -> None:
-    """Beside its model an export is taken if it is faster and agrees on the first texts; else torch is, and the reason
-    is given."""
+    """Beside its model an export is taken if it is faster and agrees on the first texts; else torch
+    is, and the reason is given."""
     caplog.set_level(logging.INFO, "roformer_lite.predict")
-    model, texts = folder / "model", [line and f"{number} {line}" for number in range(70) for line in LINES]
+    model, texts = (
+        folder / "model",
+        [line and f"{number} {line}" for number in range(70) for line in LINES],
+    )
 
-    def answers(name: str, seconds: tuple[float, ...] = (), count: int | None = None) -> list[Answer]:
+    def answers(
+        name: str, seconds: tuple[float, ...] = (), count: int | None = None
+    ) -> list[Answer]:
         """Those of `name`; torch and the export take these `seconds`."""
         clock = iter([time for each in seconds for time in (0, each)])
-        monkeypatch.setattr("roformer_lite.predict.predictor.time", SimpleNamespace(perf_counter=clock.__next__))
+        monkeypatch.setattr(
+            "roformer_lite.predict.predictor.time", SimpleNamespace(perf_counter=clock.__next__)
+        )
         caplog.clear()
-        return Predictor.load(str(model), engine=name).answer(texts[:count], 32, {"max_new_tokens": 9, "greedy": True})
+        return Predictor.load(str(model), engine=name).answer(
+            texts[:count], 32, {"max_new_tokens": 9, "greedy": True}
+        )
 
     expected = answers("torch")
     assert answers("auto") == expected and "model has no exported engine" in caplog.text
     (folder / "out" / engine).rename(model / engine)
-    assert answers("auto", (1, 2)) == expected and f"took torch, 1.000 s for 32 texts; not {engine}: 2" in caplog.text
+    assert (
+        answers("auto", (1, 2)) == expected
+        and f"took torch, 1.000 s for 32 texts; not {engine}: 2" in caplog.text
+    )
     assert all(map(Answer.agrees_with, answers("auto", (2, 1)), expected))
     assert f"took {engine}, 1.000 s for 32 texts; not torch: 2" in caplog.text
     assert len(answers("auto", (2, 1), 9)) == 9 and "took torch: 7 texts are too few" in caplog.text
@@ -75,7 +99,9 @@ def assert_fastest_is_taken(engine: str, folder: Path, monkeypatch, caplog) -> N
         torch.nn.init.normal_(weight)
     trained.save_pretrained(model)
     expected = answers("torch")
-    assert answers("auto", (2, 1)) == expected and "of 32 answers differ from torch's" in caplog.text
+    assert (
+        answers("auto", (2, 1)) == expected and "of 32 answers differ from torch's" in caplog.text
+    )
     for file in (model / engine).iterdir():
         file.write_bytes(b"{")
     assert answers("auto", (2, 1)) == expected and f"not {engine}: {model / engine}" in caplog.text
@@ -108,7 +134,10 @@ def test_onnx(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("case", "engine"),
     [
-        *[(case, "onnx") for case in ("labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq")],
+        *[
+            (case, "onnx")
+            for case in ("labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq")
+        ],
         *[(case, "openvino") for case in ("classify", "number", "mlm")],
     ],
 )
@@ -119,7 +148,10 @@ def test_other_tasks(case, engine, tmp_path):
 @pytest.mark.slow
 def test_sampling_and_beams_of_graphs(tmp_path):
     """The loop is transformers' own, so the same numbers are drawn; and beams change places."""
-    options = {"causal": {"temperature": 0.7, "top_k": 20, "max_new_tokens": 9}, "seq2seq": {"beams": 3}}
+    options = {
+        "causal": {"temperature": 0.7, "top_k": 20, "max_new_tokens": 9},
+        "seq2seq": {"beams": 3},
+    }
     for case, given in options.items():
         save_model(case, tmp_path / case)
         assert main(["export", str(tmp_path / case), str(tmp_path / f"{case}-onnx")]) == 0
@@ -139,7 +171,10 @@ def test_options_that_an_engine_lacks(tmp_path, capsys):
     out = str(tmp_path / "out")
     assert main(["export", str(tmp_path / "model"), out, "--format", "ctranslate2"]) == 0
     for options, message in (
-        (["--engine", "ctranslate2"], "bad_words_ids=[[7]]: --engine ctranslate2 has no such option"),
+        (
+            ["--engine", "ctranslate2"],
+            "bad_words_ids=[[7]]: --engine ctranslate2 has no such option",
+        ),
         ([], "was exported for ctranslate2: give --engine ctranslate2"),
     ):
         assert main(["predict", out, *options]) == 2
@@ -147,11 +182,26 @@ def test_options_that_an_engine_lacks(tmp_path, capsys):
 
 
 def test_search_in_the_words_of_ctranslate2():
-    asked = GenerationConfig(num_beams=3, length_penalty=0.6, repetition_penalty=1.2, max_new_tokens=5)
-    assert search_options(asked, is_pair=True) == {"beam_size": 3, "length_penalty": 0.6, "repetition_penalty": 1.2}
-    drawn = search_options(GenerationConfig(do_sample=True, top_k=0, top_p=0.9, temperature=0.7), is_pair=False)
-    assert drawn == {"beam_size": 1, "sampling_topk": 0, "sampling_topp": 0.9, "sampling_temperature": 0.7}
-    with pytest.raises(InputError, match="repetition_penalty=.*--engine ctranslate2 has no such option"):
+    asked = GenerationConfig(
+        num_beams=3, length_penalty=0.6, repetition_penalty=1.2, max_new_tokens=5
+    )
+    assert search_options(asked, is_pair=True) == {
+        "beam_size": 3,
+        "length_penalty": 0.6,
+        "repetition_penalty": 1.2,
+    }
+    drawn = search_options(
+        GenerationConfig(do_sample=True, top_k=0, top_p=0.9, temperature=0.7), is_pair=False
+    )
+    assert drawn == {
+        "beam_size": 1,
+        "sampling_topk": 0,
+        "sampling_topp": 0.9,
+        "sampling_temperature": 0.7,
+    }
+    with pytest.raises(
+        InputError, match="repetition_penalty=.*--engine ctranslate2 has no such option"
+    ):
         search_options(GenerationConfig(repetition_penalty=1.2), is_pair=False)
     with pytest.raises(InputError, match="num_beams=2: CTranslate2 draws tokens without beams"):
         search_options(GenerationConfig(do_sample=True, num_beams=2), is_pair=True)
@@ -159,14 +209,24 @@ def test_search_in_the_words_of_ctranslate2():
 
 @pytest.mark.slow
 def test_layout_int8_and_embeddings(tmp_path):
-    """What transformers.js and text-embeddings-inference look for; fused operations; the two outputs of an encoder."""
+    """What transformers.js and text-embeddings-inference look for; fused operations; the two
+    outputs of an encoder."""
     from onnxruntime import InferenceSession
 
     save_model("mlm", tmp_path / "model")
     out = tmp_path / "out"
-    command = ["export", str(tmp_path / "model"), str(out), "--embeddings", "--quantization", "int8"]
+    command = [
+        "export",
+        str(tmp_path / "model"),
+        str(out),
+        "--embeddings",
+        "--quantization",
+        "int8",
+    ]
     assert main(command) == 0
-    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= {path.name for path in out.iterdir()}
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= {
+        path.name for path in out.iterdir()
+    }
     pooling = json.loads((out / "1_Pooling" / "config.json").read_text("utf-8"))
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
     operations = {node.op_type for node in onnx.load(out / "onnx" / "model.onnx").graph.node}
@@ -177,7 +237,10 @@ def test_layout_int8_and_embeddings(tmp_path):
         expected = SentenceEncoder(load_model(tmp_path / "model"))(**inputs)
     for name, tolerance in (("model", 1e-5), ("model_quantized", 0.2)):
         session = InferenceSession(out / "onnx" / f"{name}.onnx")
-        assert [output.name for output in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
+        assert [output.name for output in session.get_outputs()] == [
+            "last_hidden_state",
+            "sentence_embedding",
+        ]
         found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         for ours, theirs in zip(expected.to_tuple(), found, strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=0, atol=tolerance)
@@ -194,9 +257,13 @@ def test_classify_transformers_js(tmp_path):
     assert main(["export", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
     lines = [line for line in LINES if line]
     command = [node, str(ROOT / "tutorials" / "classify_transformers_js.cjs"), "out"]
-    done = subprocess.run(command, cwd=tmp_path, input="\n".join(lines), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, input="\n".join(lines), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     expected = Predictor.load(str(tmp_path / "model")).answer(lines, 8)
     for found, answer in zip(done.stdout.splitlines(), expected, strict=True):
         label, score = found.split("\t")
-        assert label == answer.columns["label"] and float(score) == pytest.approx(answer.columns["score"], abs=2e-4)
+        assert label == answer.columns["label"] and float(score) == pytest.approx(
+            answer.columns["score"], abs=2e-4
+        )

@@ -1,4 +1,5 @@
-"""Models for CTranslate2: the same log-probabilities and tokens as the model, and refusals before anything is written.
+"""Models for CTranslate2: the same log-probabilities and tokens as the model, and refusals before
+anything is written.
 
 CTranslate2 reads the files that were written, so every test goes through the disk.
 """
@@ -33,9 +34,17 @@ KINDS: dict[str, dict] = {
     },
     "sinusoidal": {"position_embedding_type": "sinusoidal", "norm_placement": "post"},
     "learned": {"position_embedding_type": "learned", "hidden_act": "gelu_new"},
-    "partial-rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+    "partial-rotary": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 500.0,
+            "partial_rotary_factor": 0.5,
+        }
+    },
     "embedding-norm": {"embedding_norm": True, "lm_head_bias": True},
-    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 0.5}},
+    "linear": {
+        "rope_parameters": {"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 0.5}
+    },
     "llama3": {"rope_parameters": LLAMA3},
     "yarn": {"rope_parameters": YARN},
 }
@@ -43,7 +52,9 @@ KINDS: dict[str, dict] = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> rl.RoFormerLiteTokenizer:
-    return rl.RoFormerLiteTokenizer.train(["one two three four"] * 9, vocab_size=VOCAB, algorithm="wordpiece")
+    return rl.RoFormerLiteTokenizer.train(
+        ["one two three four"] * 9, vocab_size=VOCAB, algorithm="wordpiece"
+    )
 
 
 def pair_config(kind: str, **fields) -> rl.RoFormerLiteSeq2SeqConfig:
@@ -76,19 +87,27 @@ def names(tokenizer, rows: list[list[int]]) -> list[list[str]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs(kind, tokenizer, tmp_path):
     tied = kind == "rms-gated-grouped"  # random weights that are tied repeat one token
-    model = shaken(build(rl.RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied)))
+    model = shaken(
+        build(rl.RoFormerLiteForConditionalGeneration, pair_config(kind, tie_word_embeddings=tied))
+    )
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Translator"
     translator = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
     sources, targets = texts((7, 19, 3), 1), texts((5, 11, 8), 2)
     scores = translator.score_batch(names(tokenizer, sources), names(tokenizer, targets))
-    found = translator.translate_batch(names(tokenizer, sources), beam_size=1, max_decoding_length=20)
+    found = translator.translate_batch(
+        names(tokenizer, sources), beam_size=1, max_decoding_length=20
+    )
     chosen = set()
     for source, target, score, best in zip(sources, targets, scores, found, strict=True):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[2, *target]])).logits
+            logits = model(
+                input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[2, *target]])
+            ).logits
         expected = logits[0].log_softmax(-1)[range(len(target) + 1), [*target, 3]]
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
-        tokens = model.generate(torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20)[0, 1:]
+        tokens = model.generate(
+            torch.tensor([source]), do_sample=False, num_beams=1, max_new_tokens=20
+        )[0, 1:]
         expected_names = names(tokenizer, [[index for index in tokens.tolist() if index != 3]])
         assert best.hypotheses[0] == expected_names[0]
         chosen |= set(expected_names[0])
@@ -103,14 +122,21 @@ def test_causal_models(kind, tokenizer, tmp_path):
     generator = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 23, 2), 3)
     scores = generator.score_batch(names(tokenizer, rows))
-    options = {"beam_size": 1, "sampling_topk": 1, "max_length": 12, "include_prompt_in_result": False}
+    options = {
+        "beam_size": 1,
+        "sampling_topk": 1,
+        "max_length": 12,
+        "include_prompt_in_result": False,
+    }
     found = generator.generate_batch(names(tokenizer, rows), **options)
     for row, score, best in zip(rows, scores, found, strict=True):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([row])).logits[0]
         expected = logits.log_softmax(-1)[range(len(row) - 1), row[1:]]
         np.testing.assert_allclose(score.log_probs, expected, rtol=0, atol=1e-5)
-        tokens = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)[0, len(row) :].tolist()
+        tokens = model.generate(torch.tensor([row]), do_sample=False, max_new_tokens=12)[
+            0, len(row) :
+        ].tolist()
         assert best.sequences_ids[0] == [index for index in tokens if index != 3]
 
 
@@ -118,7 +144,9 @@ def test_causal_models(kind, tokenizer, tmp_path):
 def test_encoders(kind, tokenizer, tmp_path):
     """With segments, where there are any, and with BERT's pooler."""
     fields = {"type_vocab_size": 2} if kind in ("post", "yarn") else {}
-    model = shaken(build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind])))
+    model = shaken(
+        build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True, **fields, **KINDS[kind]))
+    )
     assert export_ctranslate2(model, tokenizer, tmp_path) == "Encoder"
     encoder = ctranslate2.Encoder(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = texts((9, 30, 1), 4)
@@ -129,7 +157,9 @@ def test_encoders(kind, tokenizer, tmp_path):
         given = {"token_type_ids": torch.tensor([kinds])} if fields else {}
         with torch.no_grad():
             expected = model(torch.tensor([row]), **given)
-        np.testing.assert_allclose(states[number, : len(row)], expected.last_hidden_state[0], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(
+            states[number, : len(row)], expected.last_hidden_state[0], rtol=0, atol=2e-5
+        )
         np.testing.assert_allclose(pooled[number], expected.pooler_output[0], rtol=0, atol=2e-5)
 
 
@@ -145,7 +175,9 @@ def test_quantization(quantization, tokenizer, tmp_path):
         sizes[kind] = (directory / "model.bin").stat().st_size
     assert sizes[quantization] < 0.6 * sizes[None]
     # What is in the file: products of 8 bits saturate on processors that can't add them up in 32.
-    encoder = ctranslate2.Encoder(str(tmp_path / quantization), compute_type="float32", intra_threads=1)
+    encoder = ctranslate2.Encoder(
+        str(tmp_path / quantization), compute_type="float32", intra_threads=1
+    )
     row = texts((12,), 5)[0]
     found = np.array(encoder.forward_batch([row]).last_hidden_state)[0].ravel()
     with torch.no_grad():
@@ -156,7 +188,10 @@ def test_quantization(quantization, tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"layer_types": ["sliding_attention"] * 2, "sliding_window": 3}, r"layer_types=\['sliding_attention', "),
+        (
+            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3},
+            r"layer_types=\['sliding_attention', ",
+        ),
         ({"layer_style": "walkthrough", "norm_placement": "post"}, "layer_style='walkthrough'"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic'"),
         ({"rope_parameters": YARN | {"partial_rotary_factor": 0.5}}, "rope_parameters=.*yarn only"),
@@ -175,5 +210,9 @@ def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
     pair.get_decoder().config.norm_eps = 1e-3
     with pytest.raises(InputError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
         export_ctranslate2(pair, tokenizer, tmp_path)
-    with pytest.raises(InputError, match="RoFormerLiteForSequenceClassification cannot be exported"):
-        export_ctranslate2(build(rl.RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path)
+    with pytest.raises(
+        InputError, match="RoFormerLiteForSequenceClassification cannot be exported"
+    ):
+        export_ctranslate2(
+            build(rl.RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path
+        )

@@ -1,4 +1,5 @@
-"""Exported graphs: the same numbers as the model at sizes they were not traced with, the same tokens as `generate`."""
+"""Exported graphs: the same numbers as the model at sizes they were not traced with, the same
+tokens as `generate`."""
 
 import subprocess
 import sys
@@ -27,7 +28,10 @@ def batch(rows: int, length: int) -> dict[str, torch.Tensor]:
     mask[1:2, length // 2 + 1 :] = 0
     mask[2:3, : length // 2] = 0
     mask[3:4, 1:-1:2] = 0
-    return {"input_ids": torch.randint(5, VOCAB, (rows, length), generator=generator), "attention_mask": mask}
+    return {
+        "input_ids": torch.randint(5, VOCAB, (rows, length), generator=generator),
+        "attention_mask": mask,
+    }
 
 
 def assert_same_everywhere(model, exported, name: str, shapes=SHAPES) -> None:
@@ -35,25 +39,33 @@ def assert_same_everywhere(model, exported, name: str, shapes=SHAPES) -> None:
         inputs = batch(rows, length)
         with torch.no_grad():
             expected = model(**inputs)[name]
-        torch.testing.assert_close(exported(**inputs)[name], expected, rtol=0, atol=1e-5, msg=f"{rows} x {length}")
+        torch.testing.assert_close(
+            exported(**inputs)[name], expected, rtol=0, atol=1e-5, msg=f"{rows} x {length}"
+        )
 
 
 SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("partial-rotary-value", "parallel-heads", "walkthrough")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("partial-rotary-value", "parallel-heads", "walkthrough")
 ]
 
 
 @pytest.mark.parametrize("name", ["sliding", *SLOW])
 def test_torch_takes_any_size(name):
-    """By transformers' exporters, and without them, as their patches could hide what the model itself cannot do."""
+    """By transformers' exporters, and without them, as their patches could hide what the model
+    itself cannot do."""
     model = build(rl.RoFormerLiteModel, stack_config(name))
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     shapes = {"input_ids": sizes, "attention_mask": sizes}
     if name == "sliding":
-        program = torch.export.export(model, (), sample_inputs(model), dynamic_shapes=shapes, strict=False).module()
+        program = torch.export.export(
+            model, (), sample_inputs(model), dynamic_shapes=shapes, strict=False
+        ).module()
     else:
         program = export_model(model, "torch")
-    assert_same_everywhere(model, program, "last_hidden_state", SHAPES[3:] if name == "sliding" else SHAPES)
+    assert_same_everywhere(
+        model, program, "last_hidden_state", SHAPES[3:] if name == "sliding" else SHAPES
+    )
 
 
 @pytest.mark.slow
@@ -62,11 +74,14 @@ def test_onnx_takes_any_size(ragged_input):
     exported = export_model(model, "onnx")
     assert_same_everywhere(model, exported, "logits")
     # a row without tokens
-    torch.testing.assert_close(exported(**ragged_input).logits, model(**ragged_input).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        exported(**ragged_input).logits, model(**ragged_input).logits, rtol=0, atol=1e-5
+    )
 
 
 def test_openvino(tmp_path):
-    """In a process that reads the files alone, with the hint without which some CPUs multiply in bfloat16."""
+    """In a process that reads the files alone, with the hint without which some CPUs multiply in
+    bfloat16."""
     model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
     export_model(model, "openvino").save_pretrained(tmp_path)
     inputs = batch(4, 40)
@@ -78,7 +93,9 @@ import numpy, openvino
 model = openvino.Core().compile_model("openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
         expected = model(**inputs).logits
@@ -90,16 +107,26 @@ numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
 
 @pytest.mark.parametrize("format", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_causal_models_with_their_cache(format):
-    """The tokens of `generate`, by the graphs alone. Pairs, sampling and beams: tests/engines/test_engines.py."""
-    model = build(rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False))
+    """The tokens of `generate`, by the graphs alone. Pairs, sampling and beams:
+    tests/engines/test_engines.py."""
+    model = build(
+        rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)
+    )
     exported, inputs = export_model(model, format), batch(3, 9)
     inputs["attention_mask"] = mask = inputs["attention_mask"].sort(1).values  # padding to the left
-    expected = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)[:, 9:]
+    expected = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)[
+        :, 9:
+    ]
     assert len(expected[0].unique()) > 1
     cache, new, tokens = DynamicCache(config=model.config), inputs["input_ids"], []
     for runner in ["prefill", *["decode"] * 11]:
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -new.shape[1] :]
-        given = {"input_ids": new, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        given = {
+            "input_ids": new,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": cache,
+        }
         outputs = exported.runners[runner](**given)
         new, cache = outputs.logits[:, -1:].argmax(-1), outputs.past_key_values
         tokens.append(new)
@@ -110,17 +137,29 @@ def test_causal_models_with_their_cache(format):
 def test_command_line(tmp_path, capsys):
     model = load_model(save_model("classify", tmp_path / "model")).bfloat16()
     model.save_pretrained(tmp_path / "model")
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
-    assert capsys.readouterr().out == f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
+    assert (
+        main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 0
+    )
+    assert (
+        capsys.readouterr().out
+        == f"RoFormerLiteForSequenceClassification as torch, model: {tmp_path / 'out'}\n"
+    )
     inputs = AutoTokenizer.from_pretrained(tmp_path / "out")(
         ["a fine film", "fine"], padding=True, return_tensors="pt"
     )
     exported = ExportedModel.from_pretrained(tmp_path / "out")
-    torch.testing.assert_close(exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        exported(**inputs).logits, model.float()(**inputs).logits, rtol=0, atol=1e-5
+    )
 
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
+    assert (
+        main(["export", str(tmp_path / "model"), str(tmp_path / "out"), "--format", "torch"]) == 2
+    )
     assert "exists already" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"]) == 2
+    assert (
+        main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"])
+        == 2
+    )
     assert "RoFormerLiteForSequenceClassification cannot be exported" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 

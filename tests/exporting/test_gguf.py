@@ -1,4 +1,5 @@
-"""Encoders for llama.cpp: the same ids for lines of text, the same embeddings, and refusals of what it cannot run."""
+"""Encoders for llama.cpp: the same ids for lines of text, the same embeddings, and refusals of what
+it cannot run."""
 
 import json
 import urllib.request
@@ -25,13 +26,21 @@ LINES = [
     "two  spaces\tand a tab",
     "not in the vocabulary: 한국어 Zyxwvq ℵ 🙂 end",
 ]
-RMS = {"norm_type": "rmsnorm", "gated_mlp": True, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+RMS = {
+    "norm_type": "rmsnorm",
+    "gated_mlp": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 POST = {"norm_placement": "post", "embedding_norm": True}
 GATED = {key: RMS[key] for key in ("gated_mlp", "hidden_act", "attention_bias", "mlp_bias")}
 KINDS = {
     "eurobert": RMS | {"num_key_value_heads": 2},
     "jina-bert-v3": POST | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
-    "nomic-bert": POST | GATED | {"scale_embeddings": False, "norm_eps": 1e-5, "classifier_pooling": "cls"},
+    "nomic-bert": POST
+    | GATED
+    | {"scale_embeddings": False, "norm_eps": 1e-5, "classifier_pooling": "cls"},
 }
 
 
@@ -63,7 +72,8 @@ def server_of(directory: Path) -> xllamacpp.Server:
     parameters.n_gpu_layers = 0
     parameters.n_ctx = 512
     parameters.warmup = False
-    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to half
+    # it rounds to half
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     parameters.cpuparams.n_threads = 1
     return xllamacpp.Server(parameters)
 
@@ -95,19 +105,24 @@ def test_embeddings_and_ids(kind, tokenizer, tmp_path):
     model = model_of(kind, tokenizer)
     assert export_gguf(model, tokenizer, tmp_path) == kind
     server = server_of(tmp_path)
-    assert [ids_of(server, line) for line in LINES] == [tokenizer(line)["input_ids"] for line in LINES]
+    assert [ids_of(server, line) for line in LINES] == [
+        tokenizer(line)["input_ids"] for line in LINES
+    ]
     for line in LINES[:4]:
         assert embed(server, line) @ expected_embedding(model, tokenizer, line) >= 0.99999, line
 
 
 def test_quantized(tokenizer, tmp_path):
-    """The file holds each weight within half a step of its block. How exactly int8 is multiplied is the processor's
-    (cosines from 0.9988 to 0.9998 were seen), so the served vectors are asked for their meaning."""
+    """The file holds each weight within half a step of its block. How exactly int8 is multiplied is
+    the processor's (cosines from 0.9988 to 0.9998 were seen), so the served vectors are asked for
+    their meaning."""
     model = model_of("eurobert", tokenizer)
     for name in (None, "q8_0"):
         (tmp_path / str(name)).mkdir()
         export_gguf(model, tokenizer, tmp_path / str(name), name)
-    exact, quantized = (gguf.GGUFReader(tmp_path / name / "model.gguf").tensors for name in ("None", "q8_0"))
+    exact, quantized = (
+        gguf.GGUFReader(tmp_path / name / "model.gguf").tensors for name in ("None", "q8_0")
+    )
     assert sum(tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0 for tensor in quantized) > 10
     for expected, tensor in zip(exact, quantized, strict=True):
         assert expected.name == tensor.name
@@ -125,9 +140,21 @@ def test_quantized(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        ("eurobert", {"norm_placement": "post"}, r"norm_placement='post'.*llama.cpp \(eurobert\) needs 'pre'"),
-        ("jina-bert-v3", {"num_key_value_heads": 2}, "num_key_value_heads=2.*num_attention_heads=4"),
-        ("eurobert", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters="),
+        (
+            "eurobert",
+            {"norm_placement": "post"},
+            r"norm_placement='post'.*llama.cpp \(eurobert\) needs 'pre'",
+        ),
+        (
+            "jina-bert-v3",
+            {"num_key_value_heads": 2},
+            "num_key_value_heads=2.*num_attention_heads=4",
+        ),
+        (
+            "eurobert",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "rope_parameters=",
+        ),
     ],
 )
 def test_refusals(kind, fields, message, tokenizer, tmp_path):
@@ -138,12 +165,19 @@ def test_refusals(kind, fields, message, tokenizer, tmp_path):
 
 def test_refused_tokenizers_and_models(tokenizer, tmp_path):
     model = build(rl.RoFormerLiteModel, stack_config(vocab_size=400, **RMS))
-    for lines, algorithm, message in ((LINES, "bpe", "of the kind BPE"), (["한국어 문장"] * 9, "wordpiece", "Korean")):
-        other = rl.RoFormerLiteTokenizer.train(lines, vocab_size=400, algorithm=algorithm, show_progress=False)
+    for lines, algorithm, message in (
+        (LINES, "bpe", "of the kind BPE"),
+        (["한국어 문장"] * 9, "wordpiece", "Korean"),
+    ):
+        other = rl.RoFormerLiteTokenizer.train(
+            lines, vocab_size=400, algorithm=algorithm, show_progress=False
+        )
         with pytest.raises(InputError, match=message):
             export_gguf(model, other, tmp_path)
     causal = build(rl.RoFormerLiteForCausalLM, stack_config(vocab_size=400, is_decoder=True, **RMS))
-    classifier = build(rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS))
+    classifier = build(
+        rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=400, **RMS)
+    )
     for refused in (causal, classifier):
         with pytest.raises(InputError, match=f"{type(refused).__name__} cannot be exported"):
             export_gguf(refused, tokenizer, tmp_path)

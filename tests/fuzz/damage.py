@@ -11,8 +11,35 @@ from safetensors.torch import load_file, save_file
 
 Damage = Callable[[Path], object]
 WEIGHTS = "model.safetensors"
-WRONG_VALUES: list[Any] = [None, "x", "", -1, 0, 1, 10**12, 10**30, 1.5, float("nan"), [], [[]], {}, {"a": 1}, True]
-NOT_JSON = [b"", b"{", b"null", b"[]", b"5", b'""', b"\xff\xfe\x00", b"\x00" * 64, b"[" * 100_000, b'{"a": 1} {"b"']
+WRONG_VALUES: list[Any] = [
+    None,
+    "x",
+    "",
+    -1,
+    0,
+    1,
+    10**12,
+    10**30,
+    1.5,
+    float("nan"),
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    True,
+]
+NOT_JSON = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"5",
+    b'""',
+    b"\xff\xfe\x00",
+    b"\x00" * 64,
+    b"[" * 100_000,
+    b'{"a": 1} {"b"',
+]
 
 
 def header_size(path: Path) -> int:
@@ -24,7 +51,10 @@ def header_size(path: Path) -> int:
 def truncations(file: str) -> Iterator[tuple[str, Damage]]:
     """A download that broke off."""
     for part in (0.0, 0.001, 0.1, 0.5, 0.9):
-        yield f"{file} cut at {part:.1%}", lambda folder, part=part: _cut(folder / file, lambda size: int(part * size))
+        yield (
+            f"{file} cut at {part:.1%}",
+            lambda folder, part=part: _cut(folder / file, lambda size: int(part * size)),
+        )
     yield f"{file} without its last byte", lambda folder: _cut(folder / file, lambda size: size - 1)
 
 
@@ -37,12 +67,23 @@ def header_damage(flips: int, seed: int) -> Iterator[tuple[str, Damage]]:
     for number in range(flips):
         yield (
             f"bit flip {number} in the header",
-            lambda folder, number=number: _flip(folder / WEIGHTS, header_size(folder / WEIGHTS), seed + number),
+            lambda folder, number=number: _flip(
+                folder / WEIGHTS, header_size(folder / WEIGHTS), seed + number
+            ),
         )
     for place in (1, 7, 8, 9, 100):
-        yield f"{WEIGHTS} cut at byte {place}", lambda folder, place=place: _cut(folder / WEIGHTS, lambda _: place)
-    yield "cut behind the header", lambda folder: _cut(folder / WEIGHTS, lambda _: header_size(folder / WEIGHTS))
-    yield "a byte too many", lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"\0")
+        yield (
+            f"{WEIGHTS} cut at byte {place}",
+            lambda folder, place=place: _cut(folder / WEIGHTS, lambda _: place),
+        )
+    yield (
+        "cut behind the header",
+        lambda folder: _cut(folder / WEIGHTS, lambda _: header_size(folder / WEIGHTS)),
+    )
+    yield (
+        "a byte too many",
+        lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"\0"),
+    )
 
 
 def bit_flips(file: str, number: int, seed: int) -> Iterator[tuple[str, Damage]]:
@@ -78,29 +119,56 @@ def tensor_damage(seed: int) -> Iterator[tuple[str, Damage]]:
     yield "one tensor missing", changed(lambda tensors, name: tensors.pop(name))
     yield "all tensors missing", changed(lambda tensors, name: tensors.clear())
     yield "one tensor more", changed(lambda tensors, name: tensors.update(strange=torch.zeros(2)))
-    yield "one tensor renamed", changed(lambda tensors, name: tensors.update({name + "x": tensors.pop(name)}))
-    yield "one value NaN", changed(lambda tensors, name: tensors[name].view(-1).__setitem__(-1, float("nan")))
-    yield "one value infinite", changed(lambda tensors, name: tensors[name].view(-1).__setitem__(0, float("inf")))
+    yield (
+        "one tensor renamed",
+        changed(lambda tensors, name: tensors.update({name + "x": tensors.pop(name)})),
+    )
+    yield (
+        "one value NaN",
+        changed(lambda tensors, name: tensors[name].view(-1).__setitem__(-1, float("nan"))),
+    )
+    yield (
+        "one value infinite",
+        changed(lambda tensors, name: tensors[name].view(-1).__setitem__(0, float("inf"))),
+    )
     yield "a tensor of NaN", changed(lambda tensors, name: tensors[name].fill_(float("nan")))
-    yield "another shape", changed(lambda tensors, name: tensors.update({name: tensors[name][None]}))
+    yield (
+        "another shape",
+        changed(lambda tensors, name: tensors.update({name: tensors[name][None]})),
+    )
     yield "one row less", changed(lambda tensors, name: tensors.update({name: tensors[name][:-1]}))
 
 
-def field_damage(file: str, fields: dict[str, Any], each: int, seed: int) -> Iterator[tuple[str, Damage]]:
-    """Every field of a JSON file missing, and with values of wrong types and sizes; `each` of these a field."""
+def field_damage(
+    file: str, fields: dict[str, Any], each: int, seed: int
+) -> Iterator[tuple[str, Damage]]:
+    """Every field of a JSON file missing, and with values of wrong types and sizes; `each` of these
+    a field."""
     for path in field_paths(fields):
         generator = random.Random(f"{seed} {path}")
         shown = ".".join(path)
-        yield f"{file} without {shown}", lambda folder, path=path: _set_field(folder / file, path, remove=True)
+        yield (
+            f"{file} without {shown}",
+            lambda folder, path=path: _set_field(folder / file, path, remove=True),
+        )
         for value in generator.sample(WRONG_VALUES, each):
             name = f"{file} with {shown}={value!r}"
-            yield name, lambda folder, path=path, value=value: _set_field(folder / file, path, value)
+            yield (
+                name,
+                lambda folder, path=path, value=value: _set_field(folder / file, path, value),
+            )
 
 
 def field_paths(fields: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, value in fields.items():
         yield (name,)
-        if isinstance(value, dict) and name in ("encoder", "decoder", "settings", "rope_parameters", "model"):
+        if isinstance(value, dict) and name in (
+            "encoder",
+            "decoder",
+            "settings",
+            "rope_parameters",
+            "model",
+        ):
             yield from ((name, *path) for path in field_paths(value))
 
 
@@ -119,4 +187,7 @@ def _set_field(path: Path, names: tuple[str, ...], value: Any = None, remove: bo
 def not_json(file: str) -> Iterator[tuple[str, Damage]]:
     """A file that holds no JSON object."""
     for content in NOT_JSON:
-        yield f"{file} is {content[:12]!r}", lambda folder, content=content: (folder / file).write_bytes(content)
+        yield (
+            f"{file} is {content[:12]!r}",
+            lambda folder, content=content: (folder / file).write_bytes(content),
+        )

@@ -1,7 +1,8 @@
-"""Options of every command with values that no command can use: a sentence that names them, and nothing left behind.
+"""Options of every command with values that no command can use: a sentence that names them, and
+nothing left behind.
 
-The options are those of the commands' own parsers. Where a value is accepted, the command ends before its work, or in
-the slow tests does it.
+The options are those of the commands' own parsers. Where a value is accepted, the command ends
+before its work, or in the slow tests does it.
 """
 
 import argparse
@@ -49,10 +50,29 @@ WRONG = {
     int: ["x", "", "1.5", "nan", "-1", "0", str(2**31), str(10**30), "9" * 400],
     float: ["x", "", "nan", "inf", "-inf", "-1", "0", "1e308", "1e-320"],
     switch: ["perhaps", "2", ""],
-    str: ["", "nowhere/x", "folder", "other.csv", "other.csv/x", LONG, "a\nb", "\udcff", "-5", "{", "[]"],
+    str: [
+        "",
+        "nowhere/x",
+        "folder",
+        "other.csv",
+        "other.csv/x",
+        LONG,
+        "a\nb",
+        "\udcff",
+        "-5",
+        "{",
+        "[]",
+    ],
 }
 # Words of the sentences that refuse an option, or its company, whatever its value.
-WHATEVER_THE_VALUE = ["has no effect", "give either", "exactly one of", " is for ", "is not for", "needs"]
+WHATEVER_THE_VALUE = [
+    "has no effect",
+    "give either",
+    "exactly one of",
+    " is for ",
+    "is not for",
+    "needs",
+]
 WHATEVER_THE_VALUE += ["only be set", "can't be combined"]
 
 
@@ -89,8 +109,16 @@ def only_options(monkeypatch) -> None:
     def begin(*args, **kwargs):
         raise Begun
 
-    works = [(training, "train"), (seeds, "train_seeds"), (Predictor, "load"), (saved_model, "load_model")]
-    works += [(serve, "serve"), *((conversion, f"{name}_checkpoint") for name in ("convert", "export"))]
+    works = [
+        (training, "train"),
+        (seeds, "train_seeds"),
+        (Predictor, "load"),
+        (saved_model, "load_model"),
+    ]
+    works += [
+        (serve, "serve"),
+        *((conversion, f"{name}_checkpoint") for name in ("convert", "export")),
+    ]
     works.append((conversion, "verify"))
     for owner, name in works:
         monkeypatch.setattr(owner, name, begin)
@@ -123,7 +151,9 @@ def cases(command: str, option: argparse.Action) -> Iterator[tuple[str, list[str
             yield value, [*command.split(), *right[:place], value, *right[place + 1 :]]
 
 
-def problem(option: argparse.Action, value: str, argv: list[str], place: Path, capsys) -> str | None:
+def problem(
+    option: argparse.Action, value: str, argv: list[str], place: Path, capsys
+) -> str | None:
     """What is wrong with the end of a command; None if it was refused well, or accepted."""
     before = {path.name for path in place.iterdir()}
     capsys.readouterr()
@@ -141,7 +171,11 @@ def problem(option: argparse.Action, value: str, argv: list[str], place: Path, c
         shutil.rmtree(place / name) if (place / name).is_dir() else (place / name).unlink()
     if status == 0:
         return None
-    errors = [line for line in message.splitlines() if line.startswith("roformer-lite ") and ": error: " in line]
+    errors = [
+        line
+        for line in message.splitlines()
+        if line.startswith("roformer-lite ") and ": error: " in line
+    ]
     names = [option.dest, *option.option_strings] if option.option_strings else [value]
     forms = {value[:100], value.partition("\n")[0][:100], ascii(value)[1:-1]}
     if option.type is float and value not in ("x", ""):
@@ -150,14 +184,23 @@ def problem(option: argparse.Action, value: str, argv: list[str], place: Path, c
         return f"status {status}: {message[-300:]}"
     if left:
         return f"left {left}"
-    if not any(form and form in message for form in forms) and not any(w in message for w in WHATEVER_THE_VALUE):
+    if not any(form and form in message for form in forms) and not any(
+        w in message for w in WHATEVER_THE_VALUE
+    ):
         return f"names no value: {message[:300]}" if value else None
-    refers_to_data = any(form in message for form in forms if len(form) > 1) or "rows.csv" in message
-    return None if any(name in message for name in names) or refers_to_data else f"names no option: {message[:300]}"
+    refers_to_data = (
+        any(form in message for form in forms if len(form) > 1) or "rows.csv" in message
+    )
+    return (
+        None
+        if any(name in message for name in names) or refers_to_data
+        else f"names no option: {message[:300]}"
+    )
 
 
 def problems(command: str, place: Path, capsys, seen: set[str]) -> list[str]:
-    """The problems of a command's options that are not `seen` yet; tasks share most of those of `train`."""
+    """The problems of a command's options that are not `seen` yet; tasks share most of those of
+    `train`."""
     found = []
     for option in options_of(command):
         if option.dest in seen:
@@ -176,8 +219,12 @@ def test_every_command_is_here():
 
 def test_wrong_values_of_every_option(place, only_options, capsys):
     seen: set[str] = set()
-    commands = [command for command in RIGHT if command != "serve"]  # most options of which are transformers' own
-    assert "\n".join(told for command in commands for told in problems(command, place, capsys, seen)) == ""
+    # most options of which are transformers' own
+    commands = [command for command in RIGHT if command != "serve"]
+    assert (
+        "\n".join(told for command in commands for told in problems(command, place, capsys, seen))
+        == ""
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Every field of a configuration with wrong types and at the edges: refused by name, or a model that works."""
+"""Every field of a configuration with wrong types and at the edges: refused by name, or a model
+that works."""
 
 import copy
 import json
@@ -24,7 +25,8 @@ STACKS: dict[str, dict[str, Any]] = {
     "parallel heads": {"layer_style": "parallel_heads"},
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post"},
 }
-# Numbers that are none, as the values say: weights that overflow, and the zero vector of the padding token over zero.
+# Numbers that are none, as the values say: weights that overflow, and the zero vector of the
+# padding token over zero.
 ASKED_FOR = [("initializer_range", 10**30), ("norm_eps", 0), ("embedding_norm_eps", 0)]
 LENGTHS = [1.0] * 4  # half of the channels of a head
 ROPE: dict[str, dict[str, Any]] = {
@@ -32,7 +34,12 @@ ROPE: dict[str, dict[str, Any]] = {
     "linear": {"factor": 2.0},
     "dynamic": {"factor": 2.0, "original_max_position_embeddings": 4},
     "yarn": {
-        **{"factor": 2.0, "original_max_position_embeddings": 4, "attention_factor": 1.0, "truncate": True},
+        **{
+            "factor": 2.0,
+            "original_max_position_embeddings": 4,
+            "attention_factor": 1.0,
+            "truncate": True,
+        },
         **{"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
     },
     "longrope": {
@@ -70,25 +77,44 @@ def run(config: Any) -> torch.Tensor:
     torch.manual_seed(0)
     ids = torch.arange(18).view(2, 9) % min(getattr(config, "vocab_size", 0) or 20, 20)
     if isinstance(config, rl.RoFormerLiteSeq2SeqConfig):
-        return rl.RoFormerLiteForConditionalGeneration(config).eval()(ids, decoder_input_ids=ids).logits
-    inputs = {"input_ids": ids} if config.vocab_size else {"inputs_embeds": torch.rand(2, 9, config.embedding_size)}
+        return (
+            rl.RoFormerLiteForConditionalGeneration(config)
+            .eval()(ids, decoder_input_ids=ids)
+            .logits
+        )
+    inputs = (
+        {"input_ids": ids}
+        if config.vocab_size
+        else {"inputs_embeds": torch.rand(2, 9, config.embedding_size)}
+    )
     if config.add_cross_attention:
-        inputs["encoder_hidden_states"] = torch.rand(2, 3, config.cross_attention_hidden_size or config.hidden_size)
+        inputs["encoder_hidden_states"] = torch.rand(
+            2, 3, config.cross_attention_hidden_size or config.hidden_size
+        )
     model: PreTrainedModel = rl.RoFormerLiteModel(config).eval()
     return model(**inputs)[0]
 
 
 def is_small(name: str, value: Any) -> bool:
-    """Whether a model of this size fits into memory; what does not is no mistake of the configuration."""
+    """Whether a model of this size fits into memory; what does not is no mistake of the
+    configuration."""
     of_size = ("size", "_dim", "num_", "features", "max_position")
     return not (isinstance(value, int) and value > 10**6 and any(part in name for part in of_size))
 
 
 def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
-    """What is wrong about `base` with the field `name` set to `value`; empty if it is refused by name, or works."""
+    """What is wrong about `base` with the field `name` set to `value`; empty if it is refused by
+    name, or works."""
     config, message = refusal(make, {**base, name: value})
     if config is None:
-        others = ["head_dim", "is_decoder", "layer_types", "vocab_size", "embedding_size", "layer_style"]
+        others = [
+            "head_dim",
+            "is_decoder",
+            "layer_types",
+            "vocab_size",
+            "embedding_size",
+            "layer_style",
+        ]
         others += list(value) if isinstance(value, dict) else []
         return "" if name in message or any(other in message for other in others) else message
     if not is_small(name, value):
@@ -104,7 +130,11 @@ def check(make: type, base: dict[str, Any], name: str, value: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "stack", ["encoder", *(pytest.param(name, marks=pytest.mark.slow) for name in STACKS if name != "encoder")]
+    "stack",
+    [
+        "encoder",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in STACKS if name != "encoder"),
+    ],
 )
 def test_fields_of_a_stack(stack):
     wrong = {
@@ -119,7 +149,11 @@ def test_fields_of_a_stack(stack):
 
 def test_fields_of_a_pair():
     base = {"encoder": SIZES, "decoder": SIZES}
-    sides: list[Any] = [{"hidden_size": "x"}, {"num_hidden_layers": 0}, {"hidden_size": 16, "banana": 1}]
+    sides: list[Any] = [
+        {"hidden_size": "x"},
+        {"num_hidden_layers": 0},
+        {"hidden_size": 16, "banana": 1},
+    ]
     wrong = {
         (name, str(value)): problem
         for name in OWN_FIELDS[rl.RoFormerLiteSeq2SeqConfig]

@@ -1,4 +1,5 @@
-"""Data files with arbitrary damage: what is read can be trained on, and everything else is refused with its place."""
+"""Data files with arbitrary damage: what is read can be trained on, and everything else is refused
+with its place."""
 
 import gzip
 import json
@@ -17,7 +18,10 @@ from roformer_lite.predict.tables import TableWriter
 from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 
-ROWS = [{"text": f"the {word} house", "label": "ab"[n % 2]} for n, word in enumerate("red old big wee".split())]
+ROWS = [
+    {"text": f"the {word} house", "label": "ab"[n % 2]}
+    for n, word in enumerate("red old big wee".split())
+]
 CSV = "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS)
 JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
 TAGGED = "Anna B-PER\nlives O\n\nRome B-LOC\n! O\n"
@@ -25,7 +29,11 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {  # task, content, its opti
     "a.csv": ("classify", CSV, {}),
     "a.tsv": ("classify", CSV.replace('"', "").replace(",", "\t"), {}),
     "a.jsonl": ("classify", JSONL, {}),
-    "numbers.csv": ("classify", CSV.replace(",a", ",1").replace(",b", ",2.5"), {"problem_type": "regression"}),
+    "numbers.csv": (
+        "classify",
+        CSV.replace(",a", ",1").replace(",b", ",2.5"),
+        {"problem_type": "regression"},
+    ),
     "pairs.tsv": ("seq2seq", "source\ttarget\none\teins\ntwo\tzwei\n", {}),
     "a.txt": ("mlm", "the red house\n\nthe old house\n", {}),
     "text.jsonl": ("causal", JSONL, {}),
@@ -35,13 +43,32 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {  # task, content, its opti
 # What editors, spreadsheets and programs leave in files.
 PIECES = [bytes([byte]) for byte in b"\x00\"'\t,\n\r\x80"]
 PIECES += [b"\xef\xbb\xbf", b"\xff\xfe", b'""', b"\r\n", b"\n\n\n"]
-PIECES += ["\u2028".encode(), "\u0085".encode(), "\u00a0".encode(), "\U0001f600".encode(), b"\x1a", b"\x0b", b"\x1c"]
-PIECES += [b"\\", b"\\ud800", b"\\udc00\\ud800", b"NaN", b"null", b"true", b"1e999", b"9" * 5000, b"[" * 100_000]
+PIECES += [
+    "\u2028".encode(),
+    "\u0085".encode(),
+    "\u00a0".encode(),
+    "\U0001f600".encode(),
+    b"\x1a",
+    b"\x0b",
+    b"\x1c",
+]
+PIECES += [
+    b"\\",
+    b"\\ud800",
+    b"\\udc00\\ud800",
+    b"NaN",
+    b"null",
+    b"true",
+    b"1e999",
+    b"9" * 5000,
+    b"[" * 100_000,
+]
 PIECES += [b"{", b"}", b"[]", b"{}", b" ", b"x" * 100_000, b"-DOCSTART-", b"# ", b"=1+1"]
 
 
 def damaged(content: bytes, seed: int) -> bytes:
-    """The content cut, with flipped bits, with lost bytes, with doubled lines, or with a piece of `PIECES` in it."""
+    """The content cut, with flipped bits, with lost bytes, with doubled lines, or with a piece of
+    `PIECES` in it."""
     chance = random.Random(seed)
     place = chance.randrange(len(content) + 1)
     kind = seed % 5
@@ -95,7 +122,8 @@ def test_damaged_files(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_damaged_compression(name, tmp_path):
-    """A bit of every byte of a compressed file flipped: refused, or read as it was; not all of its header matters."""
+    """A bit of every byte of a compressed file flipped: refused, or read as it was; not all of its
+    header matters."""
     task, content, options = FILES[name]
     whole = gzip.compress(content.encode(), mtime=0)
     (tmp_path / f"{name}.gz").write_bytes(whole)
@@ -115,7 +143,9 @@ def some_text(chance: random.Random) -> str:
     return "".join(chance.choice(alphabet) for _ in range(chance.randrange(1, 12)))
 
 
-@pytest.mark.parametrize(("name", "more"), [("a.csv", "\n\r\t"), ("a.tsv", ""), ("a.jsonl", "\n\r\t\x00\u0085")])
+@pytest.mark.parametrize(
+    ("name", "more"), [("a.csv", "\n\r\t"), ("a.tsv", ""), ("a.jsonl", "\n\r\t\x00\u0085")]
+)
 def test_what_is_written_is_read(name, more, tmp_path):
     """Cells of any characters come back as they were, from the files that `predict` writes."""
     for seed in range(50):
@@ -130,45 +160,97 @@ def test_what_is_written_is_read(name, more, tmp_path):
         assert [columns_of(row) for row in read_table(path)] == rows
 
 
-MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {  # task, files, what the message says
-    "another encoding": ("classify", {"a.csv": "text,label\nschön,a\n".encode("latin-1")}, "a.csv:2: byte 4"),
+# task, files, what the message says
+MISTAKES: dict[str, tuple[str, dict[str, str | bytes], str]] = {
+    "another encoding": (
+        "classify",
+        {"a.csv": "text,label\nschön,a\n".encode("latin-1")},
+        "a.csv:2: byte 4",
+    ),
     "UTF-16": ("classify", {"a.csv": CSV.encode("utf-16")}, "a.csv:1: byte 1"),
     "a table of another program": ("classify", {"a.xlsx": b"PK\x03\x04"}, "unknown format '.xlsx'"),
     "only a header": ("classify", {"a.csv": "text,label\n"}, "there is no row with text"),
     "no label": ("classify", {"a.csv": "text,label\nx,\n"}, "a.csv:2: column 'label' is empty"),
-    "other columns": ("classify", {"a.csv": CSV, "b.csv": "words,class\nx,y\n"}, "b.csv:2: no column 'text'"),
+    "other columns": (
+        "classify",
+        {"a.csv": CSV, "b.csv": "words,class\nx,y\n"},
+        "b.csv:2: no column 'text'",
+    ),
     "an unclosed quote": ("classify", {"a.csv": CSV + '"open,a\nx,b\n'}, "a.csv:6"),
-    "a ragged row": ("classify", {"a.csv": CSV + "x,a,b\n"}, "a.csv:6: 3 columns, but there should be 2"),
-    "half a character": ("classify", {"a.jsonl": JSONL + '{"text": "\\ud83d", "label": "a"}\n'}, "a.jsonl:5: "),
-    "a number as text": ("classify", {"a.jsonl": '{"text": 5, "label": "a"}\n'}, "must be text, not 5"),
-    "an object as label": ("classify", {"a.jsonl": '{"text": "x", "label": {}}\n'}, "must be a label, not {}"),
+    "a ragged row": (
+        "classify",
+        {"a.csv": CSV + "x,a,b\n"},
+        "a.csv:6: 3 columns, but there should be 2",
+    ),
+    "half a character": (
+        "classify",
+        {"a.jsonl": JSONL + '{"text": "\\ud83d", "label": "a"}\n'},
+        "a.jsonl:5: ",
+    ),
+    "a number as text": (
+        "classify",
+        {"a.jsonl": '{"text": 5, "label": "a"}\n'},
+        "must be text, not 5",
+    ),
+    "an object as label": (
+        "classify",
+        {"a.jsonl": '{"text": "x", "label": {}}\n'},
+        "must be a label, not {}",
+    ),
     "nothing but spaces": ("mlm", {"a.txt": " \n\t\n"}, "there is no row with text"),
     "a directory": ("mlm", {"a.txt/b": "x"}, "Is a directory"),
     "one column of two": ("seq2seq", {"a.tsv": "source\nx\n"}, "no column 'target'"),
-    "a token without a tag": ("tag", {"a.conll": "Anna B\nlives\n"}, "a.conll:2: the line has 1 column"),
+    "a token without a tag": (
+        "tag",
+        {"a.conll": "Anna B\nlives\n"},
+        "a.conll:2: the line has 1 column",
+    ),
     "an empty file": ("classify", {"a.csv": ""}, "the file is empty"),
     "a column twice": ("classify", {"a.csv": "the,the\nx,y\n"}, "names a column twice"),
     "not compressed": ("mlm", {"a.txt.gz": "x"}, "a.txt.gz: cannot be decompressed"),
     "not JSON": ("classify", {"a.jsonl": '{"a": \n'}, "a.jsonl:1: not JSON"),
     "no object": ("classify", {"a.jsonl": JSONL + "[1]\n"}, "a.jsonl:5: a JSON object is needed"),
-    "not a number": ("classify --problem_type regression", {"a.csv": "text,label\na,1\nb,nan\n"}, "a.csv:3: "),
-    "no row left": ("classify --validation_fraction 0.9", {"a.csv": "text,label\na,x\nb,y\n"}, "leaves no row"),
-    "no validation text": ("causal --validation_file v.txt", {"a.txt": "a\n", "v.txt": " \n"}, "there is no row with"),
+    "not a number": (
+        "classify --problem_type regression",
+        {"a.csv": "text,label\na,1\nb,nan\n"},
+        "a.csv:3: ",
+    ),
+    "no row left": (
+        "classify --validation_fraction 0.9",
+        {"a.csv": "text,label\na,x\nb,y\n"},
+        "leaves no row",
+    ),
+    "no validation text": (
+        "causal --validation_file v.txt",
+        {"a.txt": "a\n", "v.txt": " \n"},
+        "there is no row with",
+    ),
     "no known word": (
         "mlm --tokenizer_algorithm wordpiece --vocab_size 300 --validation_file v.txt",
         {"a.txt": "the cat sees a red house\n" * 20, "v.txt": "[UNK] [PAD]\n"},
         "from here on the tokenizer finds no word",
     ),
-    "no such column": ("tag --tag_column 4", {"a.txt": "EU NNP B-ORG\n"}, "a.txt:1: no column 4; the line has 3"),
-    "tags of another number": ("tag", {"a.jsonl": '{"tokens": ["a"], "tags": []}\n'}, "1 tokens, but 0 tags"),
+    "no such column": (
+        "tag --tag_column 4",
+        {"a.txt": "EU NNP B-ORG\n"},
+        "a.txt:1: no column 4; the line has 3",
+    ),
+    "tags of another number": (
+        "tag",
+        {"a.jsonl": '{"tokens": ["a"], "tags": []}\n'},
+        "1 tokens, but 0 tags",
+    ),
 }
 
 
 @pytest.fixture
 def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
-    """The message of a `train` command that must end before it begins, and must leave nothing behind."""
+    """The message of a `train` command that must end before it begins, and must leave nothing
+    behind."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began"))
+    monkeypatch.setattr(
+        RoFormerLiteTrainer, "train", lambda self, **options: pytest.fail("the training began")
+    )
 
     def run(task: str, files: list[str]) -> str:
         options = "--output_dir out --use_cpu --size tiny --train_file".split()
@@ -176,7 +258,9 @@ def refused(tmp_path, capsys, monkeypatch) -> Callable[[str, list[str]], str]:
         assert main(command) == 2
         assert not (tmp_path / "out").exists()
         errors = capsys.readouterr().err.splitlines()
-        assert "Traceback" not in "".join(errors) and errors[-1].startswith("roformer-lite train: error: ")
+        assert "Traceback" not in "".join(errors) and errors[-1].startswith(
+            "roformer-lite train: error: "
+        )
         return errors[-1]
 
     return run

@@ -1,6 +1,6 @@
-"""Every file that a command reads, with bits flipped, cut off, of other contents, with wrong fields, missing, and a
-directory in its place: one sentence that names the file, or a right result. A sample of them each time, many with the
-slow tests."""
+"""Every file that a command reads, with bits flipped, cut off, of other contents, with wrong
+fields, missing, and a directory in its place: one sentence that names the file, or a right result.
+A sample of them each time, many with the slow tests."""
 
 import json
 import random
@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from damage import WEIGHTS, Damage, bit_flips, field_damage, header_damage, not_json, tensor_damage, truncations
+from damage import (
+    WEIGHTS,
+    Damage,
+    bit_flips,
+    field_damage,
+    header_damage,
+    not_json,
+    tensor_damage,
+    truncations,
+)
 from safetensors.torch import load_file, save_file
 from saved_models import save_model
 from transformers.utils.logging import disable_progress_bar
@@ -46,7 +55,13 @@ COMMANDS = {
     "out.training": [LEARN],
     "seeds.training": [SEEDS],
 }
-GENERATION = {"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "cache_implementation": None, "do_sample": False}
+GENERATION = {
+    "num_beams": 2,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "cache_implementation": None,
+    "do_sample": False,
+}
 GENERATION |= {"num_return_sequences": 1, "min_length": 0}
 
 
@@ -63,11 +78,27 @@ def place(tmp_path_factory) -> Path:
             save_model(kind, Path({"roformer": "mlm", "embed": "encoder"}.get(kind, kind)))
         for kind in ("causal", "seq2seq"):
             _set("generation_config.json", **GENERATION)(Path(kind))
-        names = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")}
-        Path("tag", "special_tokens_map.json").write_text(json.dumps(names))  # as older versions of transformers do
+        names = {
+            f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")
+        }
+        # as older versions of transformers do
+        Path("tag", "special_tokens_map.json").write_text(json.dumps(names))
         shutil.copytree("mlm", "jieba")
-        vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"一二三", "one", "two", "##r", "f"]
-        tokenizer = rl.RoFormerLiteJiebaTokenizer({token: number for number, token in enumerate(vocabulary)})
+        vocabulary = [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *"一二三",
+            "one",
+            "two",
+            "##r",
+            "f",
+        ]
+        tokenizer = rl.RoFormerLiteJiebaTokenizer(
+            {token: number for number, token in enumerate(vocabulary)}
+        )
         tokenizer.save_pretrained("jieba")
         tokenizer.save_vocabulary("jieba")
         Path("jieba", "tokenizer.json").unlink()
@@ -78,7 +109,16 @@ def place(tmp_path_factory) -> Path:
         )
         conversion.export_checkpoint("roformer", "mlm", "roformer")
         Path("text.txt").write_text("one two three four five\nsix seven one\n" * 20)
-        prepare = ["prepare", "mlm", "--train_file", "text.txt", "--vocab_size", "280", "--block_size", "16"]
+        prepare = [
+            "prepare",
+            "mlm",
+            "--train_file",
+            "text.txt",
+            "--vocab_size",
+            "280",
+            "--block_size",
+            "16",
+        ]
         assert main([*prepare, "--output_dir", "prepared"]) == 0
         _make_sentence_model("encoder", "sentence")
         save, finished = training.save_finished_model, []
@@ -102,7 +142,11 @@ def _make_sentence_model(encoder: str, folder: str) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules
 
-    parts = [modules.Transformer(encoder), modules.Pooling(32, pooling_mode="mean"), modules.Dense(32, 8)]
+    parts = [
+        modules.Transformer(encoder),
+        modules.Pooling(32, pooling_mode="mean"),
+        modules.Dense(32, 8),
+    ]
     SentenceTransformer(modules=parts).save_pretrained(folder, create_model_card=False)
     Path(folder, "results.json").write_text('{"task": "embed", "settings": {}}')
 
@@ -127,8 +171,11 @@ def damages(folder: Path, file: str, seed: int) -> Iterator[tuple[str, Damage]]:
         yield from field_damage(file, fields if isinstance(fields, dict) else {}, 2, seed)
 
 
-def run(place: Path, directory: str, damage: Damage, command: list[str], capsys) -> tuple[int, str, bytes]:
-    """Exit status, messages and the result of a command after the damage: lines, or the weights of a training."""
+def run(
+    place: Path, directory: str, damage: Damage, command: list[str], capsys
+) -> tuple[int, str, bytes]:
+    """Exit status, messages and the result of a command after the damage: lines, or the weights of
+    a training."""
     is_training = directory.endswith(".training")
     read = Path("out.training" if is_training else directory)
     for left in ("out", "out.training", read):
@@ -145,11 +192,13 @@ def run(place: Path, directory: str, damage: Damage, command: list[str], capsys)
     return status, printed.err, weights.read_bytes() if is_trained else printed.out.encode()
 
 
-@pytest.mark.parametrize("number", [1, pytest.param(8, marks=pytest.mark.slow)], ids=["sample", "many"])
+@pytest.mark.parametrize(
+    "number", [1, pytest.param(8, marks=pytest.mark.slow)], ids=["sample", "many"]
+)
 @pytest.mark.parametrize("directory", COMMANDS)
 def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
-    """One error that names the file, or a result. Of damaged weights, and of a training that is continued, it must be
-    the very same; sound files that lack a tensor are refused."""
+    """One error that names the file, or a result. Of damaged weights, and of a training that is
+    continued, it must be the very same; sound files that lack a tensor are refused."""
     monkeypatch.chdir(tmp_path)
     for data in ("lines.txt", "rows.csv"):
         shutil.copy(place / data, tmp_path)
@@ -160,7 +209,9 @@ def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
         if command[0] == "export" and number == 1:  # ten seconds each
             continue
         has_result = command[0] in ("train", "predict")
-        expected = run(place, directory, lambda folder: None, command, capsys) if has_result else None
+        expected = (
+            run(place, directory, lambda folder: None, command, capsys) if has_result else None
+        )
         assert not has_result or expected[0] == 0
         for file in names if number > 1 else chance.sample(names, 3):
             possible = list(damages(place / directory, file, number))
@@ -180,7 +231,9 @@ def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
 
 def _set(file: str, **fields) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **fields}))
+        (folder / file).write_text(
+            json.dumps({**json.loads((folder / file).read_text()), **fields})
+        )
 
     return damage
 
@@ -189,7 +242,9 @@ def _as_type(dtype: torch.dtype) -> Damage:
     def damage(folder: Path) -> None:
         tensors = load_file(folder / WEIGHTS)
         name = next(name for name in tensors if "q_proj" in name or "query.weight" in name)
-        save_file({**tensors, name: tensors[name].to(dtype)}, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(
+            {**tensors, name: tensors[name].to(dtype)}, folder / WEIGHTS, metadata={"format": "pt"}
+        )
 
     return damage
 
@@ -203,15 +258,39 @@ def _catastrophic(folder: Path) -> None:
 
 STRANGE = (torch.complex64, torch.float8_e4m3fn, torch.int8)
 VERIFY, CONVERT = COMMANDS["roformer"][1], COMMANDS["roformer"][0]
-TUNE = [*LEARN[:4], "--model_name_or_path", "{}", "--use_cpu", "--max_length", "16", "--output_dir", "out"]
+TUNE = [
+    *LEARN[:4],
+    "--model_name_or_path",
+    "{}",
+    "--use_cpu",
+    "--max_length",
+    "16",
+    "--output_dir",
+    "out",
+]
 SILENT = [  # what the libraries below accept, or end the process at
     *(
-        ("classify", _set("config.json", pad_token_id=7), command, "pad_token_id=7, which the tokenizer calls")
+        (
+            "classify",
+            _set("config.json", pad_token_id=7),
+            command,
+            "pad_token_id=7, which the tokenizer calls",
+        )
         for command in (PREDICT, ["export", "{}", "out"], EVALUATE, TUNE)
     ),
     ("causal", _set("config.json", pad_token_id=7), ["serve", "{}"], "pad_token_id=7"),
-    ("sentence", lambda folder: (folder / "modules.json").unlink(), PREDICT, "it has no modules.json"),
-    ("sentence", lambda folder: (folder / "1_Pooling/config.json").unlink(), PREDICT, "names 1_Pooling/config.json"),
+    (
+        "sentence",
+        lambda folder: (folder / "modules.json").unlink(),
+        PREDICT,
+        "it has no modules.json",
+    ),
+    (
+        "sentence",
+        lambda folder: (folder / "1_Pooling/config.json").unlink(),
+        PREDICT,
+        "names 1_Pooling/config.json",
+    ),
     ("shards", lambda folder: min(folder.glob("model-*")).unlink(), PREDICT, "model-00001"),
     *(("classify", _as_type(dtype), PREDICT, "has other numbers than F64") for dtype in STRANGE),
     *(("mlm", _as_type(dtype), COMMANDS["mlm"][0], "has the type torch.") for dtype in STRANGE),
@@ -220,7 +299,12 @@ SILENT = [  # what the libraries below accept, or end the process at
         ("roformer", _set("config.json", vocab_size=310), command, "but the config says (310, ")
         for command in (VERIFY, CONVERT)
     ),
-    ("roformer", _set("config.json", max_position_embeddings=3), VERIFY, "size mismatch for roformer.encoder.embed"),
+    (
+        "roformer",
+        _set("config.json", max_position_embeddings=3),
+        VERIFY,
+        "size mismatch for roformer.encoder.embed",
+    ),
     ("classify", _catastrophic, PREDICT, "the tokenizer cannot encode one of the texts"),
 ]
 

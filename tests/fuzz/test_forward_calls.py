@@ -1,7 +1,9 @@
-"""Every argument of every model's `forward`, in wrong types, shapes and ranges: refused, or a right result.
+"""Every argument of every model's `forward`, in wrong types, shapes and ranges: refused, or a right
+result.
 
-A result is right if it is that of the unchanged call, where the change means nothing (another type of whole numbers,
-another order in memory), or of the shape and the finite numbers that it must have, where it means something else.
+A result is right if it is that of the unchanged call, where the change means nothing (another type
+of whole numbers, another order in memory), or of the shape and the finite numbers that it must
+have, where it means something else.
 """
 
 from collections.abc import Iterator
@@ -34,7 +36,10 @@ CLASSES = rl.RoFormerLiteForSequenceClassification
 DECODER = {"is_decoder": True}
 MULTI = {"problem_type": "multi_label_classification"}
 PLACES = {"start_positions": torch.arange(3), "end_positions": torch.arange(3) + 1}
-TARGET = {"decoder_input_ids": ids(SOURCE), "decoder_attention_mask": torch.ones(ROWS, SOURCE).long()}
+TARGET = {
+    "decoder_input_ids": ids(SOURCE),
+    "decoder_attention_mask": torch.ones(ROWS, SOURCE).long(),
+}
 CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "encoder": (
         rl.RoFormerLiteModel,
@@ -45,32 +50,62 @@ CALLS: dict[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "vectors": (
         rl.RoFormerLiteModel,
         {},
-        {"inputs_embeds": torch.randn(ROWS, LENGTH, 32, generator=GENERATOR), "attention_mask": MASK},
+        {
+            "inputs_embeds": torch.randn(ROWS, LENGTH, 32, generator=GENERATOR),
+            "attention_mask": MASK,
+        },
     ),
     "packed": (
         rl.RoFormerLiteModel,
         {},
-        {"input_ids": ids(), "cu_seq_lens_q": torch.tensor([0, 4, 10, ROWS * LENGTH], dtype=torch.int32)},
+        {
+            "input_ids": ids(),
+            "cu_seq_lens_q": torch.tensor([0, 4, 10, ROWS * LENGTH], dtype=torch.int32),
+        },
     ),
     "decoder with cache": (rl.RoFormerLiteModel, DECODER, {**PLAIN, "position_ids": POSITIONS}),
-    "decoder without": (rl.RoFormerLiteModel, DECODER, {**PLAIN, "position_ids": POSITIONS, "use_cache": False}),
+    "decoder without": (
+        rl.RoFormerLiteModel,
+        DECODER,
+        {**PLAIN, "position_ids": POSITIONS, "use_cache": False},
+    ),
     "cross-attention": (
         rl.RoFormerLiteModel,
         {**DECODER, "add_cross_attention": True},
-        {**PLAIN, "encoder_hidden_states": STATES, "encoder_attention_mask": torch.ones(ROWS, SOURCE).long()},
+        {
+            **PLAIN,
+            "encoder_hidden_states": STATES,
+            "encoder_attention_mask": torch.ones(ROWS, SOURCE).long(),
+        },
     ),
     "masked": (rl.RoFormerLiteForMaskedLM, {}, {**PLAIN, "labels": ids()}),
     "causal": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "labels": ids()}),
     "causal, last logits": (rl.RoFormerLiteForCausalLM, {}, {**PLAIN, "logits_to_keep": 2}),
     "classes": (CLASSES, {"num_labels": 3}, {**PLAIN, "labels": torch.arange(3)}),
-    "sets": (CLASSES, {"num_labels": 3, **MULTI}, {**PLAIN, "labels": torch.tensor([[0.0, 1.0, 1.0]] * ROWS)}),
+    "sets": (
+        CLASSES,
+        {"num_labels": 3, **MULTI},
+        {**PLAIN, "labels": torch.tensor([[0.0, 1.0, 1.0]] * ROWS)},
+    ),
     "numbers": (CLASSES, {"num_labels": 1}, {**PLAIN, "labels": torch.tensor([0.5, 1.0, 2.0])}),
-    "tags": (rl.RoFormerLiteForTokenClassification, {"num_labels": 3}, {**PLAIN, "labels": ids(below=3)}),
+    "tags": (
+        rl.RoFormerLiteForTokenClassification,
+        {"num_labels": 3},
+        {**PLAIN, "labels": ids(below=3)},
+    ),
     "answers": (rl.RoFormerLiteForQuestionAnswering, {}, {**PLAIN, **PLACES}),
-    "choices": (rl.RoFormerLiteForMultipleChoice, {}, {**CHOICES, "labels": torch.tensor([0, 1, 1])}),
+    "choices": (
+        rl.RoFormerLiteForMultipleChoice,
+        {},
+        {**CHOICES, "labels": torch.tensor([0, 1, 1])},
+    ),
     "pair": (PAIR, {}, {**PLAIN, **TARGET, "labels": ids(SOURCE)}),
     "pair, labels alone": (PAIR, {}, {**PLAIN, "labels": ids(SOURCE)}),
-    "pair, last logits": (PAIR, {}, {**PLAIN, "decoder_input_ids": ids(SOURCE), "logits_to_keep": 2}),
+    "pair, last logits": (
+        PAIR,
+        {},
+        {**PLAIN, "decoder_input_ids": ids(SOURCE), "logits_to_keep": 2},
+    ),
 }
 
 
@@ -85,17 +120,42 @@ def same_meaning(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 def other_meaning(value: Any) -> Iterator[tuple[str, Any]]:
     """Changes that are mistakes, or another question."""
-    yield from {"text": "x", "a number": 3, "a negative number": -1, "a fraction": 1.5, "a list": [[1, 2]]}.items()
+    yield from {
+        "text": "x",
+        "a number": 3,
+        "a negative number": -1,
+        "a fraction": 1.5,
+        "a list": [[1, 2]],
+    }.items()
     yield "nothing", None
     if not isinstance(value, torch.Tensor):
         yield from {"a tensor": torch.tensor([[1]]), "no index": torch.tensor([99])}.items()
         return
-    yield from {"numpy": value.numpy(), "a scalar": value.flatten()[0], "a dimension less": value[0]}.items()
-    yield from {"one more": value[None], "one more at the end": value[..., None], "a row less": value[:-1]}.items()
-    yield from {"one row": value[:1], "no rows": value[:0], "a row more": torch.cat([value, value[:1]])}.items()
+    yield from {
+        "numpy": value.numpy(),
+        "a scalar": value.flatten()[0],
+        "a dimension less": value[0],
+    }.items()
+    yield from {
+        "one more": value[None],
+        "one more at the end": value[..., None],
+        "a row less": value[:-1],
+    }.items()
+    yield from {
+        "one row": value[:1],
+        "no rows": value[:0],
+        "a row more": torch.cat([value, value[:1]]),
+    }.items()
     if value.ndim > 1:
-        yield from {"a column less": value[:, :-1], "one column": value[:, :1], "no columns": value[:, :0]}.items()
-        yield from {"a column more": torch.cat([value, value[:, :1]], 1), "turned": value.transpose(0, 1)}.items()
+        yield from {
+            "a column less": value[:, :-1],
+            "one column": value[:, :1],
+            "no columns": value[:, :0],
+        }.items()
+        yield from {
+            "a column more": torch.cat([value, value[:, :1]], 1),
+            "turned": value.transpose(0, 1),
+        }.items()
     if value.is_floating_point():
         yield "a number less in each vector", value[..., :-1]
     for dtype in (torch.bool, torch.uint8, torch.complex64):
@@ -113,7 +173,11 @@ def tensors_of(model: torch.nn.Module, call: dict[str, Any]) -> list[torch.Tenso
     ("kind", "training"),
     [
         *((kind, False) for kind in CALLS),
-        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in CALLS if "labels" in CALLS[kind][2]),
+        *(
+            pytest.param(kind, True, marks=pytest.mark.slow)
+            for kind in CALLS
+            if "labels" in CALLS[kind][2]
+        ),
     ],
 )
 def test_changed_arguments(kind, training):
@@ -136,7 +200,8 @@ def test_changed_arguments(kind, training):
             elif not all(tensor.isfinite().all() for tensor in got):
                 wrong.append(f"{name}, {change}: numbers that are none")
     assert not wrong, "\n".join(wrong)
-    torch.testing.assert_close(tensors_of(model, call), expected)  # no refused call has left anything behind
+    # no refused call has left anything behind
+    torch.testing.assert_close(tensors_of(model, call), expected)
 
 
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteModel, rl.RoFormerLiteForCausalLM])
@@ -144,14 +209,18 @@ def test_changed_arguments(kind, training):
 def test_a_mask_tells_real_from_padding_by_any_number(model_class, use_cache):
     """Positions were counted by the sum of the mask: twos moved every token two places on."""
     model = build(model_class, stack_config(is_decoder=True))
-    ones, sevens = (model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7))
+    ones, sevens = (
+        model(**{**PLAIN, "attention_mask": MASK * n}, use_cache=use_cache)[0] for n in (1, 7)
+    )
     torch.testing.assert_close(sevens, ones, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("backend", "name"), [("sdpa", "default"), ("eager", "sliding"), ("sdpa", "modern")])
+@pytest.mark.parametrize(
+    ("backend", "name"), [("sdpa", "default"), ("eager", "sliding"), ("sdpa", "modern")]
+)
 def test_any_mask_beside_a_cache(name, backend, generator):
-    """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache, or a refusal where
-    the cache has forgotten what a window of real tokens still reaches."""
+    """Whatever the mask, and however the tokens are cut into calls: the numbers without a cache, or
+    a refusal where the cache has forgotten what a window of real tokens still reaches."""
     model = build(rl.RoFormerLiteForCausalLM, stack_config(name, backend, is_decoder=True))
     forgets, refused = DynamicCache(config=model.config), 0
     for kind in range(6):
@@ -165,13 +234,25 @@ def test_any_mask_beside_a_cache(name, backend, generator):
                 logits = []
                 try:
                     for start in range(0, 12, size):
-                        given = {"input_ids": ids[:, start : start + size], "past_key_values": cache}
-                        output = model(**given, attention_mask=mask[:, : start + size], use_cache=True)
+                        given = {
+                            "input_ids": ids[:, start : start + size],
+                            "past_key_values": cache,
+                        }
+                        output = model(
+                            **given, attention_mask=mask[:, : start + size], use_cache=True
+                        )
                         cache = output.past_key_values
                         logits.append(output.logits)
                 except ValueError as error:
-                    assert "pad on the left" in str(error) and any(cache.is_sliding) and start and kind % 3
+                    assert (
+                        "pad on the left" in str(error)
+                        and any(cache.is_sliding)
+                        and start
+                        and kind % 3
+                    )
                     refused += 1
                     continue
-                torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], expected[mask == 1], **CLOSE)
+                torch.testing.assert_close(
+                    torch.cat(logits, 1)[mask == 1], expected[mask == 1], **CLOSE
+                )
     assert bool(refused) == any(forgets.is_sliding)

@@ -15,7 +15,13 @@ from conftest import build, seq2seq_config
 from huggingface_hub import HfApi, ModelCard, ModelCardData, hf_hub_download
 from saved_models import TEXTS as MODEL_TEXTS
 from saved_models import save_model
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteTokenizer
 from roformer_lite.cli import main
@@ -30,36 +36,63 @@ def model_and_tokenizer(tokenizer: RoFormerLiteTokenizer) -> None:
     config = seq2seq_config()
     config.encoder.vocab_size = config.decoder.vocab_size = 300
     model = build(RoFormerLiteForConditionalGeneration, config)
-    model.push_to_hub("pair", remote_code=True, private=True, commit_message="The first", tags=["rope"])
+    model.push_to_hub(
+        "pair", remote_code=True, private=True, commit_message="The first", tags=["rope"]
+    )
     tokenizer.push_to_hub("me/pair", remote_code=True)
     loaded = AutoModelForSeq2SeqLM.from_pretrained("me/pair")
-    assert type(loaded) is RoFormerLiteForConditionalGeneration and AutoConfig.from_pretrained("me/pair").remote_code
-    assert all(torch.equal(one, other) for one, other in zip(loaded.parameters(), model.parameters(), strict=True))
-    assert AutoTokenizer.from_pretrained("me/pair")(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+    assert (
+        type(loaded) is RoFormerLiteForConditionalGeneration
+        and AutoConfig.from_pretrained("me/pair").remote_code
+    )
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(loaded.parameters(), model.parameters(), strict=True)
+    )
+    assert (
+        AutoTokenizer.from_pretrained("me/pair")(TEXTS)["input_ids"]
+        == tokenizer(TEXTS)["input_ids"]
+    )
     info = HfApi().model_info("me/pair")
     assert info.private and info.library_name == "transformers" and "rope" in info.tags
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     answers = model.generate(**inputs, max_new_tokens=6, num_beams=2).tolist()
-    (FOLDER / "expected.json").write_text(json.dumps({"texts": TEXTS, "answers": {"me/pair": answers}}))
+    (FOLDER / "expected.json").write_text(
+        json.dumps({"texts": TEXTS, "answers": {"me/pair": answers}})
+    )
 
 
 def card() -> None:
     """What `roformer-lite train` writes and uploads stays when parts are uploaded again."""
-    (FOLDER / "reviews.csv").write_text("text,label\n" + f"{FILM},good\nfar too long,bad\n" * 8, "utf-8")
-    files = ["--train_file", str(FOLDER / "reviews.csv"), "--validation_file", str(FOLDER / "reviews.csv")]
+    (FOLDER / "reviews.csv").write_text(
+        "text,label\n" + f"{FILM},good\nfar too long,bad\n" * 8, "utf-8"
+    )
+    files = [
+        "--train_file",
+        str(FOLDER / "reviews.csv"),
+        "--validation_file",
+        str(FOLDER / "reviews.csv"),
+    ]
     small = "--size tiny --config num_hidden_layers=1 hidden_size=32 --vocab_size 300 --max_steps 2 --use_cpu true"
     about = "--push_to_hub --remote_code --license apache-2.0 --language en --datasets me/reviews --disable_tqdm true"
     output = ["--card_example", "--output_dir", str(FOLDER / "reviews")]
     assert main(["train", "classify", *files, *small.split(), *about.split(), *output]) == 0
     for path in (FOLDER / "reviews").iterdir():
         assert os.environ["HF_TOKEN"].encode() not in path.read_bytes()
-        assert Path(hf_hub_download("me/reviews", path.name)).read_bytes() == path.read_bytes(), path
+        assert Path(hf_hub_download("me/reviews", path.name)).read_bytes() == path.read_bytes(), (
+            path
+        )
     written = ModelCard.load(FOLDER / "reviews" / "README.md")
     data = written.data
-    assert len(data.eval_results) == 2 and data.datasets == ["me/reviews"] and data.widget == [{"text": FILM}]
+    assert (
+        len(data.eval_results) == 2
+        and data.datasets == ["me/reviews"]
+        and data.widget == [{"text": FILM}]
+    )
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-classification")
     assert (data.license, data.language) == ("apache-2.0", ["en"])
-    assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml()  # of classes that check what the Hub reads
+    # of classes that check what the Hub reads
+    assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml()
     weights = HfApi().get_safetensors_metadata("me/reviews").files_metadata["model.safetensors"]
     assert weights.metadata == {"format": "pt"}
     (snippet,) = re.findall(r"```python\n(.*?)```", written.text, re.DOTALL)
@@ -74,15 +107,20 @@ def card() -> None:
     assert (FOLDER / "answer.txt").read_text().split("\t")[0] in ("good", "bad")
 
     assert main(["export", str(FOLDER / "reviews"), str(FOLDER / "exported")]) == 0
-    HfApi().upload_folder(repo_id="me/reviews", folder_path=FOLDER / "exported" / "onnx", path_in_repo="onnx")
+    HfApi().upload_folder(
+        repo_id="me/reviews", folder_path=FOLDER / "exported" / "onnx", path_in_repo="onnx"
+    )
 
-    AutoModelForSequenceClassification.from_pretrained("me/reviews").push_to_hub("me/reviews", tags=["added"])
+    AutoModelForSequenceClassification.from_pretrained("me/reviews").push_to_hub(
+        "me/reviews", tags=["added"]
+    )
     kept = ModelCard.load("me/reviews")
     assert kept.text == written.text and kept.data.tags == [*written.data.tags, "added"]
 
 
 def pipelines() -> None:
-    """What pipelines say of saved models, whose bundles are uploaded: a card is all that says which pipeline."""
+    """What pipelines say of saved models, whose bundles are uploaded: a card is all that says which
+    pipeline."""
     expected = {"me/reviews": [FILM, pipeline(model="me/reviews")(FILM)]}
     for name in ("tag", "mlm", "causal", "embed"):
         save_model(name, FOLDER / name)
@@ -91,11 +129,16 @@ def pipelines() -> None:
         HfApi().upload_folder(repo_id=f"me/{name}", folder_path=FOLDER / f"{name} bundle")
         text = MODEL_TEXTS[0].replace("fine", "[MASK]") if name == "mlm" else MODEL_TEXTS[0]
         opened = pipeline(model=f"me/{name}")
-        expected[f"me/{name}"] = [text, opened(text, **({"do_sample": False} if name == "causal" else {}))]
+        expected[f"me/{name}"] = [
+            text,
+            opened(text, **({"do_sample": False} if name == "causal" else {})),
+        ]
     (FOLDER / "pipelines.json").write_text(json.dumps(expected, default=float))
 
 
 if __name__ == "__main__":
-    model_and_tokenizer(RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False))
+    model_and_tokenizer(
+        RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
+    )
     card()
     pipelines()

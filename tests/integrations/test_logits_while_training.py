@@ -22,7 +22,9 @@ HEADS = {
     "pair": lambda **fields: build(RoFormerLiteForConditionalGeneration, pair_config(**fields)),
 }
 IDS = torch.randint(5, VOCAB, (4, 300), generator=torch.Generator().manual_seed(0))
-LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(1)) < 0.4, -100)
+LABELS = IDS.masked_fill(
+    torch.rand(IDS.shape, generator=torch.Generator().manual_seed(1)) < 0.4, -100
+)
 MASK = torch.ones_like(IDS)
 MASK[1, 200:] = 0
 
@@ -37,8 +39,8 @@ def pair_config(**fields):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("kind", HEADS)
 def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
-    """More labelled positions than are computed at a time; loss and gradients of both ways, and with a whole step's
-    number of items."""
+    """More labelled positions than are computed at a time; loss and gradients of both ways, and
+    with a whole step's number of items."""
     model, found = HEADS[kind]().double().train(), []
     inputs = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS, "smoothing": smoothing}
     for skip_logits in (True, False):
@@ -46,10 +48,19 @@ def test_skipped_and_computed_logits_teach_the_same(kind, smoothing):
         output = model(**inputs, skip_logits=skip_logits, num_items_in_batch=1000)
         assert (output.logits is None) == skip_logits
         output.loss.backward()
-        found.append([output.loss, *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None)])
+        found.append(
+            [
+                output.loss,
+                *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None),
+            ]
+        )
     torch.testing.assert_close(*found)
-    own, count = model(**inputs).loss, (LABELS[:, 1:] != -100).sum() if kind == "causal" else (LABELS != -100).sum()
-    torch.testing.assert_close(own * count, found[0][0] * 1000)  # a sum over labels, divided by what is asked for
+    own, count = (
+        model(**inputs).loss,
+        (LABELS[:, 1:] != -100).sum() if kind == "causal" else (LABELS != -100).sum(),
+    )
+    # a sum over labels, divided by what is asked for
+    torch.testing.assert_close(own * count, found[0][0] * 1000)
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -91,7 +102,13 @@ def test_autocast():
 
 
 TEXTS = [f"the number {n} and the number {n + 1}" for n in range(40)]
-TRL = {"per_device_train_batch_size": 4, "logging_steps": 1, "learning_rate": 5e-3, "use_cpu": True, "bf16": False}
+TRL = {
+    "per_device_train_batch_size": 4,
+    "logging_steps": 1,
+    "learning_rate": 5e-3,
+    "use_cpu": True,
+    "bf16": False,
+}
 TRL |= {"gradient_checkpointing": False, "report_to": "none", "save_strategy": "no"}
 
 
@@ -101,9 +118,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_trl(tokenizer, tmp_path):
-    """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens again."""
+    """SFTTrainer reads `logits` in each step, for entropy and accuracy; what it saved opens
+    again."""
     config = RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), skip_logits=False)
-    arguments = SFTConfig(str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL)
+    arguments = SFTConfig(
+        str(tmp_path / "run"), max_steps=6, max_length=64, packing=True, eos_token="[SEP]", **TRL
+    )
     trainer = SFTTrainer(
         RoFormerLiteForCausalLM(config),
         args=arguments,
@@ -120,18 +140,28 @@ def test_trl(tokenizer, tmp_path):
 
 
 def test_distillation_by_trl(tokenizer, tmp_path):
-    """Student and teacher opened by their directories, of different sizes: the student's own continuations, scored by
-    both in rows without padding, bring its distribution nearer to the teacher's."""
-    sizes = {"vocab_size": len(tokenizer), "is_decoder": True, "hidden_dropout": 0.0, "num_attention_heads": 2}
+    """Student and teacher opened by their directories, of different sizes: the student's own
+    continuations, scored by both in rows without padding, bring its distribution nearer to the
+    teacher's."""
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "is_decoder": True,
+        "hidden_dropout": 0.0,
+        "num_attention_heads": 2,
+    }
     for name, width in (("teacher", 48), ("student", 32)):
-        config = RoFormerLiteConfig(**sizes, hidden_size=width, intermediate_size=64, num_hidden_layers=2)
+        config = RoFormerLiteConfig(
+            **sizes, hidden_size=width, intermediate_size=64, num_hidden_layers=2
+        )
         build(RoFormerLiteForCausalLM, config).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
     prompts = [text[: 10 + 3 * (n % 5)] for n, text in enumerate(TEXTS)]
     trainer = DistillationTrainer(
         str(tmp_path / "student"),
         str(tmp_path / "teacher"),
-        DistillationConfig(str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL),
+        DistillationConfig(
+            str(tmp_path / "run"), max_steps=12, max_completion_length=8, beta=0.0, **TRL
+        ),
         Dataset.from_dict({"prompt": prompts}),
     )
     student, teacher = trainer.model, trainer.teacher_model
@@ -141,7 +171,9 @@ def test_distillation_by_trl(tokenizer, tmp_path):
     def before_stack(stack, args, fields):
         if torch.is_grad_enabled() or stack is teacher.model:  # else the student is generating
             real.append((1, int(fields["attention_mask"].sum())))
-            hook = stack.layers[0].register_forward_pre_hook(lambda _, args: scored.append((*args[0].shape[:-1],)))
+            hook = stack.layers[0].register_forward_pre_hook(
+                lambda _, args: scored.append((*args[0].shape[:-1],))
+            )
             stack.register_forward_hook(lambda *_: hook.remove())
 
     @torch.no_grad()
@@ -150,7 +182,10 @@ def test_distillation_by_trl(tokenizer, tmp_path):
         return F.kl_div(found, wanted, log_target=True, reduction="sum") / ids.numel()
 
     before = divergence()
-    hooks = [model.model.register_forward_pre_hook(before_stack, with_kwargs=True) for model in (student, teacher)]
+    hooks = [
+        model.model.register_forward_pre_hook(before_stack, with_kwargs=True)
+        for model in (student, teacher)
+    ]
     trainer.train()
     for hook in hooks:
         hook.remove()

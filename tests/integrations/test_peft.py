@@ -4,8 +4,19 @@ import peft
 import pytest
 import torch
 from conftest import STACKS, STYLES, build, seq2seq_config, stack_config
-from peft import IA3Config, LNTuningConfig, LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from peft import (
+    IA3Config,
+    LNTuningConfig,
+    LoraConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    get_peft_model,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
 
 import hf_roformer_lite as rl
 
@@ -18,7 +29,10 @@ TASKS = {
 }
 METHODS = {
     "lora": (LoraConfig, {"init_lora_weights": False, "r": 4}),
-    "lora-all-linear": (LoraConfig, {"init_lora_weights": False, "r": 4, "target_modules": "all-linear"}),
+    "lora-all-linear": (
+        LoraConfig,
+        {"init_lora_weights": False, "r": 4, "target_modules": "all-linear"},
+    ),
     "ia3": (IA3Config, {"init_ia3_weights": False}),
 }
 
@@ -40,8 +54,17 @@ def logits_of(model, task: str) -> torch.Tensor:
 
 def adapted_layers(model: PeftModel) -> set[str]:
     """Names of the layers that have an adapter, as the base model names them."""
-    names = (name.removeprefix("base_model.model.") for name, p in model.named_parameters() if p.requires_grad)
-    found = {name.split(mark)[0] for name in names for mark in (".lora_", ".ia3_", ".ln_tuning_") if mark in name}
+    names = (
+        name.removeprefix("base_model.model.")
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    )
+    found = {
+        name.split(mark)[0]
+        for name in names
+        for mark in (".lora_", ".ia3_", ".ln_tuning_")
+        if mark in name
+    }
     return {name for name in found if "modules_to_save" not in name}
 
 
@@ -51,7 +74,11 @@ def linear_layers(model, names: tuple[str, ...]) -> set[str]:
 
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
-TARGETS = {"lora": ("q_proj", "v_proj"), "lora-all-linear": ATTENTION + MLP, "ia3": ("k_proj", "v_proj", "down_proj")}
+TARGETS = {
+    "lora": ("q_proj", "v_proj"),
+    "lora-all-linear": ATTENTION + MLP,
+    "ia3": ("k_proj", "v_proj", "down_proj"),
+}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -90,7 +117,8 @@ def test_train_and_merge(task, method, tmp_path):
         torch.testing.assert_close(logits_of(again, task), adapted, rtol=0, atol=1e-5)
     with model.disable_adapter():
         torch.testing.assert_close(logits_of(model, task), plain, rtol=0, atol=0)
-    if (task, method) == ("SEQ_CLS", "ia3"):  # PEFT unloads IA³ only where the classifier is one linear layer
+    # PEFT unloads IA³ only where the classifier is one linear layer
+    if (task, method) == ("SEQ_CLS", "ia3"):
         model.merge_adapter()
         merged = model
     else:
@@ -103,16 +131,25 @@ def test_train_and_merge(task, method, tmp_path):
 
 @pytest.mark.parametrize("stack", [*STACKS, *STYLES])
 def test_no_layer_reads_its_weight_past_the_adapter(stack):
-    """An adapter on every linear layer and table, embeddings and LM head too: each gets its part of the gradient."""
+    """An adapter on every linear layer and table, embeddings and LM head too: each gets its part of
+    the gradient."""
     models = [build(rl.RoFormerLiteForMaskedLM, stack_config(stack, tie_word_embeddings=False))]
     if stack in STACKS:
-        models.append(build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config(stack, tie_word_embeddings=False)))
+        models.append(
+            build(
+                rl.RoFormerLiteForConditionalGeneration,
+                seq2seq_config(stack, tie_word_embeddings=False),
+            )
+        )
     for base in models:
         kinds = (torch.nn.Linear, torch.nn.Embedding)
         targets = [name for name, module in base.named_modules() if isinstance(module, kinds)]
-        model = get_peft_model(base, LoraConfig(r=2, init_lora_weights=False, target_modules=targets))
+        model = get_peft_model(
+            base, LoraConfig(r=2, init_lora_weights=False, target_modules=targets)
+        )
         assert adapted_layers(model) == set(targets) and any("lm_head" in name for name in targets)
-        for mode in (model.train(), model.eval()):  # the sparse prediction of training, and the whole
+        # the sparse prediction of training, and the whole
+        for mode in (model.train(), model.eval()):
             mode.zero_grad()
             mode(**inputs_for("MLM")).loss.backward()
             for name, parameter in mode.named_parameters():
@@ -121,12 +158,20 @@ def test_no_layer_reads_its_weight_past_the_adapter(stack):
 
 def test_norms_are_found_under_their_own_names():
     model = get_peft_model(base_model("SEQ_2_SEQ_LM"), LNTuningConfig(task_type="SEQ_2_SEQ_LM"))
-    assert {name.split(".")[-1] for name in adapted_layers(model)} == {"self_attn_norm", "cross_attn_norm", "mlp_norm"}
+    assert {name.split(".")[-1] for name in adapted_layers(model)} == {
+        "self_attn_norm",
+        "cross_attn_norm",
+        "mlp_norm",
+    }
 
 
 def test_prefix_tuning_of_a_classifier():
-    model = build(rl.RoFormerLiteForSequenceClassification, stack_config(num_labels=3, is_decoder=True))
+    model = build(
+        rl.RoFormerLiteForSequenceClassification, stack_config(num_labels=3, is_decoder=True)
+    )
     tuned = get_peft_model(model, PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3))
-    together = tuned(IDS[1:2].repeat(2, 1), attention_mask=torch.stack((torch.ones(5).long(), MASK[1]))).logits
+    together = tuned(
+        IDS[1:2].repeat(2, 1), attention_mask=torch.stack((torch.ones(5).long(), MASK[1]))
+    ).logits
     alone = tuned(IDS[1:2, :3], attention_mask=MASK[1:2, :3]).logits
     torch.testing.assert_close(together[1:], alone, rtol=0, atol=1e-5)

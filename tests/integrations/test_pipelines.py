@@ -1,4 +1,5 @@
-"""Text to text by pipelines, which transformers 5 has no more: the answers are those that the model was taught."""
+"""Text to text by pipelines, which transformers 5 has no more: the answers are those that the model
+was taught."""
 
 import pytest
 import torch
@@ -9,23 +10,36 @@ from transformers.pipelines.pt_utils import KeyDataset
 import hf_roformer_lite as rl
 
 PAIRS = [
-    (f"{n} dogs", f"{w} Hunde .") for n, w in zip("23456", ["zwei", "drei", "vier", "fünf", "sechs"], strict=True)
+    (f"{n} dogs", f"{w} Hunde .")
+    for n, w in zip("23456", ["zwei", "drei", "vier", "fünf", "sechs"], strict=True)
 ]
 PAIRS += [("one dog and a rather long tail of words", "ein Hund .")]
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
-    """A saved pair that knows six sentences by heart; Unigram, whose decoding leaves all spaces as they are."""
+    """A saved pair that knows six sentences by heart; Unigram, whose decoding leaves all spaces as
+    they are."""
     torch.manual_seed(0)
     texts = [text for pair in PAIRS for text in pair] * 3
-    tokenizer = rl.RoFormerLiteTokenizer.train(texts, vocab_size=330, algorithm="unigram", show_progress=False)
-    fields = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "initializer_range": 0.1}
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        texts, vocab_size=330, algorithm="unigram", show_progress=False
+    )
+    fields = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "initializer_range": 0.1,
+    }
     model = rl.RoFormerLiteForConditionalGeneration(
-        rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=len(tokenizer), hidden_dropout=0.0, **fields)
+        rl.RoFormerLiteSeq2SeqConfig.from_preset(
+            "tiny", vocab_size=len(tokenizer), hidden_dropout=0.0, **fields
+        )
     )
     batch = tokenizer([source for source, _ in PAIRS], padding=True, return_tensors="pt")
-    targets = tokenizer(text_target=[target for _, target in PAIRS], padding=True, return_tensors="pt")
+    targets = tokenizer(
+        text_target=[target for _, target in PAIRS], padding=True, return_tensors="pt"
+    )
     batch["labels"] = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)
     optimizer = torch.optim.AdamW(model.train().parameters(), lr=4e-3)
     for _ in range(200):
@@ -43,7 +57,9 @@ SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAI
 
 @pytest.mark.parametrize("name", ["text2text-generation", "translation", "summarization"])
 def test_text_to_text_by_name_and_by_object(name, translator):
-    key = {"translation": "translation_text", "summarization": "summary_text"}.get(name, "generated_text")
+    key = {"translation": "translation_text", "summarization": "summary_text"}.get(
+        name, "generated_text"
+    )
     pipe = pipeline(name, translator)
     assert pipe(SOURCES[0]) == [{key: TARGETS[0]}]
     by_object = pipeline(name, model=pipe.model, tokenizer=pipe.tokenizer, batch_size=4)
@@ -58,12 +74,22 @@ def test_text_to_text_by_name_and_by_object(name, translator):
 def test_options_of_generation(translator):
     pipe = pipeline("translation", translator, num_beams=3)
     model, tokenizer = pipe.model, pipe.tokenizer
-    found = pipe(SOURCES[:2], num_return_sequences=3, max_new_tokens=4, batch_size=2, return_dict_in_generate=True)
+    found = pipe(
+        SOURCES[:2],
+        num_return_sequences=3,
+        max_new_tokens=4,
+        batch_size=2,
+        return_dict_in_generate=True,
+    )
     inputs = tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
     direct = model.generate(**inputs, num_beams=3, num_return_sequences=3, max_new_tokens=4)
     texts = tokenizer.batch_decode(direct, skip_special_tokens=True)
-    assert [entry["translation_text"] for entries in found for entry in entries] == texts and len(set(texts)) > 2
-    assert pipe(SOURCES[0], clean_up_tokenization_spaces=True) == [{"translation_text": "zwei Hunde."}]
+    assert [entry["translation_text"] for entries in found for entry in entries] == texts and len(
+        set(texts)
+    ) > 2
+    assert pipe(SOURCES[0], clean_up_tokenization_spaces=True) == [
+        {"translation_text": "zwei Hunde."}
+    ]
     (entry,) = pipe(SOURCES[0], return_tensors=True)
     assert tokenizer.decode(entry["translation_token_ids"], skip_special_tokens=True) == TARGETS[0]
     assert pipe(SOURCES[0], stop_strings=["Hunde"]) == [{"translation_text": "zwei Hunde"}]
@@ -71,11 +97,14 @@ def test_options_of_generation(translator):
     tokenizer.model_max_length = 10
     (entry,) = pipe(long, truncation=True, return_tensors=True)
     ids = tokenizer(long, truncation=True, return_tensors="pt").input_ids
-    assert ids.shape == (1, 10) and entry["translation_token_ids"].equal(model.generate(ids, num_beams=3)[0])
+    assert ids.shape == (1, 10) and entry["translation_token_ids"].equal(
+        model.generate(ids, num_beams=3)[0]
+    )
 
 
 def test_length_when_nobody_says_how_long(translator):
-    """As in the pipelines of transformers 256 new tokens, not the 20 tokens of a bare `generate`."""
+    """As in the pipelines of transformers 256 new tokens, not the 20 tokens of a bare
+    `generate`."""
     pipe = pipeline("translation", translator)
     pipe.model.generation_config.eos_token_id = None
     (entry,) = pipe(SOURCES[0], return_tensors=True)
@@ -96,5 +125,7 @@ def test_what_these_tasks_refuse(translator):
     with pytest.raises(TypeError, match="3 is a int; the input of 'translation' must be text"):
         pipe(3)
     causal = build(rl.RoFormerLiteForCausalLM, stack_config())
-    with pytest.raises(ValueError, match="model_type='roformer_lite': transformers 5 has no task 'translation'"):
+    with pytest.raises(
+        ValueError, match="model_type='roformer_lite': transformers 5 has no task 'translation'"
+    ):
         pipeline("translation", model=causal, tokenizer=pipe.tokenizer)

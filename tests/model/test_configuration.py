@@ -13,12 +13,18 @@ BOTH = [rl.RoFormerLiteConfig, rl.RoFormerLiteSeq2SeqConfig]
 # Fields that don't fit together. Each field by itself is in tests/fuzz/test_configurations.py.
 IMPOSSIBLE = [
     ({"hidden_size": 30, "num_attention_heads": 4}, "hidden_size=30.*num_attention_heads=4"),
-    ({"num_attention_heads": 6, "num_key_value_heads": 4, "hidden_size": 48}, "num_key_value_heads=4.*divisor"),
+    (
+        {"num_attention_heads": 6, "num_key_value_heads": 4, "hidden_size": 48},
+        "num_key_value_heads=4.*divisor",
+    ),
     (
         {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.3}, "head_dim": 10},
         "partial_rotary_factor",
     ),
-    ({"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"}, "rope_parameters.*'none'"),
+    (
+        {"rope_parameters": {"rope_type": "default"}, "position_embedding_type": "none"},
+        "rope_parameters.*'none'",
+    ),
     ({"layer_types": ["full_attention"]}, "layer_types.*num_hidden_layers=4"),
     ({"layer_types": ["sliding_attention"] * 4}, "sliding_window=None"),
     ({"add_cross_attention": True}, "is_decoder"),
@@ -26,12 +32,24 @@ IMPOSSIBLE = [
     ({"embedding_size": 33, "position_embedding_type": "sinusoidal"}, "embedding_size=33.*even"),
     ({"attention_bias": ["q", "w"]}, r"attention_bias=\['q', 'w'\].*some of q, k, v, o"),
     ({"mlp_bias": ["gate"]}, r"mlp_bias=\['gate'\].*some of up, down"),
-    ({"first_attention_norm": False, "norm_placement": "post"}, "first_attention_norm=False.*norm_placement='post'"),
+    (
+        {"first_attention_norm": False, "norm_placement": "post"},
+        "first_attention_norm=False.*norm_placement='post'",
+    ),
     ({"classifier_norm": True}, "classifier_norm=True.*without classifier_activation"),
-    ({"classifier_input_dropout": True}, "classifier_input_dropout=True.*without classifier_activation"),
-    ({"classifier_pooling": "late"}, "classifier_pooling='late'.*last without classifier_activation"),
+    (
+        {"classifier_input_dropout": True},
+        "classifier_input_dropout=True.*without classifier_activation",
+    ),
+    (
+        {"classifier_pooling": "late"},
+        "classifier_pooling='late'.*last without classifier_activation",
+    ),
     ({"token_dropout_mask_id": 4, "is_decoder": True}, "token_dropout_mask_id=4"),
-    ({"rope_parameters": {"sliding_attention": {"rope_type": "default"}}}, "one for each of their types, full_att"),
+    (
+        {"rope_parameters": {"sliding_attention": {"rope_type": "default"}}},
+        "one for each of their types, full_att",
+    ),
     ({"layer_style": "parallel_heads", "norm_placement": "post"}, "norm_placement='post'"),
     ({"layer_style": "walkthrough"}, "norm_placement='pre'"),
     ({"layer_style": "walkthrough", "norm_placement": "post", "mlp_bias": ["up"]}, "mlp_bias"),
@@ -42,7 +60,12 @@ IMPOSSIBLE = [
 def test_impossible_stacks_are_refused_when_made_and_when_loaded(fields, message, tmp_path):
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
         rl.RoFormerLiteModel(rl.RoFormerLiteConfig(**fields))
-    written = {**rl.RoFormerLiteConfig().to_dict(), "layer_types": None, "head_dim": None, "num_key_value_heads": None}
+    written = {
+        **rl.RoFormerLiteConfig().to_dict(),
+        "layer_types": None,
+        "head_dim": None,
+        "num_key_value_heads": None,
+    }
     written |= {"embedding_size": None, "rope_parameters": None, **fields}
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
@@ -64,7 +87,10 @@ def test_impossible_pairs_are_refused(fields, message):
 
 
 def test_pair_copies_its_stacks_and_fits_the_decoder_to_the_encoder():
-    encoder, decoder = rl.RoFormerLiteConfig(hidden_size=64), rl.RoFormerLiteConfig(num_hidden_layers=2)
+    encoder, decoder = (
+        rl.RoFormerLiteConfig(hidden_size=64),
+        rl.RoFormerLiteConfig(num_hidden_layers=2),
+    )
     pair = rl.RoFormerLiteSeq2SeqConfig(encoder=encoder, decoder=decoder)
     assert not decoder.is_decoder and decoder.cross_attention_hidden_size is None
     assert pair.decoder.is_decoder and pair.decoder.add_cross_attention
@@ -78,8 +104,10 @@ def test_derived_fields():
     linear = {"rope_type": "linear", "factor": 2.0}
     for given, wanted in (
         ({}, {"partial_rotary_factor": 1.0}),
-        ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),  # as older versions say it
-        ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),  # nested for one type
+        # as older versions say it
+        ({"rope_theta": 500.0, "rope_scaling": linear}, {"rope_theta": 500.0, **linear}),
+        # nested for one type
+        ({"rope_parameters": {"full_attention": {"rope_theta": 500.0}}}, {"rope_theta": 500.0}),
     ):
         found = rl.RoFormerLiteConfig(**given).rope_parameters
         assert {name: found[name] for name in wanted} == wanted
@@ -87,7 +115,9 @@ def test_derived_fields():
 
 
 def test_token_ids_and_initial_range_reach_the_stacks():
-    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, pad_token_id=1, initializer_range=0.07)
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset(
+        "tiny", vocab_size=50, pad_token_id=1, initializer_range=0.07
+    )
     assert config.encoder.pad_token_id == config.decoder.pad_token_id == 1
     model = rl.RoFormerLiteForConditionalGeneration(config)
     table = model.get_input_embeddings().weight
@@ -97,7 +127,8 @@ def test_token_ids_and_initial_range_reach_the_stacks():
             assert parameter.std().item() == pytest.approx(0.07, rel=0.1), name
 
 
-# Fields that a configuration does not have: refused where they are written, read over where they were saved
+# Fields that a configuration does not have: refused where they are written, read over where they
+# were saved
 
 
 @pytest.mark.parametrize(
@@ -119,7 +150,10 @@ def test_unknown_fields(fields, message):
     ):
         with pytest.raises(TypeError, match=message):
             make(**fields)
-    for of_pair, similar in (({"encodr": {}}, "'encoder'"), ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder=")):
+    for of_pair, similar in (
+        ({"encodr": {}}, "'encoder'"),
+        ({"hidden_dropout": 0.3}, "hidden_dropout.*encoder="),
+    ):
         with pytest.raises(TypeError, match=similar):
             rl.RoFormerLiteSeq2SeqConfig(**of_pair)
 

@@ -8,9 +8,16 @@ from conftest import build, seq2seq_config, stack_config
 from test_padding_free_models import batch_of, tiny_model
 from toy_training import HEADS, make_batch, make_model
 
-from hf_roformer_lite import RoFormerLiteForCausalLM, RoFormerLiteForConditionalGeneration, padding_free
+from hf_roformer_lite import (
+    RoFormerLiteForCausalLM,
+    RoFormerLiteForConditionalGeneration,
+    padding_free,
+)
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of CUDA")]
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of CUDA"),
+]
 DEVICE = "cuda"
 
 
@@ -21,8 +28,15 @@ def test_losses_and_gradients_are_those_of_a_cpu(kind):
         model = make_model(kind).to(device)
         output = model(**{name: tensor.to(device) for name, tensor in make_batch(kind).items()})
         output.loss.backward()
-        found.append([output.loss, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
-    torch.testing.assert_close(*([tensor.detach().cpu() for tensor in one] for one in found), rtol=1e-3, atol=1e-4)
+        found.append(
+            [
+                output.loss,
+                *(weight.grad for weight in model.parameters() if weight.grad is not None),
+            ]
+        )
+    torch.testing.assert_close(
+        *([tensor.detach().cpu() for tensor in one] for one in found), rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -30,10 +44,19 @@ def test_losses_and_gradients_are_those_of_a_cpu(kind):
 def test_generated_tokens_are_those_of_a_cpu(kind, cache):
     inputs = {name: make_batch(kind)[name] for name in ("input_ids", "attention_mask")}
     made = seq2seq_config() if kind == "seq2seq" else stack_config()
-    model = build(RoFormerLiteForConditionalGeneration if kind == "seq2seq" else RoFormerLiteForCausalLM, made)
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "cache_implementation": cache}
+    model = build(
+        RoFormerLiteForConditionalGeneration if kind == "seq2seq" else RoFormerLiteForCausalLM, made
+    )
+    options = {
+        "max_new_tokens": 8,
+        "min_new_tokens": 8,
+        "do_sample": False,
+        "cache_implementation": cache,
+    }
     expected = model.generate(**inputs, **options)
-    found = model.to(DEVICE).generate(**{name: tensor.to(DEVICE) for name, tensor in inputs.items()}, **options)
+    found = model.to(DEVICE).generate(
+        **{name: tensor.to(DEVICE) for name, tensor in inputs.items()}, **options
+    )
     assert found.tolist() == expected.tolist()
 
 
@@ -44,10 +67,14 @@ def test_padding_free_is_stock(kind, dtype):
     stock = tiny_model(kind).to(DEVICE, dtype)
     free = padding_free(copy.deepcopy(stock))
     batch = {name: tensor.to(DEVICE) for name, tensor in batch_of(stock).items()}
-    limits = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 5e-2, "atol": 5e-2}
+    limits = (
+        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 5e-2, "atol": 5e-2}
+    )
     found = []
     for model in (stock, free):
         loss = model.train()(**batch).loss
         loss.backward()
-        found.append([loss, *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+        found.append(
+            [loss, *(weight.grad for weight in model.parameters() if weight.grad is not None)]
+        )
     torch.testing.assert_close(found[1], found[0], **limits)

@@ -1,4 +1,5 @@
-"""One model, many ways to feed it: padded, alone, packed, flat, dense, on every backend: the same numbers."""
+"""One model, many ways to feed it: padded, alone, packed, flat, dense, on every backend: the same
+numbers."""
 
 from itertools import product
 
@@ -18,7 +19,8 @@ either_direction = pytest.mark.parametrize("is_decoder", [False, True], ids=["en
 @either_direction
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_input):
-    """Padded or packed, flat or with all hidden states, with a cache or without, by either backend."""
+    """Padded or packed, flat or with all hidden states, with a cache or without, by either
+    backend."""
     ids, mask = ragged_input["input_ids"], ragged_input["attention_mask"]
     real = mask.bool()
     flat, forms = packed_forms(ids, mask)
@@ -29,25 +31,31 @@ def test_every_form_gives_the_numbers_of_rows_alone(name, is_decoder, ragged_inp
         with torch.no_grad():
             rows = [row[kept][None] for row, kept in zip(ids, real, strict=True) if kept.any()]
             alone = torch.zeros(6, 17, 32)
-            alone[real] = torch.cat([model(row, use_cache=False).last_hidden_state[0] for row in rows])
+            alone[real] = torch.cat(
+                [model(row, use_cache=False).last_hidden_state[0] for row in rows]
+            )
             expected = alone if expected is None else expected
             torch.testing.assert_close(alone, expected, **CLOSE)
             for hidden_states, use_cache in product((False, True), repeat=2):
                 more = {"output_hidden_states": hidden_states, "use_cache": use_cache}
                 padded = model(ids, mask, **more).last_hidden_state
-                if use_cache and is_decoder and has_windows:  # a cache counts places, those of holes too
+                # a cache counts places, those of holes too
+                if use_cache and is_decoder and has_windows:
                     padded[3] = expected[3]
                 torch.testing.assert_close(padded, expected, **CLOSE)
                 for form in forms:
                     packed = model(flat, **form, **more)
                     torch.testing.assert_close(packed.last_hidden_state[0], expected[real], **CLOSE)
-                    assert packed.past_key_values is None  # nothing could be appended to documents in one row
+                    # nothing could be appended to documents in one row
+                    assert packed.past_key_values is None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [*STACKS, *STYLES])
 def test_gradients_of_flat_and_dense_agree(name, backend, ragged_input):
-    model = build(rl.RoFormerLiteModel, stack_config(name, backend, initializer_range=0.02)).double()
+    model = build(
+        rl.RoFormerLiteModel, stack_config(name, backend, initializer_range=0.02)
+    ).double()
     gradients = []
     for hidden_states in (False, True):
         model.zero_grad()
@@ -59,16 +67,25 @@ def test_gradients_of_flat_and_dense_agree(name, backend, ragged_input):
 
 @pytest.mark.parametrize("more", [{}, {"output_hidden_states": True}])
 def test_packed_rows_with_a_mask(more):
-    """Padding between two documents, with any number as its position; and one document around a hole."""
+    """Padding between two documents, with any number as its position; and one document around a
+    hole."""
     model = build(rl.RoFormerLiteModel, stack_config(add_pooling_layer=True))
     ids = torch.tensor([[7, 8, 9, 10, 0, 0, 11, 12, 13]])
-    mask, positions = torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]]), torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]])
+    mask, positions = (
+        torch.tensor([[1, 1, 1, 1, 0, 0, 1, 1, 1]]),
+        torch.tensor([[0, 1, 2, 3, 9, 9, 0, 1, 2]]),
+    )
     output = model(ids, mask, position_ids=positions, **more)
     alone = [model(ids[:, :4]), model(ids[:, 6:])]
     expected = torch.cat([one.last_hidden_state for one in alone], 1)
     torch.testing.assert_close(output.last_hidden_state[:, mask[0].bool()], expected, **CLOSE)
-    torch.testing.assert_close(output.pooler_output, torch.cat([one.pooler_output for one in alone]), **CLOSE)
-    mask, positions = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]]), torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]])
+    torch.testing.assert_close(
+        output.pooler_output, torch.cat([one.pooler_output for one in alone]), **CLOSE
+    )
+    mask, positions = (
+        torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1, 1]]),
+        torch.tensor([[0, 1, 9, 9, 2, 3, 4, 5, 6]]),
+    )
     expected = model(ids[:, mask[0].bool()]).last_hidden_state
     states = model(ids, mask, position_ids=positions, **more).last_hidden_state[:, mask[0].bool()]
     torch.testing.assert_close(states, expected, **CLOSE)
@@ -82,9 +99,11 @@ HOLE = torch.tensor([[1, 1, 0, 0, 1, 1, 1, 1]])
 
 @either_direction
 def test_windows(is_decoder, generator):
-    """Documents many windows long, which are cut into bands, against the mask of the whole; gaps and holes."""
+    """Documents many windows long, which are cut into bands, against the mask of the whole; gaps
+    and holes."""
     sdpa, eager = (
-        build(rl.RoFormerLiteModel, stack_config("sliding", backend, is_decoder=is_decoder)) for backend in BACKENDS
+        build(rl.RoFormerLiteModel, stack_config("sliding", backend, is_decoder=is_decoder))
+        for backend in BACKENDS
     )
     long = torch.ones(3, 50, dtype=torch.long)
     long[1, 31:] = long[2, :40] = 0
@@ -115,7 +134,8 @@ def test_flex_attention(name, is_decoder, ragged_input):
     sdpa = build(rl.RoFormerLiteModel, stack_config(name, "sdpa", is_decoder=is_decoder))
     flex = build(rl.RoFormerLiteModel, stack_config(name, "flex_attention", is_decoder=is_decoder))
     flat, (positions, _) = packed_forms(*ragged_input.values())
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # torch's own reference of the kernel
+    # torch's own reference of the kernel
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         for inputs in (ragged_input, {"input_ids": flat, **positions}):
             expected = sdpa(**inputs, use_cache=False)[0]
             for hidden_states in (False, True):
@@ -123,7 +143,9 @@ def test_flex_attention(name, is_decoder, ragged_input):
                 torch.testing.assert_close(output, expected, **CLOSE)
 
 
-def varlen_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs):
+def varlen_attention(
+    module, query, key, value, attention_mask, scaling, dropout=0.0, is_causal=None, **kwargs
+):
     """What a flash kernel does with cu_seq_lens, document by document."""
     assert attention_mask is None and query.shape[0] == 1
     groups, window = query.shape[1] // key.shape[1], kwargs.get("sliding_window")
@@ -132,13 +154,17 @@ def varlen_attention(module, query, key, value, attention_mask, scaling, dropout
     borders = [kwargs[f"cu_seq_lens_{side}"].tolist() for side in "qk"]
     assert kwargs["max_length_q"] == max(torch.tensor(borders[0]).diff())
     is_causal = module.is_causal if is_causal is None else is_causal
-    for q0, q1, k0, k1 in zip(borders[0][:-1], borders[0][1:], borders[1][:-1], borders[1][1:], strict=True):
+    for q0, q1, k0, k1 in zip(
+        borders[0][:-1], borders[0][1:], borders[1][:-1], borders[1][1:], strict=True
+    ):
         scores = query[:, :, q0:q1] @ key[:, :, k0:k1].mT * scaling
         distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
         seen = distance >= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
         if window is not None:
             seen &= distance.abs() < window
-        outputs.append(scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num() @ value[:, :, k0:k1])
+        outputs.append(
+            scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num() @ value[:, :, k0:k1]
+        )
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 
 
@@ -168,13 +194,20 @@ def test_padded_pair_equals_rows_alone(name, backend, ragged_input, generator):
         for row in range(5):
             real = ragged_input["attention_mask"][row].bool()
             kept = labels[row] != -100
-            alone = model(ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]).logits[0]
+            alone = model(
+                ragged_input["input_ids"][row][real][None], labels=labels[row][kept][None]
+            ).logits[0]
             torch.testing.assert_close(logits[row][kept], alone, **CLOSE)
-        shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)  # after the start token, [CLS]
+        # after the start token, [CLS]
+        shifted = torch.cat((torch.full((6, 1), 2), labels[:, :-1]), 1).clamp(min=0)
         again = model(**ragged_input, decoder_input_ids=shifted).logits
         torch.testing.assert_close(again[labels != -100], logits[labels != -100], **CLOSE)
         decoder_mask = (labels != -100).long()
-        for kwargs in ({}, {"output_hidden_states": True}, {"decoder_attention_mask": decoder_mask}):
+        for kwargs in (
+            {},
+            {"output_hidden_states": True},
+            {"decoder_attention_mask": decoder_mask},
+        ):
             again = model(**ragged_input, labels=labels, use_cache=False, **kwargs).logits
             torch.testing.assert_close(again[labels != -100], logits[labels != -100], **CLOSE)
         model.config.output_hidden_states = True
@@ -191,9 +224,14 @@ def test_packed_pair_equals_rows_alone(generator):
         "decoder_input_ids": torch.cat(targets)[None],
         "decoder_position_ids": torch.cat([torch.arange(len(t)) for t in targets])[None],
     }
-    alone = [model(s[None], decoder_input_ids=t[None]).logits[0] for s, t in zip(sources, targets, strict=True)]
+    alone = [
+        model(s[None], decoder_input_ids=t[None]).logits[0]
+        for s, t in zip(sources, targets, strict=True)
+    ]
     for use_cache in (False, None):
-        torch.testing.assert_close(model(**inputs, use_cache=use_cache).logits[0], torch.cat(alone), **CLOSE)
+        torch.testing.assert_close(
+            model(**inputs, use_cache=use_cache).logits[0], torch.cat(alone), **CLOSE
+        )
     plain = {"position_ids": torch.arange(5)[None], "decoder_input_ids": targets[0][None]}
     dense = model(sources[0][None], **plain, output_hidden_states=True).logits[0]
     torch.testing.assert_close(dense, alone[0], **CLOSE)
@@ -208,7 +246,11 @@ def test_a_source_without_tokens_gives_nothing_in_every_form():
     outputs = []
     for backend in BACKENDS:
         config = stack_config(backend=backend, is_decoder=True, add_cross_attention=True)
-        inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": mask, "use_cache": False}
+        inputs = {
+            "encoder_hidden_states": memory,
+            "encoder_attention_mask": mask,
+            "use_cache": False,
+        }
         outputs.append(build(rl.RoFormerLiteModel, config)(ids, **inputs)[0])
     torch.testing.assert_close(*outputs, **CLOSE)
 
@@ -233,25 +275,37 @@ def test_pooled_heads_read_the_same_tokens_in_every_form(pooling, ragged_input):
 
 def test_masks_of_four_dimensions_are_taken_as_they_are(generator):
     encoder, causal = (
-        build(rl.RoFormerLiteModel, stack_config(is_decoder=is_decoder)) for is_decoder in (False, True)
+        build(rl.RoFormerLiteModel, stack_config(is_decoder=is_decoder))
+        for is_decoder in (False, True)
     )
     ids = torch.randint(5, VOCAB, (2, 9), generator=generator)
     triangle = torch.ones(2, 1, 9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(encoder(ids, triangle)[0], causal(ids, use_cache=False)[0], **CLOSE)
-    pooled = build(rl.RoFormerLiteForSequenceClassification, stack_config(classifier_pooling="cls", num_labels=3))
+    pooled = build(
+        rl.RoFormerLiteForSequenceClassification,
+        stack_config(classifier_pooling="cls", num_labels=3),
+    )
     expected, everything = pooled(ids).logits, torch.ones(2, 1, 9, 9, dtype=torch.bool)
-    torch.testing.assert_close(pooled(ids[:1], attention_mask=everything[:1]).logits, expected[:1], **CLOSE)
-    for mask in (everything, {"full_attention": everything}):  # says nothing of padding: a row is one document
+    torch.testing.assert_close(
+        pooled(ids[:1], attention_mask=everything[:1]).logits, expected[:1], **CLOSE
+    )
+    # says nothing of padding: a row is one document
+    for mask in (everything, {"full_attention": everything}):
         logits = pooled(ids, attention_mask=mask, position_ids=torch.arange(9)[None]).logits
         torch.testing.assert_close(logits, expected, **CLOSE)
 
 
 def test_segments_for_all_rows_and_rows_of_one_token(generator):
     model = build(rl.RoFormerLiteModel, stack_config(type_vocab_size=2))
-    ids, segments = torch.randint(6, VOCAB, (2, 6), generator=generator), torch.tensor([[0, 0, 0, 1, 1, 1]])
+    ids, segments = (
+        torch.randint(6, VOCAB, (2, 6), generator=generator),
+        torch.tensor([[0, 0, 0, 1, 1, 1]]),
+    )
     for more in ({}, {"output_hidden_states": True}):
         states = model(ids, token_type_ids=segments, **more).last_hidden_state
-        torch.testing.assert_close(states, model(ids, token_type_ids=segments.expand(2, 6))[0], **CLOSE)
+        torch.testing.assert_close(
+            states, model(ids, token_type_ids=segments.expand(2, 6))[0], **CLOSE
+        )
         one = model(ids[:, :1], attention_mask=torch.tensor([[1], [0]]), **more).last_hidden_state
         assert not one[1].any()
     model.config.num_hidden_layers = 1
@@ -275,12 +329,21 @@ def test_token_dropout_of_fewer_tokens_than_rows():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_input):
-    """A row of nothing but padding, a batch of nothing else, a source without tokens for a target that has some."""
+    """A row of nothing but padding, a batch of nothing else, a source without tokens for a target
+    that has some."""
     nothing = {**ragged_input, "attention_mask": torch.zeros_like(ragged_input["attention_mask"])}
     labels = ragged_input["input_ids"][:, :7].clone()
     for model_class, config, extra in (
-        (rl.RoFormerLiteForMaskedLM, stack_config("default", backend), {"labels": ragged_input["input_ids"]}),
-        (rl.RoFormerLiteForConditionalGeneration, seq2seq_config("default", backend), {"labels": labels}),
+        (
+            rl.RoFormerLiteForMaskedLM,
+            stack_config("default", backend),
+            {"labels": ragged_input["input_ids"]},
+        ),
+        (
+            rl.RoFormerLiteForConditionalGeneration,
+            seq2seq_config("default", backend),
+            {"labels": labels},
+        ),
     ):
         for inputs in (ragged_input, nothing):
             for mode in (True, False):
@@ -288,7 +351,9 @@ def test_padding_alone_and_half_precision_stay_finite(dtype, backend, ragged_inp
                 loss = model(**inputs, **extra).loss
                 loss.backward()
                 assert loss.isfinite() and loss > 0
-                assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+                assert all(
+                    p.grad is not None and p.grad.isfinite().all() for p in model.parameters()
+                )
 
 
 def test_half_precision_under_autocast_is_near_the_exact_numbers():
@@ -296,13 +361,22 @@ def test_half_precision_under_autocast_is_near_the_exact_numbers():
     attention = build(rl.RoFormerLiteModel, stack_config()).layers[0].self_attn
     for longest, has_grad in ((511, True), (512, True), (9, False)):
         borders = torch.tensor([0, longest, longest + 4], dtype=torch.int32)
-        kwargs = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders, "max_length_k": longest, "scaling": 0.35}
+        kwargs = {
+            "cu_seq_lens_q": borders,
+            "cu_seq_lens_k": borders,
+            "max_length_k": longest,
+            "scaling": 0.35,
+        }
         given = torch.randn(3, 1, 4, longest + 4, 8, dtype=torch.bfloat16, requires_grad=has_grad)
         with torch.autocast("cpu", torch.bfloat16):
-            output, _ = attention_functions.sdpa_attention_by_document(attention, *given, None, **kwargs)
+            output, _ = attention_functions.sdpa_attention_by_document(
+                attention, *given, None, **kwargs
+            )
         assert output.dtype == torch.bfloat16
         exact = given.detach().double().requires_grad_()
-        expected, _ = attention_functions.sdpa_attention_by_document(attention, *exact, None, **kwargs)
+        expected, _ = attention_functions.sdpa_attention_by_document(
+            attention, *exact, None, **kwargs
+        )
         assert (output - expected).norm() < 0.01 * expected.norm()
         if has_grad:
             output.float().square().sum().backward()
@@ -311,5 +385,6 @@ def test_half_precision_under_autocast_is_near_the_exact_numbers():
 
 
 def test_means_in_half_precision():
-    states = torch.full((1, 2000, 4), 60.0, dtype=torch.float16)  # whose sum half precision can't hold
+    # whose sum half precision can't hold
+    states = torch.full((1, 2000, 4), 60.0, dtype=torch.float16)
     assert torch.equal(pool(states, "mean", None, torch.ones(1, 2000)), states[:, 0])

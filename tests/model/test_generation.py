@@ -35,7 +35,8 @@ def logits_of_steps(model, inputs, ids, steps, past=None) -> torch.Tensor:
     """Logits `(B, L, vocab)` of `ids`, as many at a time as `steps` says."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     pieces = []
-    name_of_cache = "past_key_values" if max(steps) == 1 else "cache"  # as transformers 5.24 calls it
+    # as transformers 5.24 calls it
+    name_of_cache = "past_key_values" if max(steps) == 1 else "cache"
     for piece in ids.split(steps, 1):
         output = model(**inputs, **{name: piece, name_of_cache: past}, use_cache=True)
         past = output.past_key_values
@@ -61,7 +62,9 @@ def test_steps_equal_one_pass(name, rows, steps, ragged_input):
     torch.testing.assert_close(encoded[0], whole.encoder_last_hidden_state, **CLOSE)
     given = {"attention_mask": inputs["attention_mask"], "encoder_outputs": encoded}
     past = EncoderDecoderCache(*(DynamicCache(config=model.config.decoder) for _ in range(2)))
-    torch.testing.assert_close(logits_of_steps(model, given, ids, steps, past), whole.logits, **CLOSE)
+    torch.testing.assert_close(
+        logits_of_steps(model, given, ids, steps, past), whole.logits, **CLOSE
+    )
     assert past.is_updated == dict.fromkeys(range(2), True)
 
 
@@ -79,14 +82,20 @@ def test_loss_beside_a_given_cache():
 
 
 @pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"])
+@pytest.mark.parametrize(
+    "name", ["default", "post-sinusoidal", "learned-typed", "sliding", "partial-rotary-value"]
+)
 @pytest.mark.parametrize("mode", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_prompts_padded_on_any_side(name, cache, mode):
-    """The same tokens from a prompt alone and padded on the left or the right, with every form of cache."""
+    """The same tokens from a prompt alone and padded on the left or the right, with every form of
+    cache."""
     model = causal_model(name, eos_token_id=None)
     options = {**mode, "max_new_tokens": 6, "min_new_tokens": 6}
     prompts = [random_ids(length, seed=length) for length in (3, 7, 5)]
-    alone = [model.generate(prompt[None], **options, use_cache=False)[0, -6:].tolist() for prompt in prompts]
+    alone = [
+        model.generate(prompt[None], **options, use_cache=False)[0, -6:].tolist()
+        for prompt in prompts
+    ]
     assert len(set(map(tuple, alone))) > 1
     for side in ("left", "right"):
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
@@ -113,21 +122,37 @@ def test_padded_decoder_prompt_of_a_pair(side, cache):
     model, ids = pair_model(), random_ids(2, 6)
     prompt, mask = ids[:, :4].clone(), torch.ones(2, 4, dtype=torch.long)
     mask[1, slice(0, 2) if side == "left" else slice(2, 4)] = 0
-    options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+    options = {
+        "max_new_tokens": 4,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
     options |= {"cache_implementation": cache} if cache == "static" else {}
-    together = model.generate(ids, decoder_input_ids=prompt, decoder_attention_mask=mask, **options).scores
+    together = model.generate(
+        ids, decoder_input_ids=prompt, decoder_attention_mask=mask, **options
+    ).scores
     alone = model.generate(ids[1:], decoder_input_ids=prompt[1:, mask[1] != 0], **options).scores
     for step, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(step[1:], expected, **CLOSE)
 
 
 def test_generation_follows_the_last_real_token():
-    """Of prompts padded on the right, whatever logits are asked for, and where an assistant proposes the tokens."""
+    """Of prompts padded on the right, whatever logits are asked for, and where an assistant
+    proposes the tokens."""
     model, ids = causal_model(), random_ids(1, 5)
-    padded = {"input_ids": torch.nn.functional.pad(ids, (0, 4)), "attention_mask": torch.tensor([[1] * 5 + [0] * 4])}
+    padded = {
+        "input_ids": torch.nn.functional.pad(ids, (0, 4)),
+        "attention_mask": torch.tensor([[1] * 5 + [0] * 4]),
+    }
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     expected = model.generate(ids, **options)[:, 5:].tolist()
-    for more in ({}, {"logits_to_keep": 0}, {"assistant_model": model}, {"prompt_lookup_num_tokens": 2}):
+    for more in (
+        {},
+        {"logits_to_keep": 0},
+        {"assistant_model": model},
+        {"prompt_lookup_num_tokens": 2},
+    ):
         assert model.generate(**padded, **options, **more)[:, 9:].tolist() == expected
 
 
@@ -137,8 +162,13 @@ def test_generation_follows_the_last_real_token():
 def test_cross_attention_of_a_single_stack():
     """`generate` against the same by hand, without a cache."""
     model = causal_model(is_decoder=True, add_cross_attention=True)
-    ids, source = random_ids(2, 6), torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1))
-    found = model.generate(ids, encoder_hidden_states=source, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    ids, source = (
+        random_ids(2, 6),
+        torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1)),
+    )
+    found = model.generate(
+        ids, encoder_hidden_states=source, max_new_tokens=3, min_new_tokens=3, do_sample=False
+    )
     for _ in range(3):
         logits = model(ids, encoder_hidden_states=source, use_cache=False).logits[:, -1]
         ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
@@ -152,19 +182,25 @@ def test_logits_to_keep():
     model, ids = causal_model(), random_ids(2, 9)
     full = model(ids).logits
     torch.testing.assert_close(model(ids, logits_to_keep=2).logits, full[:, -2:])
-    torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]])
+    torch.testing.assert_close(
+        model(ids, logits_to_keep=torch.tensor([1, 4])).logits, full[:, [1, 4]]
+    )
     mask = torch.ones_like(ids)
     mask[0, 6:] = mask[1, 3] = 0
     padded = model(ids, mask).logits
-    torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])  # as transformers means it
+    # as transformers means it
+    torch.testing.assert_close(model(ids, mask, logits_to_keep=2).logits, padded[:, -2:])
     of_real = model(ids, mask, logits_to_keep=2, count_real_tokens=True).logits
     torch.testing.assert_close(of_real, padded[[[0], [1]], [[4, 5], [7, 8]]])
     of_real = model(ids, mask, logits_to_keep=7, count_real_tokens=True).logits
-    torch.testing.assert_close(of_real, padded[[[0], [1]], [[8, 0, 1, 2, 3, 4, 5], [1, 2, 4, 5, 6, 7, 8]]])
+    torch.testing.assert_close(
+        of_real, padded[[[0], [1]], [[8, 0, 1, 2, 3, 4, 5], [1, 2, 4, 5, 6, 7, 8]]]
+    )
 
 
 def test_logits_to_keep_in_the_pair():
-    """The same positions as of all logits, all with labels; `generate` follows the last real token of a target."""
+    """The same positions as of all logits, all with labels; `generate` follows the last real token
+    of a target."""
     model = pair_model()
     source, target = random_ids(2, 2, 9)
     target[:, 0] = model.config.decoder_start_token_id  # else `generate` puts it in front
@@ -173,8 +209,14 @@ def test_logits_to_keep_in_the_pair():
     inputs = {"input_ids": source, "decoder_input_ids": target, "use_cache": False}
     full = model(**inputs).logits
     torch.testing.assert_close(model(**inputs, logits_to_keep=2).logits, full[:, -2:], **CLOSE)
-    padded = model(**inputs, decoder_attention_mask=mask, logits_to_keep=1, count_real_tokens=True).logits
+    padded = model(
+        **inputs, decoder_attention_mask=mask, logits_to_keep=1, count_real_tokens=True
+    ).logits
     torch.testing.assert_close(padded[:, 0], full[[0, 1], [5, 8]], **CLOSE)
-    torch.testing.assert_close(model(**inputs, labels=target, logits_to_keep=1).logits, full, **CLOSE)
-    tokens = model.generate(source, decoder_input_ids=target, decoder_attention_mask=mask, max_new_tokens=1)
+    torch.testing.assert_close(
+        model(**inputs, labels=target, logits_to_keep=1).logits, full, **CLOSE
+    )
+    tokens = model.generate(
+        source, decoder_input_ids=target, decoder_attention_mask=mask, max_new_tokens=1
+    )
     assert tokens[:, 9].tolist() == full[[0, 1], [5, 8]].argmax(-1).tolist()

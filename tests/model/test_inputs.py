@@ -20,7 +20,11 @@ MASKS = {
 
 
 def make(model_class: type, **fields):
-    config = seq2seq_config() if model_class is rl.RoFormerLiteForConditionalGeneration else stack_config(**fields)
+    config = (
+        seq2seq_config()
+        if model_class is rl.RoFormerLiteForConditionalGeneration
+        else stack_config(**fields)
+    )
     return build(model_class, config)
 
 
@@ -33,7 +37,9 @@ def test_masks(kind):
     ):
         for training in (False, True):
             with pytest.raises((ValueError, TypeError), match="attention_mask"):
-                make(model_class).train(training)(IDS, attention_mask=MASKS[kind], use_cache=False, **more)
+                make(model_class).train(training)(
+                    IDS, attention_mask=MASKS[kind], use_cache=False, **more
+                )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,10 @@ def test_masks(kind):
     [
         ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
         ({"inputs_embeds": torch.zeros(4, 8, 32)}, "exactly one of input_ids and inputs_embeds"),
-        ({"encoder_hidden_states": torch.zeros(4, 2, 32)}, "does not attend to encoder_hidden_states"),
+        (
+            {"encoder_hidden_states": torch.zeros(4, 2, 32)},
+            "does not attend to encoder_hidden_states",
+        ),
         ({"seq_idx": torch.zeros(4, 8).long()}, "seq_idx alone"),
     ],
 )
@@ -59,7 +68,11 @@ def test_inputs_of_the_pair():
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(IDS, **PAIR, cu_seq_lens_q=torch.tensor([0, 3, 32], dtype=torch.int32))
     with pytest.raises(ValueError, match="documents"):
-        model(IDS[:1], position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), decoder_input_ids=IDS[:1])
+        model(
+            IDS[:1],
+            position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]),
+            decoder_input_ids=IDS[:1],
+        )
 
 
 def test_inputs_of_a_stack_with_cross_attention():
@@ -74,7 +87,8 @@ def test_inputs_of_a_stack_with_cross_attention():
 
 
 def test_inputs_beside_a_cache():
-    """A mask has a column for each token in the cache: with fewer or more, which are the new ones?"""
+    """A mask has a column for each token in the cache: with fewer or more, which are the new
+    ones?"""
     model = make(rl.RoFormerLiteForCausalLM)
     for columns in (3, 4, 9, 12):
         cache = DynamicCache(config=model.config)
@@ -85,16 +99,24 @@ def test_inputs_beside_a_cache():
         model(IDS[:1], cu_seq_lens_q=torch.tensor([0, 2, 8]), past_key_values=DynamicCache())
     right = (torch.arange(8) < torch.tensor([[8], [2], [8], [8]])).long()
     with pytest.raises(ValueError, match="prefill_chunk_size"):
-        model.generate(IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False)
+        model.generate(
+            IDS, attention_mask=right, prefill_chunk_size=3, max_new_tokens=2, do_sample=False
+        )
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_labels_of_another_shape(training):
-    for model_class in (rl.RoFormerLiteForMaskedLM, rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForTokenClassification):
+    for model_class in (
+        rl.RoFormerLiteForMaskedLM,
+        rl.RoFormerLiteForCausalLM,
+        rl.RoFormerLiteForTokenClassification,
+    ):
         with pytest.raises(ValueError, match="labels"):
             make(model_class, num_labels=VOCAB).train(training)(IDS, labels=IDS[:, :6])
     with pytest.raises(ValueError, match="labels"):
-        make(rl.RoFormerLiteForConditionalGeneration).train(training)(IDS, labels=IDS[:, :6], **PAIR)
+        make(rl.RoFormerLiteForConditionalGeneration).train(training)(
+            IDS, labels=IDS[:, :6], **PAIR
+        )
 
 
 def test_labels_of_rows():
@@ -123,8 +145,13 @@ def test_misspelt_arguments(model_class, wrong, right):
 def test_segments_where_there_are_none():
     segments = torch.zeros_like(IDS)
     model = make(rl.RoFormerLiteForSequenceClassification)
-    torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)  # of BERT's tokenizers
+    # of BERT's tokenizers
+    torch.testing.assert_close(model(IDS, token_type_ids=segments).logits, model(IDS).logits)
     segments[0, 3:] = 1
     with pytest.raises(ValueError, match="token_type_ids"):
         make(rl.RoFormerLiteModel)(IDS, token_type_ids=segments)
-    assert make(rl.RoFormerLiteModel, name="learned-typed")(IDS, token_type_ids=segments)[0].isfinite().all()
+    assert (
+        make(rl.RoFormerLiteModel, name="learned-typed")(IDS, token_type_ids=segments)[0]
+        .isfinite()
+        .all()
+    )

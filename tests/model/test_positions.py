@@ -17,7 +17,10 @@ def test_resized_positions(model_class, tmp_path):
         model(IDS)
     model.resize_position_embeddings(74)
     assert model.config.max_position_embeddings == len(model.get_position_embeddings().weight) == 74
-    assert torch.equal(model.get_position_embeddings().weight[:64], table) and model(IDS)[0].isfinite().all()
+    assert (
+        torch.equal(model.get_position_embeddings().weight[:64], table)
+        and model(IDS)[0].isfinite().all()
+    )
     torch.testing.assert_close(model(IDS[:, :60])[0], expected)
     model.save_pretrained(tmp_path)
     torch.testing.assert_close(model_class.from_pretrained(tmp_path)(IDS)[0], model(IDS)[0])
@@ -38,7 +41,12 @@ ROPE = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
-    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
     "longrope": {
         "factor": 4.0,
         "original_max_position_embeddings": 32,
@@ -50,7 +58,8 @@ ROPE = {
 
 @pytest.mark.parametrize("rope_type", ROPE)
 def test_partial_rotation(rope_type):
-    """Only the first half of the channels turns: the tables are half as wide, at short and at long inputs."""
+    """Only the first half of the channels turns: the tables are half as wide, at short and at long
+    inputs."""
     rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
     rope |= {name: rope[name][:2] for name in rope if name in ("short_factor", "long_factor")}
     model = build(rl.RoFormerLiteModel, stack_config(rope_parameters=rope))
@@ -65,7 +74,10 @@ def test_rotated_values_keep_their_size(rope_type):
     """With one token, attention gives back its value, which position 0 does not turn."""
     rope = {"rope_type": rope_type, **ROPE[rope_type], "original_max_position_embeddings": 16}
     rotated, plain = (
-        build(rl.RoFormerLiteModel, stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)))
+        build(
+            rl.RoFormerLiteModel,
+            stack_config(rotary_value=rotary_value, rope_parameters=dict(rope)),
+        )
         for rotary_value in (True, False)
     )
     assert rotated.rotary_emb.attention_scaling > 1

@@ -20,7 +20,9 @@ def filled(shape: list[int], key: int, scale: float = 0.3) -> torch.Tensor:
 
 
 def weights_of(case: dict) -> dict[str, torch.Tensor]:
-    weights = {name: filled(case["weights"][name], key) for key, name in enumerate(sorted(case["weights"]))}
+    weights = {
+        name: filled(case["weights"][name], key) for key, name in enumerate(sorted(case["weights"]))
+    }
     for name, tensor in weights.items():
         if "relu" in name:
             weights[name] = torch.full_like(tensor, 0.15)
@@ -32,7 +34,9 @@ def weights_of(case: dict) -> dict[str, torch.Tensor]:
 def load(name: str, source: str) -> tuple:
     case = json.loads((REFERENCE / "small_cases.json").read_text())["cases"][name]
     inputs = {
-        key: filled(value["shape"], value["key"], 1.0) if isinstance(value, dict) else torch.tensor(value)
+        key: filled(value["shape"], value["key"], 1.0)
+        if isinstance(value, dict)
+        else torch.tensor(value)
         for key, value in case["inputs"].items()
     }
     model = convert(source, weights_of(case), case["config"])
@@ -55,8 +59,11 @@ def test_deeplotx():
 def test_prenorm_layers():
     model, inputs, golden = load("prenorm_encoder_layer", "prenorm-encoder-layer")
     real = inputs["ids"] != inputs["pad"]
-    assert_same(model(inputs_embeds=inputs["x"], attention_mask=real).last_hidden_state[real], golden[real])
-    everywhere = model(inputs_embeds=inputs["x"], attention_mask=real[:, None, None])  # padding's own outputs too
+    assert_same(
+        model(inputs_embeds=inputs["x"], attention_mask=real).last_hidden_state[real], golden[real]
+    )
+    # padding's own outputs too
+    everywhere = model(inputs_embeds=inputs["x"], attention_mask=real[:, None, None])
     assert_same(everywhere.last_hidden_state, golden)
     model, inputs, golden = load("prenorm_decoder_layer", "prenorm-decoder-layer")
     output = model(
@@ -85,15 +92,26 @@ def test_scratch_seq2seq():
 
 
 def test_walkthrough():
-    """The printed queries, keys and values, probabilities, normed stages and the output of a whole layer."""
+    """The printed queries, keys and values, probabilities, normed stages and the output of a whole
+    layer."""
     walk = json.loads((REFERENCE / "numeric_walkthrough.json").read_text())
-    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in walk["inputs"].items()}
+    tensors = {
+        name: torch.tensor(value, dtype=torch.float64) for name, value in walk["inputs"].items()
+    }
     states, stages = tensors.pop("input_x"), {}
     model = convert("walkthrough", tensors, {})
     model.set_attn_implementation("eager")
     layer = model.layers[0]
-    modules = {"Q": layer.self_attn.q_proj, "K": layer.self_attn.k_proj, "V": layer.self_attn.v_proj}
-    modules |= {"attn_out": layer.self_attn.o_proj, "norm1": layer.self_attn_norm, "ff_lin": layer.mlp_proj}
+    modules = {
+        "Q": layer.self_attn.q_proj,
+        "K": layer.self_attn.k_proj,
+        "V": layer.self_attn.v_proj,
+    }
+    modules |= {
+        "attn_out": layer.self_attn.o_proj,
+        "norm1": layer.self_attn_norm,
+        "ff_lin": layer.mlp_proj,
+    }
     modules |= {"relu": layer.act_fn, "norm2": layer.mlp_inner_norm, "norm3": layer.mlp_norm}
     for name, module in modules.items():
         module.register_forward_hook(lambda _, given, made, name=name: stages.update({name: made}))

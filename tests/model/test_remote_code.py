@@ -27,7 +27,10 @@ STACK = {
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"configuration_roformer_lite", "tokenization_roformer_lite"}
 # Loaded, and in a bundle, only with models that use them.
-OPTIONAL = {"reference_layers": {"layer_style": "parallel_heads"}, "text_features": {"classifier_text_features": 8}}
+OPTIONAL = {
+    "reference_layers": {"layer_style": "parallel_heads"},
+    "text_features": {"classifier_text_features": 8},
+}
 
 
 def site_packages() -> list[str]:
@@ -43,7 +46,9 @@ def code_in(folder: Path) -> set[str]:
 def bundles(tmp_path_factory) -> Path:
     """Bundles made in each way that there is, with what the installed classes say of them."""
     folder = tmp_path_factory.mktemp("bundles")
-    tokenizer = rl.RoFormerLiteTokenizer.train([*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False)
+    tokenizer = rl.RoFormerLiteTokenizer.train(
+        [*TEXTS, "the houses"] * 5, vocab_size=300, show_progress=False
+    )
     encoder = build(rl.RoFormerLiteForMaskedLM, stack_config(vocab_size=300))
     encoder.save_pretrained(folder / "encoder", remote_code=True)
     tokenizer.save_pretrained(folder / "encoder", remote_code=True)
@@ -59,7 +64,9 @@ def bundles(tmp_path_factory) -> Path:
     before = {path.name: path.read_bytes() for path in plain_folder.iterdir()}
     (plain_folder / ".git").mkdir()
     assert main(["bundle", str(plain_folder), str(folder / "pair")]) == 0
-    assert {path.name: path.read_bytes() for path in plain_folder.iterdir() if path.is_file()} == before
+    assert {
+        path.name: path.read_bytes() for path in plain_folder.iterdir() if path.is_file()
+    } == before
     for name in ("config.json", "tokenizer_config.json"):
         after = json.loads((folder / "pair" / name).read_text())
         assert "AutoConfig" in after["auto_map"] or "AutoTokenizer" in after["auto_map"]
@@ -67,7 +74,21 @@ def bundles(tmp_path_factory) -> Path:
     assert {path.name for path in (folder / "pair").iterdir()} >= {*before, "README.md"}
     assert not (folder / "pair" / ".git").exists()
 
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今天", "天气", "非", "常", "好", "dog", "a", "the"]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "今天",
+        "天气",
+        "非",
+        "常",
+        "好",
+        "dog",
+        "a",
+        "the",
+    ]
     words = rl.RoFormerLiteJiebaTokenizer({token: i for i, token in enumerate(vocabulary)})
     words.save_pretrained(folder / "words", remote_code=True)
 
@@ -80,7 +101,8 @@ def bundles(tmp_path_factory) -> Path:
         }
         for file, fields in OPTIONAL.items():
             model = build(
-                rl.RoFormerLiteForSequenceClassification, stack_config(vocab_size=300, num_labels=3, **fields)
+                rl.RoFormerLiteForSequenceClassification,
+                stack_config(vocab_size=300, num_labels=3, **fields),
             )
             for part in (model, tokenizer):
                 part.save_pretrained(folder / file, remote_code=True)
@@ -101,8 +123,11 @@ def test_only_what_is_needed_is_there(bundles):
     for path in bundles.glob("*/*.py"):
         code = path.read_text("utf-8")
         imported = set(re.findall(r"^\s*from \.(\S*) import", code, re.MULTILINE))
-        assert imported <= code_in(path.parent), path  # and no `from . import`, which transformers does not see
-        assert "hf_roformer_lite" not in re.findall(r"^\s*(?:from|import) (\w+)", code, re.MULTILINE)
+        # and no `from . import`, which transformers does not see
+        assert imported <= code_in(path.parent), path
+        assert "hf_roformer_lite" not in re.findall(
+            r"^\s*(?:from|import) (\w+)", code, re.MULTILINE
+        )
 
 
 @pytest.mark.parametrize("name", ["encoder", "pair"])
@@ -135,7 +160,10 @@ def test_opens_without_the_package(bundles):
 
 def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
-    monkeypatch.setattr("transformers.dynamic_module_utils.get_cached_module_file", lambda *a, **k: pytest.fail("ran"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.get_cached_module_file",
+        lambda *a, **k: pytest.fail("ran"),
+    )
     encoder = transformers.AutoModelForTokenClassification.from_pretrained(bundles / "encoder")
     pair = transformers.AutoModelForSeq2SeqLM.from_pretrained(bundles / "pair")
     words = transformers.AutoTokenizer.from_pretrained(bundles / "words")
@@ -146,13 +174,19 @@ def test_with_the_package_no_code_is_asked_for(bundles, tmp_path, monkeypatch):
         rl.RoFormerLiteTokenizer,
     ]
     codes = (STACK, PAIR, TOKENIZER | {"tokenization_jieba"}, TOKENIZER)
-    for number, (part, code) in enumerate(zip((encoder, pair, words, tokenizer), codes, strict=True)):
+    for number, (part, code) in enumerate(
+        zip((encoder, pair, words, tokenizer), codes, strict=True)
+    ):
         part.save_pretrained(tmp_path / f"{number}")
         assert code_in(tmp_path / f"{number}") == code
         for name in (f"{number}-plain", f"{number}-plain-again"):  # it stays so
-            part.save_pretrained(tmp_path / name, **({} if "again" in name else {"remote_code": False}))
+            part.save_pretrained(
+                tmp_path / name, **({} if "again" in name else {"remote_code": False})
+            )
             assert not code_in(tmp_path / name)
-            assert not any("auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json"))
+            assert not any(
+                "auto_map" in path.read_text() for path in (tmp_path / name).glob("*config.json")
+            )
 
 
 def test_the_card_of_a_bundle_says_how_it_is_opened(bundles, tmp_path):

@@ -1,4 +1,5 @@
-"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, in int8, resized."""
+"""Saved here, loaded in a fresh process that only imports the package, in shards, on the disk, in
+int8, resized."""
 
 import json
 import subprocess
@@ -16,7 +17,11 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import ALGORITHMS, SPECIAL_TOKENS
 
 AUTO_CLASSES = {"mlm": "MaskedLM", "causal": "CausalLM", "single": "SequenceClassification"}
-AUTO_CLASSES |= {"token": "TokenClassification", "question": "QuestionAnswering", "choice": "MultipleChoice"}
+AUTO_CLASSES |= {
+    "token": "TokenClassification",
+    "question": "QuestionAnswering",
+    "choice": "MultipleChoice",
+}
 AUTO_CLASSES |= {"seq2seq": "Seq2SeqLM"}
 LOAD_ELSEWHERE = """
 from transformers import AutoModel, AutoTokenizer, pipeline  # before the package: the order of imports is no matter
@@ -40,51 +45,76 @@ def test_a_fresh_process(tmp_path):
     for kind, auto in AUTO_CLASSES.items():
         model, inputs, folder = make_model(kind), make_batch(kind), tmp_path / kind
         model.save_pretrained(folder)
-        assert load_file(folder / "model.safetensors").keys().isdisjoint({"lm_head.weight", "rotary_emb.inv_freq"})
+        assert (
+            load_file(folder / "model.safetensors")
+            .keys()
+            .isdisjoint({"lm_head.weight", "rotary_emb.inv_freq"})
+        )
         save_file(inputs, folder / "inputs.safetensors")
         expected[folder] = {"loss": model(**inputs).loss}
         jobs.append((str(folder), f"AutoModelFor{auto}", type(model).__name__))
     corpus = ["the quick brown fox, 我们老师", "the lazy dog 今天"] * 6
     tokenizers = [
-        rl.RoFormerLiteTokenizer.train(corpus, vocab_size=500, algorithm=algorithm, show_progress=False)
+        rl.RoFormerLiteTokenizer.train(
+            corpus, vocab_size=500, algorithm=algorithm, show_progress=False
+        )
         for algorithm in ALGORITHMS
     ]
     vocabulary = [*SPECIAL_TOKENS, *"我们dogthe", "the", "dog", "我们"]
-    tokenizers.append(rl.RoFormerLiteJiebaTokenizer({t: n for n, t in enumerate(dict.fromkeys(vocabulary))}))
+    tokenizers.append(
+        rl.RoFormerLiteJiebaTokenizer({t: n for n, t in enumerate(dict.fromkeys(vocabulary))})
+    )
     for number, tokenizer in enumerate(tokenizers):
         folder = tmp_path / f"tokenizer-{number}"
         tokenizer.save_pretrained(folder)
         encoded = tokenizer("我们 the 龘 [SEP]", text_target="dog 我")
         expected[folder] = {name: torch.tensor(ids) for name, ids in encoded.items()}
         jobs.append((str(folder), "AutoTokenizer", type(tokenizer).__name__))
-    subprocess.run([sys.executable, "-c", LOAD_ELSEWHERE], input=json.dumps(jobs), text=True, check=True)
+    subprocess.run(
+        [sys.executable, "-c", LOAD_ELSEWHERE], input=json.dumps(jobs), text=True, check=True
+    )
     for folder, outputs in expected.items():
         found = load_file(folder / "output.safetensors")
-        assert found.keys() == outputs.keys() and all(torch.equal(found[name], outputs[name]) for name in found)
+        assert found.keys() == outputs.keys() and all(
+            torch.equal(found[name], outputs[name]) for name in found
+        )
 
 
 def test_weights_on_the_disk(tmp_path):
-    """`device_map`, of a model in shards: weights that come from memory or disk when they are needed."""
+    """`device_map`, of a model in shards: weights that come from memory or disk when they are
+    needed."""
     whole, inputs = make_model("seq2seq"), make_batch("seq2seq")
     whole.save_pretrained(tmp_path / "model", max_shard_size="20kB")
     assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 2
     room = sum(p.numel() * 4 for p in whole.parameters()) // 2
     model = type(whole).from_pretrained(
-        tmp_path / "model", device_map="auto", max_memory={"cpu": room}, offload_folder=tmp_path / "disk"
+        tmp_path / "model",
+        device_map="auto",
+        max_memory={"cpu": room},
+        offload_folder=tmp_path / "disk",
     )
     assert "disk" in model.hf_device_map.values() and any(p.is_meta for p in model.parameters())
     with torch.no_grad():
-        torch.testing.assert_close(model(**inputs).logits, whole(**inputs).logits, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            model(**inputs).logits, whole(**inputs).logits, rtol=0, atol=1e-6
+        )
     model.save_pretrained(tmp_path / "again")
     again = type(whole).from_pretrained(tmp_path / "again").state_dict()
     assert all(torch.equal(weight, again[name]) for name, weight in whole.state_dict().items())
 
 
-@pytest.mark.parametrize("fields", [{}, {"share_embeddings": False}, {"tie_word_embeddings": False}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"share_embeddings": False}, {"tie_word_embeddings": False}]
+)
 def test_resized_embeddings_come_back(fields, tmp_path):
     """Both sides get one size, whatever is tied."""
-    config = rl.RoFormerLiteSeq2SeqConfig.from_preset("tiny", vocab_size=50, num_hidden_layers=1, **fields)
-    model, ids = build(rl.RoFormerLiteForConditionalGeneration, config), torch.tensor([[5, 6, 7, 3]])
+    config = rl.RoFormerLiteSeq2SeqConfig.from_preset(
+        "tiny", vocab_size=50, num_hidden_layers=1, **fields
+    )
+    model, ids = (
+        build(rl.RoFormerLiteForConditionalGeneration, config),
+        torch.tensor([[5, 6, 7, 3]]),
+    )
     before = model(ids, decoder_input_ids=ids).logits
     model.resize_token_embeddings(60)
     assert model.config.encoder.vocab_size == model.config.decoder.vocab_size == 60
@@ -93,7 +123,9 @@ def test_resized_embeddings_come_back(fields, tmp_path):
     torch.testing.assert_close(model(ids, decoder_input_ids=ids).logits[..., :50], before)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded(torch.cat((ids, new), 1), decoder_input_ids=new).logits, after)
+    torch.testing.assert_close(
+        loaded(torch.cat((ids, new), 1), decoder_input_ids=new).logits, after
+    )
 
 
 def test_half_precision_keeps_the_rotary_frequencies():
@@ -117,6 +149,8 @@ def test_int8(kind, tmp_path):
             assert type(layer.weight).__name__ == "Int8Tensor", name
             model.get_submodule(name).weight.copy_(layer.weight.dequantize())
     found, expected = (each.eval()(**batch).logits for each in (quantised, model))
-    torch.testing.assert_close(found / found.abs().max(), expected / found.abs().max(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        found / found.abs().max(), expected / found.abs().max(), rtol=0, atol=1e-5
+    )
     quantised.save_pretrained(tmp_path / "int8")
     assert torch.equal(type(model).from_pretrained(tmp_path / "int8").eval()(**batch).logits, found)

@@ -1,7 +1,9 @@
-"""Directories that version 0.1 saved load today, with the outputs, gradients, texts and tokens that it gave.
+"""Directories that version 0.1 saved load today, with the outputs, gradients, texts and tokens that
+it gave.
 
-Each folder of `data/version_0_1` is a model or a tokenizer as that version wrote it, with `outputs.safetensors` or
-`outputs.json` beside it: its inputs, and what came out. Of each gradient the norm and one projection are kept.
+Each folder of `data/version_0_1` is a model or a tokenizer as that version wrote it, with
+`outputs.safetensors` or `outputs.json` beside it: its inputs, and what came out. Of each gradient
+the norm and one projection are kept.
 """
 
 import json
@@ -39,17 +41,25 @@ def load(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
 
 
 def part(kept: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in kept.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in kept.items()
+        if name.startswith(prefix)
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs(name):
     model, kept = load(name)
-    for kind, inputs in (("padded.", part(kept, "input.")), ("packed.", part(kept, "packed_input."))):
+    for kind, inputs in (
+        ("padded.", part(kept, "input.")),
+        ("packed.", part(kept, "packed_input.")),
+    ):
         if wanted := part(kept, kind):
             with torch.no_grad():
                 output = model(**inputs)
-            if name == "sliding-causal-lm":  # beside a cache its windows counted places, and now count real tokens
+            # beside a cache its windows counted places, and now count real tokens
+            if name == "sliding-causal-lm":
                 same = [row for row in range(len(output.logits)) if row != HOLES]
                 wanted, output = {"logits": wanted["logits"][same]}, {"logits": output.logits[same]}
             for key, tensor in wanted.items():
@@ -58,13 +68,16 @@ def test_outputs(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients(name):
-    """In float64: sums of terms that cancel differ between processors, and those that are kept were float32's."""
+    """In float64: sums of terms that cancel differ between processors, and those that are kept were
+    float32's."""
     model, kept = load(name)
     wanted = part(kept, "gradient.")
     assert wanted.keys() == dict(model.named_parameters()).keys()
     labels = part(kept, "label.")
     inputs = part(kept, "input.")
-    inputs = {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
+    inputs = {
+        key: value.double() if value.is_floating_point() else value for key, value in inputs.items()
+    }
     output = model.double().train()(**inputs, **labels)
     loss = output.loss if labels else output.last_hidden_state.square().sum()
     loss.backward()
@@ -85,7 +98,9 @@ def test_generated_tokens(name):
     options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     for mode, wanted in part(kept, "tokens.").items():
         given = mask.flip(1) if mode == "right" else mask  # padded on the other side
-        assert model.generate(prompt, attention_mask=given, **options, **MODES[mode]).equal(wanted), mode
+        assert model.generate(prompt, attention_mask=given, **options, **MODES[mode]).equal(
+            wanted
+        ), mode
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -95,10 +110,14 @@ def test_tokens(name):
     texts = kept["texts"]
     encoded = tokenizer(texts, return_offsets_mapping=True)
     assert encoded["input_ids"] == kept["input_ids"]
-    assert [[list(span) for span in row] for row in encoded["offset_mapping"]] == kept["offset_mapping"]
+    assert [[list(span) for span in row] for row in encoded["offset_mapping"]] == kept[
+        "offset_mapping"
+    ]
     assert tokenizer(texts[0], texts[1])["input_ids"] == kept["pair"]
     is_jieba = name == "tokenizer-jieba"
-    decoded = [tokenizer.decode(ids, skip_special_tokens=not is_jieba) for ids in encoded["input_ids"]]
+    decoded = [
+        tokenizer.decode(ids, skip_special_tokens=not is_jieba) for ids in encoded["input_ids"]
+    ]
     assert decoded == kept["decoded"]
     if is_jieba:
         return

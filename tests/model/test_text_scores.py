@@ -27,18 +27,24 @@ TEXTS = [
     "a mixed bag: 好 and bad 😀",
     "",
 ]
-WORD = re.compile(r"[\x80-\xbf\u2000-\u9fff\uf000-\U0010ffff]|[a-z0-9\xc0-\u1fff\ua000-\uefff]+|[!-/:-@\[-`{-~]")
+WORD = re.compile(
+    r"[\x80-\xbf\u2000-\u9fff\uf000-\U0010ffff]|[a-z0-9\xc0-\u1fff\ua000-\uefff]+|[!-/:-@\[-`{-~]"
+)
 
 
 def _ngrams_of(text: str) -> set[tuple]:
     """What the docstring of `RoFormerLiteDocumentScores` promises, written with strings."""
     lowered = "".join(letter.lower() if letter.isascii() else letter for letter in text)
     words = [word.encode() for word in WORD.findall(lowered)]
-    found: set[tuple] = {("word", word) for word in words} | {("pair", *pair) for pair in pairwise(words)}
+    found: set[tuple] = {("word", word) for word in words} | {
+        ("pair", *pair) for pair in pairwise(words)
+    }
     found |= {("three", *three) for three in zip(words, words[1:], words[2:], strict=False)}
     for word in words:
         if len(word) > 1:
-            found |= {("part", word[i : i + n]) for n in (2, 3, 4, 5) for i in range(len(word) - n + 1)}
+            found |= {
+                ("part", word[i : i + n]) for n in (2, 3, 4, 5) for i in range(len(word) - n + 1)
+            }
             found |= {("first", word[:n]) for n in (1, 2, 3, 4) if n <= len(word)}
             found |= {("last", word[-n:]) for n in (1, 2, 3, 4) if n <= len(word)}
     return found
@@ -51,7 +57,9 @@ def _tokenizer(algorithm: str, vocab_size: int = 330) -> rl.RoFormerLiteTokenize
 
 
 def _scores(tokenizer: rl.RoFormerLiteTokenizer, labels: int = 3) -> RoFormerLiteDocumentScores:
-    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), classifier_text_features=8, num_labels=labels)
+    config = rl.RoFormerLiteConfig(
+        vocab_size=len(tokenizer), classifier_text_features=8, num_labels=labels
+    )
     scores = RoFormerLiteDocumentScores(config, labels)
     scores.token_bytes.copy_(token_bytes(tokenizer))
     return scores
@@ -67,15 +75,18 @@ def _found(scores: RoFormerLiteDocumentScores, examples: Iterable[list[int]]) ->
 
 
 def test_ngrams_are_those_of_the_text():
-    """The n-grams found in token ids are as many as in the text, and two texts share as many as they do; which they
-    are doesn't depend on the tokens."""
+    """The n-grams found in token ids are as many as in the text, and two texts share as many as
+    they do; which they are doesn't depend on the tokens."""
     tokenizers = [_tokenizer("bpe"), _tokenizer("unigram"), _tokenizer("bpe", vocab_size=420)]
     found = [_found(_scores(tokenizer), tokenizer(TEXTS)["input_ids"]) for tokenizer in tokenizers]
     assert found[0] == found[1] == found[2]
     assert len({len(sum(tokenizer(TEXTS)["input_ids"], [])) for tokenizer in tokenizers}) == 3
     expected = [_ngrams_of(text) for text in TEXTS]
     for i, j in product(range(len(TEXTS)), repeat=2):
-        assert len(found[0][i] & found[0][j]) == len(expected[i] & expected[j]), (TEXTS[i], TEXTS[j])
+        assert len(found[0][i] & found[0][j]) == len(expected[i] & expected[j]), (
+            TEXTS[i],
+            TEXTS[j],
+        )
 
 
 def _fitted() -> tuple[rl.RoFormerLiteForSequenceClassification, rl.RoFormerLiteTokenizer]:
@@ -87,7 +98,9 @@ def _fitted() -> tuple[rl.RoFormerLiteForSequenceClassification, rl.RoFormerLite
     model = rl.RoFormerLiteForSequenceClassification(config).eval()
     answers = np.array([0, 1, 0, 0, 1, 1] * 2)
     model.add_text_scores(
-        fit_document_scores(token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config)
+        fit_document_scores(
+            token_bytes(tokenizer), tokenizer(TEXTS * 2)["input_ids"], answers, config
+        )
     )
     return model, tokenizer
 
@@ -115,7 +128,9 @@ def test_logits_are_the_sum_with_padding_packing_and_after_saving(tmp_path):
         torch.testing.assert_close(dense, expected, atol=1e-5, rtol=0)
     packed = torch.tensor([[token for ids in examples for token in ids]])
     borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
-    torch.testing.assert_close(model(input_ids=packed, cu_seq_lens_q=borders).logits, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        model(input_ids=packed, cu_seq_lens_q=borders).logits, expected, atol=1e-5, rtol=0
+    )
 
     model.save_pretrained(tmp_path)
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
@@ -128,7 +143,9 @@ def _best_sequences(scores: torch.Tensor, transitions: torch.Tensor) -> torch.Te
     words, labels = scores.shape
     best = torch.full_like(scores, -torch.inf)
     for tags in product(range(labels), repeat=words):
-        score = sum(scores[i, tag] for i, tag in enumerate(tags)) + sum(transitions[pair] for pair in pairwise(tags))
+        score = sum(scores[i, tag] for i, tag in enumerate(tags)) + sum(
+            transitions[pair] for pair in pairwise(tags)
+        )
         for i, tag in enumerate(tags):
             best[i, tag] = max(best[i, tag], score)
     return best
@@ -162,12 +179,18 @@ def test_tags_of_a_tagger_are_those_of_the_best_sequence():
         padded = tokenizer(texts, padding=True, padding_side=side, return_tensors="pt")
         for options in ({}, {"output_hidden_states": True}):
             logits = model(**padded, **options).logits
-            for row, mask, wanted in zip(logits, padded["attention_mask"].bool(), expected, strict=True):
+            for row, mask, wanted in zip(
+                logits, padded["attention_mask"].bool(), expected, strict=True
+            ):
                 check(row[mask], *wanted)
     packed = torch.tensor([[token for ids in examples for token in ids]])
     borders = torch.tensor([0, *np.cumsum([len(ids) for ids in examples])], dtype=torch.int32)
     logits = model(input_ids=packed, cu_seq_lens_q=borders).logits[0]
-    check(logits, torch.cat([wanted for wanted, _ in expected]), torch.cat([first for _, first in expected]))
+    check(
+        logits,
+        torch.cat([wanted for wanted, _ in expected]),
+        torch.cat([first for _, first in expected]),
+    )
 
 
 def test_embeddings_can_be_resized(tmp_path):
@@ -184,7 +207,9 @@ def test_embeddings_can_be_resized(tmp_path):
 def test_texts_that_tell_nothing_get_scores_that_say_nothing():
     """As where all texts are equal; the fit at the end of a training must not fail on them."""
     tokenizer = _tokenizer("bpe")
-    config = rl.RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification")
+    config = rl.RoFormerLiteConfig(
+        vocab_size=len(tokenizer), num_labels=2, problem_type="single_label_classification"
+    )
     examples, answers = tokenizer(TEXTS[:1] * 40)["input_ids"], np.arange(40) % 2
     scores = fit_document_scores(token_bytes(tokenizer), examples, answers, config)
     assert _scores_alone(scores, examples).abs().max() < 0.1
@@ -197,7 +222,9 @@ def test_weights_make_the_loss_least():
     useless = generator.normal(size=(400, 3))
 
     def weights(logits: np.ndarray, text_scores: np.ndarray) -> tuple[float, ...]:
-        split = Split(*map(torch.from_numpy, (logits, text_scores, answers)), measure=lambda joint: {})
+        split = Split(
+            *map(torch.from_numpy, (logits, text_scores, answers)), measure=lambda joint: {}
+        )
         return best_weights(split, "single_label_classification")
 
     encoder, ngrams = weights(right, useless)
@@ -210,7 +237,8 @@ def test_weights_make_the_loss_least():
 
 
 def _along(scores: torch.Tensor, transitions: torch.Tensor, join) -> torch.Tensor:
-    """Forward and backward scores (Rabiner 1989, Proceedings of the IEEE 77.2) of one sentence, without `scores`."""
+    """Forward and backward scores (Rabiner 1989, Proceedings of the IEEE 77.2) of one sentence,
+    without `scores`."""
     forward, backward = [torch.zeros_like(scores[0])], [torch.zeros_like(scores[0])]
     for i in range(1, len(scores)):
         forward.append(join((scores[i - 1] + forward[-1])[:, None] + transitions, 0))

@@ -1,4 +1,5 @@
-"""RoFormerLiteTokenizer: lossless text, labels, words and offsets, storage, training, and BERT's own WordPiece."""
+"""RoFormerLiteTokenizer: lossless text, labels, words and offsets, storage, training, and BERT's
+own WordPiece."""
 
 import copy
 import gzip
@@ -29,38 +30,62 @@ lossless = pytest.mark.parametrize("algorithm", LOSSLESS)
 def trained():
     """One tokenizer per algorithm, trained on `CORPUS`."""
     return {
-        name: RoFormerLiteTokenizer.train(CORPUS, vocab_size=700, algorithm=name, show_progress=False)
+        name: RoFormerLiteTokenizer.train(
+            CORPUS, vocab_size=700, algorithm=name, show_progress=False
+        )
         for name in ALGORITHMS
     }
 
 
-TRICKY = [*"  \t\n\r\v\f\x00\x85\u00a0\u2028\u3000\u200d\ufe0f\u0301▁Ġ<0x41>[]é我龘ー。aA9'’t\U0001f468"]
+TRICKY = [
+    *"  \t\n\r\v\f\x00\x85\u00a0\u2028\u3000\u200d\ufe0f\u0301▁Ġ<0x41>[]é我龘ー。aA9'’t\U0001f468"
+]
 
 
 def random_texts(count: int, seed: int, tricky: list[str] = TRICKY) -> list[str]:
-    """Strings over all of Unicode but the surrogates, and over a mix that pre-tokenizers trip on."""
+    """Strings over all of Unicode but the surrogates, and over a mix that pre-tokenizers trip
+    on."""
     generator = random.Random(seed)
-    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0x4E00, 0x4FFF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+    planes = [
+        (0, 0x7F),
+        (0x80, 0x7FF),
+        (0x800, 0xD7FF),
+        (0x4E00, 0x4FFF),
+        (0xE000, 0xFFFF),
+        (0x10000, 0x10FFFF),
+    ]
     texts = []
     for index in range(count):
         length = generator.randrange(40)
         if index % 2:
             texts.append("".join(generator.choice(tricky) for _ in range(length)))
         else:
-            texts.append("".join(chr(generator.randint(*generator.choice(planes))) for _ in range(length)))
+            texts.append(
+                "".join(chr(generator.randint(*generator.choice(planes))) for _ in range(length))
+            )
     return texts
 
 
 @lossless
 def test_any_text_comes_back_exactly(trained, algorithm):
     tokenizer = trained[algorithm]
-    texts = ["", " ", "  a  b ", "\t\r\n\n a\r", "e\u0301 é", "👨‍👩‍👧 ❤️", "\x00a\x00", "\ue000\uffff\U0010ffff"]
+    texts = [
+        "",
+        " ",
+        "  a  b ",
+        "\t\r\n\n a\r",
+        "e\u0301 é",
+        "👨‍👩‍👧 ❤️",
+        "\x00a\x00",
+        "\ue000\uffff\U0010ffff",
+    ]
     texts += ["▁a ▁", "Ġ", "<0x41>", "<0xE6><0x88>", "\ufeff我", "don’t DON'T"]
     texts += [*ENGLISH, *CHINESE, *random_texts(4000, seed=1)]
     encoded = tokenizer(texts)["input_ids"]
     assert tokenizer.batch_decode(encoded, skip_special_tokens=True) == texts
     assert all(tokenizer.unk_token_id not in ids for ids in encoded)
-    ids = tokenizer("龘", add_special_tokens=False)["input_ids"]  # bytes, of which a part is no character
+    # bytes, of which a part is no character
+    ids = tokenizer("龘", add_special_tokens=False)["input_ids"]
     assert len(ids) == 3 and "龘" not in tokenizer.decode(ids[:2]) and tokenizer.decode(ids) == "龘"
     text = "a[SEP]b [MASK]<0x41>"
     assert tokenizer(text)["input_ids"].count(tokenizer.sep_token_id) == 2
@@ -69,7 +94,10 @@ def test_any_text_comes_back_exactly(trained, algorithm):
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     for corpus in (["ab"], ["\x00"], ["\x00a\uffffb" * 9]):  # with next to nothing to learn from
         poor = RoFormerLiteTokenizer.train(corpus, algorithm=algorithm, show_progress=False)
-        assert poor.batch_decode(poor([*corpus, *CHINESE])["input_ids"], skip_special_tokens=True) == corpus + CHINESE
+        assert (
+            poor.batch_decode(poor([*corpus, *CHINESE])["input_ids"], skip_special_tokens=True)
+            == corpus + CHINESE
+        )
 
 
 @every_algorithm
@@ -77,13 +105,16 @@ def test_labels_are_what_is_to_be_predicted(trained, algorithm):
     tokenizer = trained[algorithm]
     source, target = ENGLISH[0], CHINESE[0]
     ids = tokenizer(target, add_special_tokens=False)["input_ids"]
-    assert list(tokenizer(source)) == ["input_ids", "attention_mask"]  # what `generate` of a pair takes
+    # what `generate` of a pair takes
+    assert list(tokenizer(source)) == ["input_ids", "attention_mask"]
     both = tokenizer(source, text_target=target)
     assert both["labels"] == [*ids, 3]
     assert both["input_ids"] == tokenizer(source)["input_ids"]
     alone = tokenizer(text_target=[target, source], padding=True, return_tensors="pt")
     assert alone["input_ids"][0][alone["attention_mask"][0].bool()].tolist() == [*ids, 3]
-    short = tokenizer(source, text_target=target, max_length=6, max_target_length=4, truncation=True)
+    short = tokenizer(
+        source, text_target=target, max_length=6, max_target_length=4, truncation=True
+    )
     assert (len(short["input_ids"]), short["labels"]) == (6, [*ids[:3], 3])
     pair = tokenizer(text_target="the", text_pair_target="我们")["input_ids"]
     assert pair == tokenizer("the", "我们")["input_ids"][1:]
@@ -102,7 +133,9 @@ def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
     for text in [*ENGLISH, *CHINESE, "龘靐 我们龘 the 👨‍👩‍👧"]:
         encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
         covered = set()
-        for index, (start, end) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+        for index, (start, end) in zip(
+            encoding["input_ids"], encoding["offset_mapping"], strict=True
+        ):
             covered.update(range(start, end))
             piece = tokenizer.decode([index])
             if algorithm in LOSSLESS and "\ufffd" not in piece:
@@ -111,7 +144,9 @@ def test_offsets_point_at_the_text_of_each_token(trained, algorithm):
                 assert end - start <= 2  # bytes of a character, or across the border of two
         assert covered == {position for position, character in enumerate(text) if character != " "}
     if algorithm == "unigram":
-        offsets = tokenizer("龘靐", return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+        offsets = tokenizer("龘靐", return_offsets_mapping=True, add_special_tokens=False)[
+            "offset_mapping"
+        ]
         assert offsets == [(0, 1)] * 3 + [(1, 2)] * 3
 
 
@@ -122,7 +157,11 @@ def test_words(trained, algorithm):
     encoding = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
     word_ids = encoding.word_ids()
     for index, word in enumerate(words):
-        spans = [span for span, owner in zip(encoding["offset_mapping"], word_ids, strict=True) if owner == index]
+        spans = [
+            span
+            for span, owner in zip(encoding["offset_mapping"], word_ids, strict=True)
+            if owner == index
+        ]
         assert set().union(*(range(*span) for span in spans)) == set(range(len(word)))
     # As in running text, but for the space before the very first word.
     ids = tokenizer(["the", "lazy", "dog", "."], is_split_into_words=True)["input_ids"]
@@ -137,9 +176,14 @@ def test_storage(trained, algorithm, tmp_path):
     texts = [*ENGLISH, *CHINESE, *random_texts(200, seed=2)]
     ids = tokenizer(texts)["input_ids"]
     tokenizer.save_pretrained(tmp_path / "saved")
-    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "tokenizer.json").write_bytes((tmp_path / "saved" / "tokenizer.json").read_bytes())
+    (tmp_path / "bare" / "tokenizer.json").write_bytes(
+        (tmp_path / "saved" / "tokenizer.json").read_bytes()
+    )
     copies = {
         "reloaded": RoFormerLiteTokenizer.from_pretrained(tmp_path / "saved"),
         "tokenizer.json alone": RoFormerLiteTokenizer.from_pretrained(tmp_path / "bare"),
@@ -150,7 +194,9 @@ def test_storage(trained, algorithm, tmp_path):
         assert other("我", text_target="the dog") == tokenizer("我", text_target="the dog"), how
         assert other.special_tokens_map == tokenizer.special_tokens_map, how
     stock = PreTrainedTokenizerFast.from_pretrained(tmp_path / "saved")
-    assert stock(texts)["input_ids"] == ids and stock.batch_decode(ids) == tokenizer.batch_decode(ids)
+    assert stock(texts)["input_ids"] == ids and stock.batch_decode(ids) == tokenizer.batch_decode(
+        ids
+    )
 
 
 @every_algorithm
@@ -167,7 +213,14 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
     )
     assert type(new) is RoFormerLiteTokenizer and new.model_max_length == 77
     assert len(new) == new.vocab_size <= 400
-    assert new.convert_ids_to_tokens(range(6)) == ["[PAD]", "[UNK]", "<s>", "</s>", "[MASK]", "<lang>"]
+    assert new.convert_ids_to_tokens(range(6)) == [
+        "[PAD]",
+        "[UNK]",
+        "<s>",
+        "</s>",
+        "[MASK]",
+        "<lang>",
+    ]
     assert (new.cls_token, new.bos_token, new.eos_token) == ("<s>", "<s>", "</s>")
     ids = new("<lang>una frase", text_target="otra")
     assert ids["input_ids"][0] == 2 and ids["input_ids"][1] == 5 and ids["labels"][-1] == 3
@@ -184,28 +237,49 @@ def test_train_new_from_iterator(trained, algorithm, tmp_path):
 @lossless
 def test_pieces_respect_scripts_digits_and_words(trained, algorithm):
     tokenizer = trained[algorithm]
-    # A frequent word is one token, although the Unigram trainer of tokenizers alone would never propose it whole.
-    assert tokenizer.tokenize("x doesn't jump")[-3:] == tokenizer.tokenize(" doesn") + ["'t"] + tokenizer.tokenize(
-        " jump"
-    )
+    # A frequent word is one token, although the Unigram trainer of tokenizers alone would never
+    # propose it whole.
+    assert tokenizer.tokenize("x doesn't jump")[-3:] == tokenizer.tokenize(" doesn") + [
+        "'t"
+    ] + tokenizer.tokenize(" jump")
     assert len(tokenizer.tokenize(" jump")) == 1
     numbers = tokenizer("2024年", add_special_tokens=False)["input_ids"]
     assert [tokenizer.decode([index]) for index in numbers[:4]] == list("2024")
 
 
-@pytest.mark.parametrize("lowercase, strip_accents", [(True, None), (False, None), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    "lowercase, strip_accents", [(True, None), (False, None), (True, False), (False, True)]
+)
 def test_wordpiece_equals_bert(lowercase, strip_accents):
     options = {"lowercase": lowercase, "strip_accents": strip_accents, "show_progress": False}
-    tokenizer = RoFormerLiteTokenizer.train(CORPUS, vocab_size=500, algorithm="wordpiece", **options)
-    bert = BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase, strip_accents=strip_accents)
+    tokenizer = RoFormerLiteTokenizer.train(
+        CORPUS, vocab_size=500, algorithm="wordpiece", **options
+    )
+    bert = BertTokenizer(
+        vocab=tokenizer.get_vocab(), do_lower_case=lowercase, strip_accents=strip_accents
+    )
     texts = (
-        ENGLISH + CHINESE + ["Ünïcödé DOG", "我们the dog\x00\ufffd\t!", "[MASK]", "", "a" * 150, *random_texts(500, 4)]
+        ENGLISH
+        + CHINESE
+        + [
+            "Ünïcödé DOG",
+            "我们the dog\x00\ufffd\t!",
+            "[MASK]",
+            "",
+            "a" * 150,
+            *random_texts(500, 4),
+        ]
     )
     for text in texts:
         assert tokenizer(text)["input_ids"] == bert(text)["input_ids"]
         ids = tokenizer(text)["input_ids"]
-        assert tokenizer.decode(ids, skip_special_tokens=True) == bert.decode(ids, skip_special_tokens=True)
-    assert tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True).data == bert(ENGLISH, CHINESE[:2]).data
+        assert tokenizer.decode(ids, skip_special_tokens=True) == bert.decode(
+            ids, skip_special_tokens=True
+        )
+    assert (
+        tokenizer(ENGLISH, CHINESE[:2], return_token_type_ids=True).data
+        == bert(ENGLISH, CHINESE[:2]).data
+    )
 
 
 def test_every_source_gives_the_same_vocabulary(trained, tmp_path):
@@ -225,7 +299,9 @@ def test_bad_sources_are_named(algorithm, tmp_path):
     empty.write_text("\n \n")
 
     def train(source, **options):
-        return RoFormerLiteTokenizer.train(source, algorithm=algorithm, show_progress=False, **options)
+        return RoFormerLiteTokenizer.train(
+            source, algorithm=algorithm, show_progress=False, **options
+        )
 
     for source, error, message in [
         (bad, ValueError, r"bad\.txt, line 4, byte 1: not UTF-8"),
@@ -255,7 +331,9 @@ TEMPLATES = {
 
 def check(tokenizer: PreTrainedTokenizerFast, flags: tuple[bool, bool]) -> None:
     a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the dog", "我们"))
-    for wanted, ids in zip(TEMPLATES[flags], (tokenizer("the dog"), tokenizer("the dog", "我们")), strict=True):
+    for wanted, ids in zip(
+        TEMPLATES[flags], (tokenizer("the dog"), tokenizer("the dog", "我们")), strict=True
+    ):
         expected = [{"a": a, "b": b}.get(part) or [int(part)] for part in wanted.split()]
         assert ids["input_ids"] == sum(expected, [])
     if isinstance(tokenizer, RoFormerLiteTokenizer):

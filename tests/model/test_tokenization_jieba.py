@@ -1,4 +1,5 @@
-"""RoFormerLiteJiebaTokenizer against HF's RoFormerTokenizer made from the same vocabulary; storage; processes."""
+"""RoFormerLiteJiebaTokenizer against HF's RoFormerTokenizer made from the same vocabulary; storage;
+processes."""
 
 import copy
 import json
@@ -44,10 +45,17 @@ LINES = [
 
 
 def vocabulary(lines: Iterable[str], size: int) -> dict[str, int]:
-    """The special tokens, the characters, `##` before the Latin ones, and the most frequent words of the lines."""
-    words = Counter(word for line in lines for word in rjieba.cut(line.lower(), False) if not word.isspace())
+    """The special tokens, the characters, `##` before the Latin ones, and the most frequent words
+    of the lines."""
+    words = Counter(
+        word for line in lines for word in rjieba.cut(line.lower(), False) if not word.isspace()
+    )
     characters = sorted({character for word in words for character in word})
-    entries = [*SPECIAL_TOKENS, *characters, *(f"##{character}" for character in characters if character.isascii())]
+    entries = [
+        *SPECIAL_TOKENS,
+        *characters,
+        *(f"##{character}" for character in characters if character.isascii()),
+    ]
     entries += [word for word, _ in words.most_common(size)]
     return {word: index for index, word in enumerate(list(dict.fromkeys(entries))[:size])}
 
@@ -62,7 +70,10 @@ def both() -> tuple[RoFormerLiteJiebaTokenizer, RoFormerTokenizer]:
 
 
 def columns(encoding: BatchEncoding) -> dict[str, Any]:
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in encoding.items()}
+    return {
+        name: value.tolist() if hasattr(value, "tolist") else value
+        for name, value in encoding.items()
+    }
 
 
 def assert_same(ours: BatchEncoding, theirs: BatchEncoding) -> None:
@@ -71,29 +82,56 @@ def assert_same(ours: BatchEncoding, theirs: BatchEncoding) -> None:
     assert ours.is_fast and ours.n_sequences == theirs.n_sequences
     assert len(ours.encodings) == len(theirs.encodings)
     for one, other in zip(ours.encodings, theirs.encodings, strict=True):
-        for name in ("ids", "tokens", "offsets", "word_ids", "sequence_ids", "type_ids", "special_tokens_mask"):
+        for name in (
+            "ids",
+            "tokens",
+            "offsets",
+            "word_ids",
+            "sequence_ids",
+            "type_ids",
+            "special_tokens_mask",
+        ):
             assert getattr(one, name) == getattr(other, name), name
 
 
-TRICKY = [*" \t\x00\x85\u3000\u200d\ufe0f\u0301\u0323\u302eéİ각aAbB1９.%-#，。天气预报我们大学", "[SEP]", "##"]
+TRICKY = [
+    *" \t\x00\x85\u3000\u200d\ufe0f\u0301\u0323\u302eéİ각aAbB1９.%-#，。天气预报我们大学",
+    "[SEP]",
+    "##",
+]
 
 
 @pytest.mark.parametrize("strip_accents", [None, False, True])
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_ids_and_offsets_are_those_of_hf(do_lower_case, strip_accents):
     options = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
-    ours, theirs = (kind(VOCABULARY, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer))
+    ours, theirs = (
+        kind(VOCABULARY, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
+    )
     texts = LINES + random_texts(1500, seed=1, tricky=TRICKY)
-    flags = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "return_length": True}
+    flags = {
+        "return_offsets_mapping": True,
+        "return_special_tokens_mask": True,
+        "return_length": True,
+    }
     assert_same(ours(texts, **flags), theirs(texts, **flags))
     assert ours(texts).data == theirs(texts).data
 
 
 REQUESTS: list[dict[str, Any]] = [
     {"add_special_tokens": False},
-    {"padding": True, "padding_side": "left", "pad_to_multiple_of": 8, "return_offsets_mapping": True},
+    {
+        "padding": True,
+        "padding_side": "left",
+        "pad_to_multiple_of": 8,
+        "return_offsets_mapping": True,
+    },
     {"truncation": True, "max_length": 9, "stride": 2, "return_overflowing_tokens": True},
-    {"split_special_tokens": True, "return_token_type_ids": False, "return_special_tokens_mask": True},
+    {
+        "split_special_tokens": True,
+        "return_token_type_ids": False,
+        "return_special_tokens_mask": True,
+    },
 ]
 
 
@@ -105,7 +143,10 @@ def test_requests(both, options):
     for texts in ((LINES,), (long, long[::-1]), ("",), (" ", "天气"), (LINES[1], "")):
         assert_same(ours(*texts, **options), theirs(*texts, **options))
     words = [list(rjieba.cut(line)) for line in long]
-    assert_same(ours(words, is_split_into_words=True, **options), theirs(words, is_split_into_words=True, **options))
+    assert_same(
+        ours(words, is_split_into_words=True, **options),
+        theirs(words, is_split_into_words=True, **options),
+    )
 
 
 def test_other_forms_of_input(both):
@@ -114,12 +155,17 @@ def test_other_forms_of_input(both):
     assert [ours.tokenize(line) for line in LINES] == [theirs.tokenize(line) for line in LINES]
     vocabulary = {"我": 0, "们": 1, "[UNK]": 2, "<s>": 3}  # which lacks special tokens
     options = {"cls_token": "<s>", "sep_token": "</s>"}
-    others = (kind(vocabulary, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer))
+    others = (
+        kind(vocabulary, **options) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
+    )
     assert_same(*(other(["我们<s>", "他"], padding=True) for other in others))
 
 
 def test_added_tokens_decoding_and_storage(tmp_path):
-    tokenizers = [kind(VOCABULARY, model_max_length=64) for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)]
+    tokenizers = [
+        kind(VOCABULARY, model_max_length=64)
+        for kind in (RoFormerLiteJiebaTokenizer, RoFormerTokenizer)
+    ]
     texts = [
         *LINES,
         "今天天气预报 Müller说 <x> MULLER muller x天气x天<x >",
@@ -127,7 +173,12 @@ def test_added_tokens_decoding_and_storage(tmp_path):
         "a<mask>b <end>",
     ]
     before = tokenizers[0](texts)["input_ids"]
-    new = ["天气", "Müller", AddedToken("<x>", lstrip=True, rstrip=True), AddedToken("单词", single_word=True)]
+    new = [
+        "天气",
+        "Müller",
+        AddedToken("<x>", lstrip=True, rstrip=True),
+        AddedToken("单词", single_word=True),
+    ]
     for tokenizer in tokenizers:
         assert tokenizer.add_tokens(new) == 3 + ("天气" not in VOCABULARY)
         tokenizer.add_special_tokens({"extra_special_tokens": ["<end>"], "mask_token": "<mask>"})
@@ -136,15 +187,24 @@ def test_added_tokens_decoding_and_storage(tmp_path):
     assert expected["input_ids"] != before
     theirs.save_pretrained(tmp_path / "theirs")  # which leaves it without Jieba
     ours.save_pretrained(tmp_path / "ours")
-    assert (tmp_path / "ours/tokenizer.json").read_bytes() == (tmp_path / "theirs/tokenizer.json").read_bytes()
-    copies = {"itself": ours, "unpickled": pickle.loads(pickle.dumps(ours)), "copied": copy.deepcopy(ours)}
+    assert (tmp_path / "ours/tokenizer.json").read_bytes() == (
+        tmp_path / "theirs/tokenizer.json"
+    ).read_bytes()
+    copies = {
+        "itself": ours,
+        "unpickled": pickle.loads(pickle.dumps(ours)),
+        "copied": copy.deepcopy(ours),
+    }
     for kind in ("ours", "theirs"):
         copies[f"saved as {kind}"] = RoFormerLiteJiebaTokenizer.from_pretrained(tmp_path / kind)
     for how, tokenizer in copies.items():
         assert tokenizer(texts, return_offsets_mapping=True).data == expected.data, how
         assert tokenizer.get_vocab() == theirs.get_vocab() and tokenizer.model_max_length == 64, how
     for skip in (False, True):
-        found, wanted = (each.batch_decode(expected["input_ids"], skip_special_tokens=skip) for each in tokenizers)
+        found, wanted = (
+            each.batch_decode(expected["input_ids"], skip_special_tokens=skip)
+            for each in tokenizers
+        )
         assert found == wanted
     with pytest.raises(NotImplementedError, match="cannot be trained"):
         ours.train_new_from_iterator(LINES, 300)
@@ -152,11 +212,15 @@ def test_added_tokens_decoding_and_storage(tmp_path):
 
 def test_vocab_txt_alone(both, tmp_path):
     (path,) = both[0].save_vocabulary(str(tmp_path))
-    for tokenizer in (RoFormerLiteJiebaTokenizer(path), RoFormerLiteJiebaTokenizer.from_pretrained(tmp_path)):
+    for tokenizer in (
+        RoFormerLiteJiebaTokenizer(path),
+        RoFormerLiteJiebaTokenizer.from_pretrained(tmp_path),
+    ):
         assert tokenizer(LINES).data == both[1](LINES).data and tokenizer.get_vocab() == VOCABULARY
 
 
-# In a process of its own: forks take over locks as they are, also those that threads of other tests hold.
+# In a process of its own: forks take over locks as they are, also those that threads of other tests
+# hold.
 FORKS_AND_THREADS = """
 import json, multiprocessing, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -176,7 +240,9 @@ print(json.dumps(found))
 
 def test_threads_and_other_processes(both):
     command = [sys.executable, "-c", FORKS_AND_THREADS, json.dumps(VOCABULARY), json.dumps(LINES)]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
+    printed = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    ).stdout
     assert json.loads(printed.splitlines()[-1]) == [both[1](LINES)["input_ids"]] * 32
 
 

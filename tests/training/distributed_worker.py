@@ -1,7 +1,8 @@
-"""What the tests of distributed training run, alone or in two processes: `torchrun distributed_worker.py OUT`.
+"""What the tests of distributed training run, alone or in two processes: `torchrun
+distributed_worker.py OUT`.
 
-Every training here sees the same batches of four rows: one process takes all four, two data-parallel ones two each,
-two tensor-parallel ones the same four each.
+Every training here sees the same batches of four rows: one process takes all four, two
+data-parallel ones two each, two tensor-parallel ones the same four each.
 """
 
 import datetime
@@ -25,10 +26,14 @@ KINDS = ("mlm", "seq2seq")
 STEPS = 20
 
 
-def with_trainer(kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options) -> list[float]:
+def with_trainer(
+    kind: str, model: PreTrainedModel, out: Path, resume: bool | str = False, **options
+) -> list[float]:
     """Train with the stock Trainer; returns the loss of every step."""
     rows_each = 4 // (dist.get_world_size() if dist.is_initialized() else 1)
-    made = arguments(out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options})
+    made = arguments(
+        out, **{"per_device_train_batch_size": rows_each, "max_steps": STEPS, **options}
+    )
     trainer = Trainer(model, made, train_dataset=make_rows(kind), eval_dataset=make_rows(kind))
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(out)
@@ -57,16 +62,24 @@ def generated(model: PreTrainedModel) -> list[list[int]]:
     if not model.config.is_encoder_decoder:
         inputs = {name: value.flip(1) for name, value in inputs.items()}  # padding to the left
     options = {"max_new_tokens": 6, "min_new_tokens": 6}
-    return [row for beams in (1, 3) for row in model.eval().generate(**inputs, num_beams=beams, **options).tolist()]
+    return [
+        row
+        for beams in (1, 3)
+        for row in model.eval().generate(**inputs, num_beams=beams, **options).tolist()
+    ]
 
 
 MODELS = {
     **{kind: lambda kind=kind: make_model(kind) for kind in KINDS},
     "shared": lambda: build(
         rl.RoFormerLiteForConditionalGeneration,
-        rl.RoFormerLiteSeq2SeqConfig(encoder=stack_config(), decoder=stack_config(), share_embeddings=True),
+        rl.RoFormerLiteSeq2SeqConfig(
+            encoder=stack_config(), decoder=stack_config(), share_embeddings=True
+        ),
     ),
-    "grouped": lambda: build(rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)),
+    "grouped": lambda: build(
+        rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)
+    ),
 }
 
 
@@ -113,7 +126,9 @@ def main(out: Path) -> None:
             results[f"fsdp/{name}/{is_free}"] = with_loop(kind, in_shards(other))
     saving = {"save_strategy": "steps", "save_steps": 10}
     for resume in (False, str(out / "resumed" / "checkpoint-10")):
-        results["resumed/mlm"] = with_trainer("mlm", make_model("mlm"), out / "resumed", resume=resume, **saving)
+        results["resumed/mlm"] = with_trainer(
+            "mlm", make_model("mlm"), out / "resumed", resume=resume, **saving
+        )
     for name in PARALLEL:
         model = load(name, out, tp_size=2)
         if model.can_generate():

@@ -1,7 +1,8 @@
-"""`killed_worker.py FOLDER WHEN train …`: the command line, whose processes kill themselves, each once at a step.
+"""`killed_worker.py FOLDER WHEN train …`: the command line, whose processes kill themselves, each
+once at a step.
 
-WHEN is JSON: lists of a process, a seed (null for any) and the step before which it dies; a file in FOLDER tells that
-this has happened.
+WHEN is JSON: lists of a process, a seed (null for any) and the step before which it dies; a file in
+FOLDER tells that this has happened.
 """
 
 import json
@@ -17,7 +18,11 @@ from roformer_lite.train.callbacks import TrainingClock
 def die(clock, args, state, control, **kwargs) -> None:
     for process, seed, step in json.loads(sys.argv[2]):
         told = Path(sys.argv[1]) / f"killed-{process}-{step}"
-        is_now = args.process_index == process and seed in (None, args.seed) and state.global_step == step
+        is_now = (
+            args.process_index == process
+            and seed in (None, args.seed)
+            and state.global_step == step
+        )
         if is_now and not told.exists():
             told.touch()
             os.kill(os.getpid(), signal.SIGKILL)

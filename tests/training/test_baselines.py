@@ -35,17 +35,23 @@ def test_classes():
         {"test": (["dogs and cats", "moons, stars", "a moon"], classes[:3])},
     )
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
-    assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)  # the third is mislabelled
+    # the third is mislabelled
+    assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_a_curve_is_that_of_models_on_fewer_rows():
     draw = np.random.default_rng(1)
     classes = draw.integers(0, 40, 400)
-    texts, measured = [f"word{i} {i}" for i in classes], ([f"word{i}" for i in range(40)], np.arange(40))
+    texts, measured = (
+        [f"word{i} {i}" for i in classes],
+        ([f"word{i}" for i in range(40)], np.arange(40)),
+    )
     order, expected = np.random.default_rng(0).permutation(400), []
     for rows in (100, 200):  # what was seen is known
         expected.append(len(set(classes[order[:rows]])) / 40)
-    assert learning_curve((texts, classes), measured, "accuracy") == pytest.approx(expected, abs=0.05)
+    assert learning_curve((texts, classes), measured, "accuracy") == pytest.approx(
+        expected, abs=0.05
+    )
     assert learning_curve((texts, classes * 0), measured, "accuracy") == []
 
 
@@ -54,19 +60,33 @@ def test_the_test_split_is_answered_with_the_validation_rows_learned(right):
     """As by the linear part of the model; a label that the training rows lack is not learned."""
     train = (["one apple", "two pears"] * 5, np.array([0, 1] * 5))
     validation = (["three plums"] * 8 + ["four nuts"], np.array([right] * 8 + [2]))
-    measured = {"validation": validation, "test": (["three plums", "four nuts"], np.array([right, 2]))}
+    measured = {
+        "validation": validation,
+        "test": (["three plums", "four nuts"], np.array([right, 2])),
+    }
     _, answers = classification_baselines("single_label_classification", train, measured)
-    assert answers["linear SVM on n-grams"]["test"][0] == right and 2 not in answers["linear SVM on n-grams"]["test"]
+    assert (
+        answers["linear SVM on n-grams"]["test"][0] == right
+        and 2 not in answers["linear SVM on n-grams"]["test"]
+    )
 
 
 def test_sets_and_numbers():
     texts = [ANIMALS, STARS, f"{ANIMALS} {STARS}", "nothing at all"] * 4
     sets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]] * 4)
-    metrics, _ = classification_baselines("multi_label_classification", (texts, sets), {"test": (texts, sets)})
+    metrics, _ = classification_baselines(
+        "multi_label_classification", (texts, sets), {"test": (texts, sets)}
+    )
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == 1
     numbers = np.array([3.0, -1.0, 1.0, 0.5] * 4)
-    metrics, _ = classification_baselines("regression", (texts, numbers), {"test": (texts, numbers)})
-    assert metrics["mean"]["test"] == {"pearson": 0.0, "spearman": 0.0, "mse": pytest.approx(numbers.var())}
+    metrics, _ = classification_baselines(
+        "regression", (texts, numbers), {"test": (texts, numbers)}
+    )
+    assert metrics["mean"]["test"] == {
+        "pearson": 0.0,
+        "spearman": 0.0,
+        "mse": pytest.approx(numbers.var()),
+    }
     assert metrics["ridge regression on n-grams"]["test"]["pearson"] > 0.95
 
 
@@ -81,29 +101,41 @@ def test_tags():
 
 def test_text_to_text():
     train = (["a red house", "a green tree"], ["ein rotes Haus", "ein grüner Baum"])
-    measured = {"test": (["the red house", "ein grüner Baum"], ["ein rotes Haus", "ein grüner Baum"])}
+    measured = {
+        "test": (["the red house", "ein grüner Baum"], ["ein rotes Haus", "ein grüner Baum"])
+    }
     metrics = text_to_text_baselines("13a", train, measured)
     assert metrics["copying the source"]["test"]["exact_match"] == 0.5
     assert metrics["nearest neighbour (TF-IDF)"]["test"]["exact_match"] == 1
 
 
 def test_bytes_of_known_cost():
-    """Noise of 16 equally likely letters costs four bits each, and what has been read before nearly nothing."""
+    """Noise of 16 equally likely letters costs four bits each, and what has been read before nearly
+    nothing."""
     letters = random.Random(0)
     noise = ["".join(letters.choices("abcdefghijklmnop", k=20_000)) for _ in range(2)]
-    bits = byte_baselines([noise[0]], {"new": [noise[1]], "known": [noise[0][:5000]]})["PPMd of order 6"]
+    bits = byte_baselines([noise[0]], {"new": [noise[1]], "known": [noise[0][:5000]]})[
+        "PPMd of order 6"
+    ]
     assert 4 < bits["new"]["bits_per_byte"] < 4.6
     assert bits["known"]["bits_per_byte"] < 1
 
 
 def test_neighbours():
-    """A token that its neighbours determine is known; one that nothing determines has the entropy of a draw."""
+    """A token that its neighbours determine is known; one that nothing determines has the entropy
+    of a draw."""
     draw = random.Random(0)
     determined = [[2, a, a + 10, a, 3] for a in (draw.randrange(4, 8) for _ in range(2000))]
-    metrics = neighbour_baselines(determined, {"test": determined[:100]})["counts of neighbouring tokens"]["test"]
+    metrics = neighbour_baselines(determined, {"test": determined[:100]})[
+        "counts of neighbouring tokens"
+    ]["test"]
     middle_is_known = math.exp((2 * 0 + math.log(1)) / 3)
-    assert metrics["accuracy"] == 1 and metrics["perplexity"] == pytest.approx(middle_is_known, abs=0.05)
+    assert metrics["accuracy"] == 1 and metrics["perplexity"] == pytest.approx(
+        middle_is_known, abs=0.05
+    )
     drawn = [[2, draw.randrange(4, 8), 3] for _ in range(2000)]
-    metrics = neighbour_baselines(drawn, {"test": drawn[:400]})["counts of neighbouring tokens"]["test"]
+    metrics = neighbour_baselines(drawn, {"test": drawn[:400]})["counts of neighbouring tokens"][
+        "test"
+    ]
     assert metrics["perplexity"] == pytest.approx(4, abs=0.1)
     assert metrics["accuracy"] == pytest.approx(0.25, abs=0.08)

@@ -1,4 +1,5 @@
-"""Which model a training ends with: the best one, the average of its weights, or none if it diverged."""
+"""Which model a training ends with: the best one, the average of its weights, or none if it
+diverged."""
 
 import csv
 import json
@@ -45,22 +46,36 @@ STOPPING = "--num_train_epochs 30 --training_arguments metric_for_best_model=los
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The training data say one thing, the validation data another: the longer the training, the worse."""
+    """The training data say one thing, the validation data another: the longer the training, the
+    worse."""
     folder = tmp_path_factory.mktemp("data")
     for name, shift in (("train", 0), ("validation", 1)):
-        rows = [f"{colour} {colour}\t{COLOURS[(i + shift) % 4]}" for i, colour in enumerate(COLOURS * 12)]
+        rows = [
+            f"{colour} {colour}\t{COLOURS[(i + shift) % 4]}"
+            for i, colour in enumerate(COLOURS * 12)
+        ]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     return folder
 
 
 def _train(data: Path, out: Path, *options: str) -> dict:
-    files = ["--train_file", str(data / "train.tsv"), "--validation_file", str(data / "validation.tsv")]
-    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options]) == 0
+    files = [
+        "--train_file",
+        str(data / "train.tsv"),
+        "--validation_file",
+        str(data / "validation.tsv"),
+    ]
+    assert (
+        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *options])
+        == 0
+    )
     return json.loads((out / "results.json").read_text())
 
 
 def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
-    results = _train(data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints")
+    results = _train(
+        data, tmp_path / "model", *STOPPING, "--early_stopping_patience", "3", "--keep_checkpoints"
+    )
 
     training = results["training"]
     losses = {}
@@ -76,7 +91,9 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
     assert training["what_happened"] in (tmp_path / "model" / "README.md").read_text()
     assert results["metrics"]["validation"]["loss"] == pytest.approx(losses[chosen], abs=1e-4)
 
-    averaged = load_file(tmp_path / "model.training" / f"checkpoint-{chosen}" / "averaged_weights.safetensors")
+    averaged = load_file(
+        tmp_path / "model.training" / f"checkpoint-{chosen}" / "averaged_weights.safetensors"
+    )
     saved = load_file(tmp_path / "model" / "model.safetensors")
     assert all(torch.equal(saved[name], tensor) for name, tensor in averaged.items())
 
@@ -84,11 +101,15 @@ def test_the_best_model_is_kept_and_training_stops(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [2, 0])
 def test_a_resumed_training_stops_at_the_same_step(data, tmp_path, lost):
-    """The patience counts what was measured before the interruption; a training that had stopped is only measured."""
+    """The patience counts what was measured before the interruption; a training that had stopped is
+    only measured."""
     options = [*STOPPING, "--early_stopping_patience", "4"]
     whole = _train(data, tmp_path / "whole", *options, "--keep_checkpoints")
     shutil.copytree(tmp_path / "whole.training", tmp_path / "again.training")
-    steps = {int(path.name.split("-")[1]): path for path in (tmp_path / "again.training").glob("checkpoint-*")}
+    steps = {
+        int(path.name.split("-")[1]): path
+        for path in (tmp_path / "again.training").glob("checkpoint-*")
+    }
     for step in sorted(steps)[len(steps) - lost :]:
         shutil.rmtree(steps[step])
     again = _train(data, tmp_path / "again", *options)
@@ -105,30 +126,53 @@ def test_labels_of_rows_to_measure_only_are_missed(data, tmp_path, capsys, separ
     new = [f"pink pink\tpink{separator and '+red'}", "teal teal\tteal"]
     for name, kept in (("v", 9), ("t", 30)):
         (tmp_path / f"{name}.tsv").write_text("\n".join([*rows[:kept], *new]) + "\n")
-    files = {"train": data / "train.tsv", "validation": tmp_path / "v.tsv", "test": tmp_path / "t.tsv"}
-    command = ["train", "classify", *(f"--{split}_file={path}" for split, path in files.items()), *OPTIONS.split()]
-    own = "--text_scores true --num_train_epochs 2".split() + (["--label_separator", "+"] if separator else [])
+    files = {
+        "train": data / "train.tsv",
+        "validation": tmp_path / "v.tsv",
+        "test": tmp_path / "t.tsv",
+    }
+    command = [
+        "train",
+        "classify",
+        *(f"--{split}_file={path}" for split, path in files.items()),
+        *OPTIONS.split(),
+    ]
+    own = "--text_scores true --num_train_epochs 2".split() + (
+        ["--label_separator", "+"] if separator else []
+    )
     model = str(tmp_path / "m")
     assert main([*command, *own, "--output_dir", model]) == 0
     assert "2 labels that the training data lack (pink, teal)" in capsys.readouterr().err
     results = json.loads(Path(model, "results.json").read_text())
     assert results["by_label"]["test"]["pink"]["support"] == 1
     measured = [results["metrics"], *results["parts"].values()]
-    assert len(measured) == 3 and all(by_split["test"]["accuracy"] <= 29 / 31 for by_split in measured)
+    assert len(measured) == 3 and all(
+        by_split["test"]["accuracy"] <= 29 / 31 for by_split in measured
+    )
 
     answers = ["--input_file", str(tmp_path / "t.tsv"), "--text_column", "text", "--prefix", "our_"]
     assert main(["predict", model, *answers, "--output_file", str(tmp_path / "answers.csv")]) == 0
     with (tmp_path / "answers.csv").open() as stream:
         pairs = [(row["label"], row["our_label"]) for row in csv.DictReader(stream)]
-    assert results["metrics"]["test"]["accuracy"] == pytest.approx(np.mean([true == ours for true, ours in pairs]))
+    assert results["metrics"]["test"]["accuracy"] == pytest.approx(
+        np.mean([true == ours for true, ours in pairs])
+    )
     evaluation = str(tmp_path / "e")
-    assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]) == 0
+    assert (
+        main(
+            ["evaluate", model, "--test_file", str(tmp_path / "t.tsv"), "--output_dir", evaluation]
+        )
+        == 0
+    )
     again = json.loads(Path(evaluation, "results.json").read_text())["metrics"]["test"]
     assert again == pytest.approx(results["metrics"]["test"], abs=1e-5)
     (tmp_path / "t.tsv").write_text("\n".join([rows[0], *new]) + "\n")
     if not separator:
         assert main(["evaluate", model, "--test_file", str(tmp_path / "t.tsv")]) == 2
-        assert "pink, teal are all unknown to the model, which has: blue, green" in capsys.readouterr().err
+        assert (
+            "pink, teal are all unknown to the model, which has: blue, green"
+            in capsys.readouterr().err
+        )
 
 
 def test_a_label_of_one_row_is_learned(tmp_path):
@@ -136,7 +180,15 @@ def test_a_label_of_one_row_is_learned(tmp_path):
     rows = [f"{colour} {number}\t{colour}" for number in range(40) for colour in COLOURS]
     rows += [f"number {number}\t{number}" for number in range(40)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    command = ["train", "classify", "--train_file", str(tmp_path / "rows.tsv"), *OPTIONS.split(), "--max_steps", "1"]
+    command = [
+        "train",
+        "classify",
+        "--train_file",
+        str(tmp_path / "rows.tsv"),
+        *OPTIONS.split(),
+        "--max_steps",
+        "1",
+    ]
     assert main([*command, "--output_dir", str(tmp_path / "m")]) == 0
     labels = json.loads((tmp_path / "m" / "config.json").read_text())["label2id"]
     assert labels.keys() == {*COLOURS, *map(str, range(40))}
@@ -145,9 +197,13 @@ def test_a_label_of_one_row_is_learned(tmp_path):
 
 
 def test_linear_model_beside_a_stock_trainer(tmp_path):
-    """Where the encoder has learned nothing, the linear part answers, also after saving; where it knows all, it stays
-    as it was."""
-    texts = [f"{colour} {other} things" for colour in COLOURS for other in ("big", "small", "old", "new", "odd")] * 4
+    """Where the encoder has learned nothing, the linear part answers, also after saving; where it
+    knows all, it stays as it was."""
+    texts = [
+        f"{colour} {other} things"
+        for colour in COLOURS
+        for other in ("big", "small", "old", "new", "odd")
+    ] * 4
     tokenizer = RoFormerLiteTokenizer.train(texts, vocab_size=300, show_progress=False)
     rows = [{**tokenizer(text), "labels": COLOURS.index(text.split()[0])} for text in texts]
     torch.manual_seed(0)
@@ -155,7 +211,9 @@ def test_linear_model_beside_a_stock_trainer(tmp_path):
         RoFormerLiteConfig.from_preset("tiny", vocab_size=len(tokenizer), num_labels=4)
     )
     args = TrainingArguments(str(tmp_path / "t"), report_to="none", use_cpu=True, disable_tqdm=True)
-    trainer = Trainer(model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer)
+    trainer = Trainer(
+        model, args, train_dataset=rows[:60], eval_dataset=rows[60:], processing_class=tokenizer
+    )
     parts = add_linear_model(trainer)
     assert parts["its linear model alone"]["accuracy"] == 1 > parts["its encoder alone"]["accuracy"]
     assert add_linear_model(trainer) == parts  # in the place of the first one
@@ -173,12 +231,19 @@ def test_without_validation_data_the_linear_model_answers(tmp_path):
     own = ["--text_scores", "true", "--max_steps", "1", "--output_dir", str(tmp_path / "m")]
     assert main(["train", "classify", *files, *OPTIONS.split(), *own]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
-    assert results["metrics"]["test"]["accuracy"] == 1 > results["parts"]["its encoder alone"]["test"]["accuracy"]
+    assert (
+        results["metrics"]["test"]["accuracy"]
+        == 1
+        > results["parts"]["its encoder alone"]["test"]["accuracy"]
+    )
 
 
 def test_a_part_alone_must_lead_by_more_than_chance():
-    """Of two equally good parts neither is left out for its luck on thirty rows; beside a perfect one a bad one is."""
-    model = AutoModelForSequenceClassification.from_config(RoFormerLiteConfig.from_preset("tiny", num_labels=2))
+    """Of two equally good parts neither is left out for its luck on thirty rows; beside a perfect
+    one a bad one is."""
+    model = AutoModelForSequenceClassification.from_config(
+        RoFormerLiteConfig.from_preset("tiny", num_labels=2)
+    )
     tokens = torch.zeros(model.config.vocab_size, LONGEST_TOKEN, dtype=torch.uint8)
     tokens[5:7, 0] = torch.tensor(list(b"ab"))
     generator, answers = torch.Generator().manual_seed(0), torch.arange(30) % 2
@@ -195,19 +260,37 @@ def test_a_part_alone_must_lead_by_more_than_chance():
         split = Split(logits(encoder), logits(text), answers, measure)
         _, weights = add_fitted_scores(model, scores, {"validation": split}, "accuracy")
         assert all(weights) if encoder == text else not weights
-    of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))  # ten words in each
-    assert split.number_of_documents == 30 and replace(split, chain=of_sentences).number_of_documents == 3
+    # ten words in each
+    of_sentences = (torch.arange(30), torch.arange(30) // 10, torch.zeros(2, 2))
+    assert (
+        split.number_of_documents == 30
+        and replace(split, chain=of_sentences).number_of_documents == 3
+    )
 
 
 def test_rare_labels_count_as_much_as_frequent_ones(tmp_path):
-    """Of a text with both labels, the rarer one of the whole data is the answer only where labels are weighted."""
+    """Of a text with both labels, the rarer one of the whole data is the answer only where labels
+    are weighted."""
     rows = ["new things\tcommon"] * 50 + ["old things\tcommon"] * 30 + ["old things\trare"] * 20
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
     recall, options = {}, [*OPTIONS.split(), "--text_scores", "true", "--num_train_epochs", "2"]
     for weights in ("", "balanced"):
         own = ["--class_weights", weights] if weights else []
         files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation")]
-        assert main(["train", "classify", *files, *options, *own, "--output_dir", str(tmp_path / f"m{weights}")]) == 0
+        assert (
+            main(
+                [
+                    "train",
+                    "classify",
+                    *files,
+                    *options,
+                    *own,
+                    "--output_dir",
+                    str(tmp_path / f"m{weights}"),
+                ]
+            )
+            == 0
+        )
         results = json.loads((tmp_path / f"m{weights}" / "results.json").read_text())
         recall[weights] = results["by_label"]["validation"]["rare"]["recall"]
         assert results["main_metric"] == ("macro_f1" if weights else "accuracy")
@@ -232,8 +315,17 @@ def test_a_precision_that_no_score_reaches_leaves_no_answer(data, tmp_path, caps
     assert "`predict` gives no label" in capsys.readouterr().err
     assert "`predict` gives no label" in (tmp_path / "m" / "README.md").read_text()
     (tmp_path / "lines.txt").write_text("red red\n")
-    files = ["--input_file", str(tmp_path / "lines.txt"), "--output_file", str(tmp_path / "out.txt")]
-    for options, answer in (([], "-"), (["--none_label", "unsure"], "unsure"), (["--threshold", "0"], None)):
+    files = [
+        "--input_file",
+        str(tmp_path / "lines.txt"),
+        "--output_file",
+        str(tmp_path / "out.txt"),
+    ]
+    for options, answer in (
+        ([], "-"),
+        (["--none_label", "unsure"], "unsure"),
+        (["--threshold", "0"], None),
+    ):
         assert main(["predict", str(tmp_path / "m"), *files, *options]) == 0
         label = (tmp_path / "out.txt").read_text().split("\t")[0]
         assert label == answer if answer else label in COLOURS
@@ -247,13 +339,21 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
     files = [f"--{split}_file={tmp_path / 'rows.tsv'}" for split in ("train", "validation", "test")]
     own = "--text_scores true --baselines true --num_train_epochs 2 --min_precision 0.95".split()
     model = tmp_path / "m"
-    assert main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
-    results, card = json.loads((model / "results.json").read_text()), (model / "README.md").read_text()
+    assert (
+        main(["train", "classify", *files, *OPTIONS.split(), *own, "--output_dir", str(model)]) == 0
+    )
+    results, card = (
+        json.loads((model / "results.json").read_text()),
+        (model / "README.md").read_text(),
+    )
     assert 0.25 < results["settings"]["threshold"] <= 1
     assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
-    assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    assert "data is 0.625, 0.625 and 0.625. If its errors" in card  # half of the texts, and a quarter of the others
+    assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(
+        b"\x89PNG"
+    )
+    # half of the texts, and a quarter of the others
+    assert "data is 0.625, 0.625 and 0.625. If its errors" in card
     (tmp_path / "lines.txt").write_text("red red\nsome thing\n")
     for given, second in (([], "-"), (["--threshold", "0.01"], COLOURS)):
         command = ["predict", str(model), "--input_file", str(tmp_path / "lines.txt"), *given]
@@ -264,10 +364,18 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
 
 def test_a_difference_within_chance_is_called_so():
     """Thirty rows of 2,000 are; a hundred are not."""
-    assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance("accuracy", 0.95, 0.9, 2000)
-    assert is_within_chance("spearman", 0.80, 0.79, 200) and not is_within_chance("spearman", 0.80, 0.5, 200)
+    assert is_within_chance("accuracy", 0.915, 0.9, 2000) and not is_within_chance(
+        "accuracy", 0.95, 0.9, 2000
+    )
+    assert is_within_chance("spearman", 0.80, 0.79, 200) and not is_within_chance(
+        "spearman", 0.80, 0.5, 200
+    )
     assert not is_within_chance("perplexity", 9.0, 10.0, 200)
-    for accuracy, said in ((0.903, "about equal"), (0.95, "The model is better"), (0.85, "A baseline is better")):
+    for accuracy, said in (
+        (0.903, "about equal"),
+        (0.95, "The model is better"),
+        (0.85, "A baseline is better"),
+    ):
         measured = [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)]
         assert said in verdict("accuracy", measured, {"n-grams": {"test": {"accuracy": 0.9}}})
 
@@ -295,7 +403,8 @@ def test_average_follows_the_formula_and_changes_places_exactly():
 
 @pytest.fixture
 def exploding(monkeypatch) -> None:
-    """The weights become infinite in step 5 of every training, as by a learning rate that is too high."""
+    """The weights become infinite in step 5 of every training, as by a learning rate that is too
+    high."""
     tick = TrainingClock.on_step_end
 
     def on_step_end(self, args, state, control, model, **kwargs):
@@ -308,9 +417,19 @@ def exploding(monkeypatch) -> None:
 
 
 def diverged(data: Path, out: Path, *options: str) -> None:
-    files = ["--train_file", str(data / "train.tsv"), "--max_steps", "8", "--per_device_train_batch_size", "8"]
+    files = [
+        "--train_file",
+        str(data / "train.tsv"),
+        "--max_steps",
+        "8",
+        "--per_device_train_batch_size",
+        "8",
+    ]
     arguments = ["--training_arguments", "logging_steps=1000", *options]
-    assert main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *arguments]) == 2
+    assert (
+        main(["train", "classify", *files, *OPTIONS.split(), "--output_dir", str(out), *arguments])
+        == 2
+    )
     assert not out.exists()
 
 
@@ -322,10 +441,16 @@ def diverged(data: Path, out: Path, *options: str) -> None:
         ("save_strategy=no", 6),  # at the end of the epoch
     ],
 )
-def test_a_training_that_diverges_stops_and_saves_no_model(data, tmp_path, exploding, capsys, arguments, last_step):
+def test_a_training_that_diverges_stops_and_saves_no_model(
+    data, tmp_path, exploding, capsys, arguments, last_step
+):
     diverged(data, tmp_path / "m", *arguments.split())
     message = capsys.readouterr().err
-    assert "diverged" in message and f"step {last_step}" in message and "--learning_rate (now 0.003)" in message
+    assert (
+        "diverged" in message
+        and f"step {last_step}" in message
+        and "--learning_rate (now 0.003)" in message
+    )
 
 
 def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):

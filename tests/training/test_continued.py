@@ -1,4 +1,5 @@
-"""After an interruption: the same run on the same data continues bit for bit, anything else is refused by name."""
+"""After an interruption: the same run on the same data continues bit for bit, anything else is
+refused by name."""
 
 import fcntl
 import json
@@ -20,7 +21,10 @@ OPTIONS = (
 ).split()
 TASKS = {  # the data, and what has a state of its own
     "classify": ("rows.csv", "--text_scores true --ema_decay 0.9"),
-    "mlm": ("rows.csv", "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9"),
+    "mlm": (
+        "rows.csv",
+        "--block_size 16 --optim muon --ema_decay 0.9 --training_arguments optim_args=momentum=0.9",
+    ),
     "seq2seq": (
         "rows.csv",
         "--source_column text --target_column label --max_tokens_per_batch 99 --ema_decay 0.9 "
@@ -45,7 +49,16 @@ def folder(tmp_path_factory) -> Path:
 def command(folder: Path, task: str, name: str, *more: str) -> list[str]:
     data, options = TASKS[task]
     files = [f"--train_file={folder}/train-{data}", f"--validation_file={folder}/validation-{data}"]
-    return ["train", task, *files, *OPTIONS, *options.split(), *more, "--output_dir", str(folder / name)]
+    return [
+        "train",
+        task,
+        *files,
+        *OPTIONS,
+        *options.split(),
+        *more,
+        "--output_dir",
+        str(folder / name),
+    ]
 
 
 def interrupted(folder: Path, task: str) -> Path:
@@ -64,7 +77,8 @@ def interrupted(folder: Path, task: str) -> Path:
 
 @pytest.fixture
 def left(folder) -> Path:
-    """The folder with two interrupted trainings, put back after the test: paths are options, so it keeps its place."""
+    """The folder with two interrupted trainings, put back after the test: paths are options, so it
+    keeps its place."""
     for task in ("classify", "mlm"):
         interrupted(folder, task)
     kept = folder.with_name("kept")
@@ -89,7 +103,8 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
     interrupted(folder, task)
     kept = shutil.copytree(folder / f"{task}.training", folder / f"{task}.kept")
     assert main(command(folder, task, f"{task}-whole")) == 0
-    (folder / f"{task}.training" / "checkpoint-8").mkdir()  # as if a kill had come while it was written
+    # as if a kill had come while it was written
+    (folder / f"{task}.training" / "checkpoint-8").mkdir()
     assert main(command(folder, task, task, "--title", "A title", "--keep_checkpoints")) == 0
     assert "Resuming from step 6" in capsys.readouterr().err
     assert_same_models(folder / f"{task}-whole", folder / task)
@@ -103,7 +118,10 @@ def test_it_continues_as_if_nothing_had_happened(task, folder, capsys):
     ("options", "difference"),
     [
         ("--learning_rate 0.1", "--learning_rate was the default and is 0.1"),
-        ("--training_arguments lr_scheduler_type=cosine", "--lr_scheduler_type was the default and is cosine"),
+        (
+            "--training_arguments lr_scheduler_type=cosine",
+            "--lr_scheduler_type was the default and is cosine",
+        ),
     ],
 )
 def test_another_run_is_refused_with_the_difference(left, capsys, options, difference):
@@ -137,13 +155,19 @@ def test_what_is_not_of_this_training_is_left_alone(left, capsys):
     for name, message in (("new", "holds other files"), ("mlm", "run.yaml cannot be read")):
         assert main(command(left, "mlm", name)) == 2
         assert message in capsys.readouterr().err
-    assert (left / "new.training" / "thesis.txt").exists() and (left / "mlm.training" / "checkpoint-6").exists()
+    assert (left / "new.training" / "thesis.txt").exists() and (
+        left / "mlm.training" / "checkpoint-6"
+    ).exists()
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "model.safetensors"])
 def test_a_damaged_checkpoint_is_refused(left, capsys, file):
     path = left / "mlm.training" / "checkpoint-6" / file
-    path.write_bytes(pickle.dumps(Path("made-by-a-pickle")) if file == "scheduler.pt" else path.read_bytes()[:500])
+    path.write_bytes(
+        pickle.dumps(Path("made-by-a-pickle"))
+        if file == "scheduler.pt"
+        else path.read_bytes()[:500]
+    )
     assert main(command(left, "mlm", "mlm")) == 2
     assert str(path) in capsys.readouterr().err
     shutil.rmtree(path.parent)  # as the message says
@@ -152,7 +176,8 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
 
 
 def test_checkpoints_from_elsewhere(left, capsys):
-    """Of a directory that was moved, whose best checkpoint is found again, and of another training."""
+    """Of a directory that was moved, whose best checkpoint is found again, and of another
+    training."""
     shutil.copytree(left / "mlm.training", left / "moved.training")
     assert main(command(left, "mlm", "mlm")) == 0
     assert main(command(left, "mlm", "moved")) == 0

@@ -1,4 +1,5 @@
-"""Reading data: every format, and mistakes, which are named by file and line before anything is trained.
+"""Reading data: every format, and mistakes, which are named by file and line before anything is
+trained.
 
 More mistakes are in tests/fuzz/test_damaged_data.py.
 """
@@ -46,18 +47,26 @@ def test_lines_lose_their_ends_and_nothing_else(write):
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
-@pytest.mark.parametrize("words", ["it's a red—house, 3.14 times (or more)  as", "中文没有空格，但是有标点。"])
+@pytest.mark.parametrize(
+    "words", ["it's a red—house, 3.14 times (or more)  as", "中文没有空格，但是有标点。"]
+)
 def test_long_lines_are_cut_where_tokens_end(algorithm, words, write):
     """A line of any length in bounded memory, with the tokens that it has as a whole."""
     chance = random.Random(0)
-    line = "".join(chance.choice([words, words[:5], words[6:]]) + " " * (words < "z") for _ in range(2000)).strip()
+    line = "".join(
+        chance.choice([words, words[:5], words[6:]]) + " " * (words < "z") for _ in range(2000)
+    ).strip()
     tokenizer = RoFormerLiteTokenizer.train([words] * 4, vocab_size=400, algorithm=algorithm)
     path = write("a.txt.gz", f"\ufeff{line}\r\n\n{line}")
     pieces = [row["text"] for row in read_running_text(path)]
-    assert "".join(pieces) == f"{line}\n\n{line}\n" and all(len(piece.encode()) <= 2**13 for piece in pieces)
+    assert "".join(pieces) == f"{line}\n\n{line}\n" and all(
+        len(piece.encode()) <= 2**13 for piece in pieces
+    )
     assert list(in_pieces(line)) == [piece.rstrip("\n") for piece in pieces[: len(pieces) // 2]]
     options = {"add_special_tokens": False, "truncation": False, "verbose": False}
-    of_pieces = [token for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"] for token in ids]
+    of_pieces = [
+        token for ids in tokenizer(list(in_pieces(line)), **options)["input_ids"] for token in ids
+    ]
     assert of_pieces == tokenizer(line, **options)["input_ids"]
 
 
@@ -74,8 +83,15 @@ def test_lines_without_a_place_to_cut(gap, write):
 def test_lines_too_long_for_a_text_are_refused(name, write):
     """Of a bomb of a few kilobytes, too."""
     read = read_table if name != "a.conll.gz" else lambda path: read_tagged(path, 1, -1)
-    with pytest.raises(InputError, match=rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines"):
-        list(read(write(name, "{}\n".replace("{}", "{}" if "json" in name else "a\tB") + "x" * 2**24)))
+    with pytest.raises(
+        InputError,
+        match=rf"{name}:2: the line is longer than 16,777,216 bytes.*divide it into lines",
+    ):
+        list(
+            read(
+                write(name, "{}\n".replace("{}", "{}" if "json" in name else "a\tB") + "x" * 2**24)
+            )
+        )
     if name == "a.csv.gz":  # an open quote takes in all that follows
         with pytest.raises(InputError, match=r"a\.csv\.gz:2: field larger than field limit"):
             list(read_table(write(name, 'a\n"' + ("x" * 2**20 + "\n") * 17)))
@@ -97,7 +113,9 @@ def test_csv_fields_may_span_lines_and_the_first_counts(write):
     assert [row["origin"] for row in rows] == [f"{path}:2", f"{path}:4"]
     with pytest.raises(InputError, match=r"a\.csv:5: "):
         list(read_table(path))
-    with pytest.raises(InputError, match=r"b\.csv:2: a carriage return must stand in double quotes"):
+    with pytest.raises(
+        InputError, match=r"b\.csv:2: a carriage return must stand in double quotes"
+    ):
         list(read_table(write("b.csv", "text,label\na\rb,c\n")))
 
 
@@ -121,7 +139,10 @@ def test_tagged_columns(write):
     content = "-DOCSTART- -X- O\n\n# text = # is a sign\n1\t#\tO\n# \tB-X\tO\n\n\n1\tBerlin\tB-LOC"
     path = write("a.iob2", content.replace("-DOCSTART- -X- O", "0\t-DOCSTART-\tO"))
     rows = list(read_tagged(path, 2, 3))
-    assert [(row["tokens"], row["tags"]) for row in rows] == [(["#", "B-X"], ["O", "O"]), (["Berlin"], ["B-LOC"])]
+    assert [(row["tokens"], row["tags"]) for row in rows] == [
+        (["#", "B-X"], ["O", "O"]),
+        (["Berlin"], ["B-LOC"]),
+    ]
     assert [row["origin"] for row in rows] == [f"{path}:4", f"{path}:8"]
     spaces = write("b.txt", "EU NNP B-ORG\nrejects VBZ O\n")
     assert next(read_tagged(spaces, 1, -1))["tags"] == ["B-ORG", "O"]

@@ -1,4 +1,5 @@
-"""Two processes train as one: data-parallel, in shards (FSDP2), and tensor-parallel; on a CPU, by gloo."""
+"""Two processes train as one: data-parallel, in shards (FSDP2), and tensor-parallel; on a CPU, by
+gloo."""
 
 import json
 import os
@@ -36,7 +37,8 @@ TINY = (
 
 
 def run_in_two(*program: str | Path) -> str:
-    """What two processes of a program that `torchrun` starts, again if they die, write to their error stream."""
+    """What two processes of a program that `torchrun` starts, again if they die, write to their
+    error stream."""
     launcher = "-m torch.distributed.run --standalone --nproc_per_node 2 --max-restarts 3".split()
     command = [sys.executable, *launcher, *map(str, program)]
     finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
@@ -46,7 +48,8 @@ def run_in_two(*program: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
-    """Where two processes left what they did; they do everything in one go, as starting them takes longest."""
+    """Where two processes left what they did; they do everything in one go, as starting them takes
+    longest."""
     folder = tmp_path_factory.mktemp("two")
     run_in_two(HERE / "distributed_worker.py", folder)
     return folder
@@ -66,7 +69,9 @@ def alone(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def one(alone) -> dict[str, list[float]]:
     """The losses of one process with the Trainer."""
-    return {name: trained(kind_of(name), MODELS[name](), alone / name) for name in {*KINDS, *SHARDED}}
+    return {
+        name: trained(kind_of(name), MODELS[name](), alone / name) for name in {*KINDS, *SHARDED}
+    }
 
 
 def assert_same_losses(got: list[float], wanted: list[float]) -> None:
@@ -74,13 +79,20 @@ def assert_same_losses(got: list[float], wanted: list[float]) -> None:
     torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("way", "name"), [("ddp", "mlm"), ("ddp", "seq2seq"), ("fsdp", "mlm"), ("fsdp", "shared")])
+@pytest.mark.parametrize(
+    ("way", "name"), [("ddp", "mlm"), ("ddp", "seq2seq"), ("fsdp", "mlm"), ("fsdp", "shared")]
+)
 def test_trainer_in_two_processes_equals_one(way, name, one, two, out, alone):
     assert_same_losses(two[f"{way}/{name}"], one[name])
     model = MODELS[name]()
-    models = [type(model).from_pretrained(folder).eval() for folder in (out / f"{way}-{name}", alone / name)]
+    models = [
+        type(model).from_pretrained(folder).eval()
+        for folder in (out / f"{way}-{name}", alone / name)
+    ]
     with torch.no_grad():
-        torch.testing.assert_close(*(model(**make_batch(kind_of(name))).logits for model in models), rtol=0, atol=1e-3)
+        torch.testing.assert_close(
+            *(model(**make_batch(kind_of(name))).logits for model in models), rtol=0, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
@@ -94,7 +106,9 @@ def test_padding_free_equals_stock(name, way, two):
 
 def test_a_checkpoint_of_two_processes_is_continued(two, one, out, alone):
     assert_same_losses(two["resumed/mlm"], one["mlm"])
-    saved, wanted = (load_file(folder / "model.safetensors") for folder in (out / "resumed", alone / "mlm"))
+    saved, wanted = (
+        load_file(folder / "model.safetensors") for folder in (out / "resumed", alone / "mlm")
+    )
     assert all(torch.allclose(saved[name], wanted[name], rtol=0, atol=1e-3) for name in wanted)
 
 
@@ -105,7 +119,9 @@ def test_tensor_parallel_equals_the_whole(name, two, out):
     if model.can_generate():
         assert two[f"tp/{name}/generated"] == generated(model)
     assert_same_losses(two[f"tp/{name}/losses"], loop(kind_of(name), model))
-    assert [path.name for path in (out / f"tp-{name}").glob("*.safetensors")] == ["model.safetensors"]
+    assert [path.name for path in (out / f"tp-{name}").glob("*.safetensors")] == [
+        "model.safetensors"
+    ]
     saved = load_file(out / f"tp-{name}" / "model.safetensors")
     for key, weight in load_file(out / f"start-{name}" / "model.safetensors").items():
         assert saved[key].shape == weight.shape and not torch.equal(saved[key], weight), key
@@ -125,13 +141,20 @@ def pairs(tmp_path_factory) -> Path:
 
 def losses(model: Path) -> list[float]:
     (state,) = model.with_name(f"{model.name}.training").glob("checkpoint-10/trainer_state.json")
-    return [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
+    return [
+        entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry
+    ]
 
 
-@pytest.mark.parametrize(("optim", "rate", "tolerance"), [("sgd", "0.05", 1e-4), ("muon", "0.002", 1e-3)])
-def test_the_command_in_two_processes_trains_as_one_that_accumulates(optim, rate, tolerance, pairs, tmp_path):
-    """The batches of a step are the same, shared by two processes or one after the other in one. It is one epoch: at
-    its end two processes may repeat a batch. Muon computes with bfloat16, and magnifies rounding.
+@pytest.mark.parametrize(
+    ("optim", "rate", "tolerance"), [("sgd", "0.05", 1e-4), ("muon", "0.002", 1e-3)]
+)
+def test_the_command_in_two_processes_trains_as_one_that_accumulates(
+    optim, rate, tolerance, pairs, tmp_path
+):
+    """The batches of a step are the same, shared by two processes or one after the other in one. It
+    is one epoch: at its end two processes may repeat a batch. Muon computes with bfloat16, and
+    magnifies rounding.
     """
     options = (
         f"--use_cpu --keep_checkpoints --optim {optim} --learning_rate {rate} --ema_decay 0.9 --max_steps 10 "
@@ -146,15 +169,34 @@ def test_the_command_in_two_processes_trains_as_one_that_accumulates(optim, rate
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
     for name in weights[0]:
-        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10)
+        torch.testing.assert_close(
+            weights[0][name], weights[1][name], rtol=tolerance, atol=tolerance / 10
+        )
 
 
 def test_killed_workers_change_nothing(tmp_path):
-    """First a worker that only learns, then the one that writes the checkpoints and holds the directory's lock."""
+    """First a worker that only learns, then the one that writes the checkpoints and holds the
+    directory's lock."""
     lines = "".join(f"line {n} says that {n} is a number\n" for n in range(400))
     (tmp_path / "text.txt").write_text(lines, "utf-8")
-    command = ["train", "mlm", "--train_file", tmp_path / "text.txt", *TINY, "--block_size", "16", "--line_by_line"]
-    command += ["--max_steps", "30", "--config", "hidden_dropout=0.1", "--training_arguments", "save_strategy=steps"]
+    command = [
+        "train",
+        "mlm",
+        "--train_file",
+        tmp_path / "text.txt",
+        *TINY,
+        "--block_size",
+        "16",
+        "--line_by_line",
+    ]
+    command += [
+        "--max_steps",
+        "30",
+        "--config",
+        "hidden_dropout=0.1",
+        "--training_arguments",
+        "save_strategy=steps",
+    ]
     command += ["save_steps=5", "save_total_limit=9", "eval_strategy=no", "--output_dir"]
     run_in_two("-m", "roformer_lite.cli", *command, tmp_path / "whole")
     killed = [HERE / "killed_worker.py", tmp_path, "[[1, null, 7], [0, null, 17]]"]
@@ -165,14 +207,21 @@ def test_killed_workers_change_nothing(tmp_path):
 
 
 def commands_of(page: Path) -> list[str]:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```bash\n(.*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     return [command for block in blocks for command in block.replace("\\\n", " ").splitlines()]
 
 
 def test_command_of_the_docs_on_two_machines(tmp_path):
-    """Two launchers that know nothing of each other but an address, and share the output directory."""
-    (command,) = [c for c in commands_of(ROOT / "docs" / "several_processes.md") if "--machine_rank" in c]
-    (tmp_path / "text.txt").write_text("".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8")
+    """Two launchers that know nothing of each other but an address, and share the output
+    directory."""
+    (command,) = [
+        c for c in commands_of(ROOT / "docs" / "several_processes.md") if "--machine_rank" in c
+    ]
+    (tmp_path / "text.txt").write_text(
+        "".join(f"line {n} says that {n} is a number\n" for n in range(60)), "utf-8"
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -182,13 +231,24 @@ def test_command_of_the_docs_on_two_machines(tmp_path):
     command = command.replace(f"--num_processes {options['--num_processes']}", "--num_processes 2")
     first, *arguments = shlex.split(command)
     assert first == "accelerate"
-    launcher = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *arguments, "--use_cpu", "true"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.accelerate_cli",
+        *arguments,
+        "--use_cpu",
+        "true",
+    ]
     at_rank = launcher.index("--machine_rank") + 1
     machines = []
     for rank in ("0", "1"):
         with (tmp_path / f"errors-{rank}.txt").open("w") as errors:
             command = [*launcher[:at_rank], rank, *launcher[at_rank + 1 :]]
-            machines.append(subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors))
+            machines.append(
+                subprocess.Popen(
+                    command, cwd=tmp_path, env=ENVIRONMENT, stdout=errors, stderr=errors
+                )
+            )
     try:
         for machine in machines:
             machine.wait(timeout=240)

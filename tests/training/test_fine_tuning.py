@@ -1,4 +1,5 @@
-"""Training on from models of this package: heads that are kept or new, and pairs of an encoder and a decoder."""
+"""Training on from models of this package: heads that are kept or new, and pairs of an encoder and
+a decoder."""
 
 import json
 import shutil
@@ -30,14 +31,17 @@ def write_rows(path: Path, labels: list[str]) -> Path:
 
 
 def write_tags(path: Path, tags: list[str]) -> Path:
-    sentence = "".join(f"{word} {tag}\n" for word, tag in zip(("Anna", "in", "Rome"), tags, strict=True))
+    sentence = "".join(
+        f"{word} {tag}\n" for word, tag in zip(("Anna", "in", "Rome"), tags, strict=True)
+    )
     path.write_text((sentence + "\n") * 10, "utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Texts and pairs, a classifier, an encoder, a decoder of the same vocabulary and one of another."""
+    """Texts and pairs, a classifier, an encoder, a decoder of the same vocabulary and one of
+    another."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "text.txt").write_text("\n".join(TEXTS * 10) + "\n", "utf-8")
     rows = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS * 10)
@@ -52,22 +56,39 @@ def folder(tmp_path_factory) -> Path:
 
 
 def train(task: str, data: Path, model: Path, *options: str | Path | int, status: int = 0) -> Path:
-    arguments = ["train", task, "--train_file", data, "--output_dir", model, *COMMON.split(), *options]
+    arguments = [
+        "train",
+        task,
+        "--train_file",
+        data,
+        "--output_dir",
+        model,
+        *COMMON.split(),
+        *options,
+    ]
     assert main([str(argument) for argument in arguments]) == status
     return model
 
 
 def tensors(model: Path, prefix: str = "") -> dict[str, torch.Tensor]:
     stored = load_file(model / "model.safetensors")
-    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in stored.items()
+        if name.startswith(prefix)
+    }
 
 
 def head(model: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in tensors(model).items() if not name.startswith("model.")}
+    return {
+        name: tensor for name, tensor in tensors(model).items() if not name.startswith("model.")
+    }
 
 
 def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
 
 
 def same_stack(ours: Path, theirs: Path) -> bool:
@@ -85,38 +106,58 @@ def predictions(model: Path, lines: Path, capsys: pytest.CaptureFixture) -> list
     return capsys.readouterr().out.split("\n")[:-1]
 
 
-def save_bert(folder: Path, words: Iterable[str], do_lower_case: bool = True, **fields: float) -> None:
+def save_bert(
+    folder: Path, words: Iterable[str], do_lower_case: bool = True, **fields: float
+) -> None:
     folder.with_name("vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8"
     )
     tokenizer = BertTokenizer(str(folder.with_name("vocab.txt")), do_lower_case=do_lower_case)
     tokenizer.save_pretrained(folder)
-    fields |= {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    fields |= {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+    }
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(tokenizer), **fields)).save_pretrained(folder)
 
 
 def test_equal_labels_keep_the_head_and_their_order(folder, tmp_path, capsys):
-    turned = shutil.copytree(folder / "classifier", tmp_path / "turned")  # as another program may have made it
-    config = config_of(turned) | {"id2label": {"0": "thing", "1": "cat"}, "label2id": {"thing": 0, "cat": 1}}
+    # as another program may have made it
+    turned = shutil.copytree(folder / "classifier", tmp_path / "turned")
+    config = config_of(turned) | {
+        "id2label": {"0": "thing", "1": "cat"},
+        "label2id": {"thing": 0, "cat": 1},
+    }
     (turned / "config.json").write_text(json.dumps(config), "utf-8")
     true = ["thing", "cat", "thing", "cat"]
     data = write_rows(tmp_path / "a.jsonl", true)
     options = ["--model_name_or_path", turned, *UNCHANGED, "--test_file", data]
     tuned = train("classify", data, tmp_path / "tuned", *options)
     assert "new head" not in capsys.readouterr().err
-    assert same(tensors(tuned), tensors(turned)) and config_of(tuned)["label2id"] == config["label2id"]
+    assert (
+        same(tensors(tuned), tensors(turned)) and config_of(tuned)["label2id"] == config["label2id"]
+    )
     answers = predictions(tuned, tmp_path / "lines.txt", capsys)
     assert answers == predictions(turned, tmp_path / "lines.txt", capsys)
-    accuracy = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]["test"]["accuracy"]
+    accuracy = json.loads((tuned / "results.json").read_text("utf-8"))["metrics"]["test"][
+        "accuracy"
+    ]
     right = [answer.split("\t")[0] for answer in answers]
-    assert accuracy == sum(map(str.__eq__, right, true)) / 4  # the metrics count by the same numbers
+    # the metrics count by the same numbers
+    assert accuracy == sum(map(str.__eq__, right, true)) / 4
 
 
 @pytest.mark.parametrize("labels", ["yes yes no no", "1 2 3 4"], ids=["as many", "a number"])
 def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     data = write_rows(tmp_path / "a.jsonl", labels.split())
-    options, said = ([], "data no, yes") if "yes" in labels else (["--problem_type", "regression"], "data value")
+    options, said = (
+        ([], "data no, yes")
+        if "yes" in labels
+        else (["--problem_type", "regression"], "data value")
+    )
     start = ["--model_name_or_path", folder / "classifier", "--fit_head", "false", *UNCHANGED]
     tuned = train("classify", data, tmp_path / "m", *start, *options)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "new head" in line]
@@ -129,9 +170,12 @@ def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
 
 
 def test_an_encoder_becomes_a_tagger_and_that_one_another(folder, tmp_path, capsys):
-    """A masked language model or a classifier becomes a tagger; its head is kept for the same tags only."""
+    """A masked language model or a classifier becomes a tagger; its head is kept for the same tags
+    only."""
     data = write_tags(tmp_path / "a.iob2", ["B-PER", "O", "O"])
-    first = train("tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED)
+    first = train(
+        "tag", data, tmp_path / "first", "--model_name_or_path", folder / "classifier", *UNCHANGED
+    )
     assert "RoFormerLiteForSequenceClassification has no head for tag" in capsys.readouterr().err
     assert config_of(first)["label2id"] == {"O": 0, "B-PER": 1, "I-PER": 2} and same_stack(
         first, folder / "classifier"
@@ -159,10 +203,15 @@ def test_converted_encoder(folder, tmp_path):
     start = ["--encoder_name_or_path", tmp_path / "ours", "--size", "tiny", *UNCHANGED]
     out = train("seq2seq", folder / "pairs.tsv", tmp_path / "m", *start)
     config, bert = config_of(out), tensors(tmp_path / "bert")
-    assert config["encoder"]["norm_placement"] == "post" and config["decoder"]["norm_placement"] == "pre"
+    assert (
+        config["encoder"]["norm_placement"] == "post"
+        and config["decoder"]["norm_placement"] == "pre"
+    )
     assert (config["decoder_start_token_id"], config["eos_token_id"]) == (2, 3)
     ours = tensors(out, "model.encoder.layers.0.")
-    assert torch.equal(ours["mlp.up_proj.weight"], bert["encoder.layer.0.intermediate.dense.weight"])
+    assert torch.equal(
+        ours["mlp.up_proj.weight"], bert["encoder.layer.0.intermediate.dense.weight"]
+    )
     assert torch.equal(tensors(out)[f"model.decoder.{TABLE}"], bert[TABLE])
 
 
@@ -177,7 +226,9 @@ def test_a_new_classifier_begins_with_the_tokens_of_a_teacher(encoder, tmp_path)
     """Centred vectors of 20 tokens have at most 19 axes, which a narrower model has room for."""
     narrow = ["--config", "hidden_size=20"]
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
-    tuned = train("classify", data, tmp_path / "m", "--teacher", encoder, *TINY, *UNCHANGED, *narrow)
+    tuned = train(
+        "classify", data, tmp_path / "m", "--teacher", encoder, *TINY, *UNCHANGED, *narrow
+    )
     teacher = SentenceTransformer(str(encoder), device="cpu")
     theirs = torch.pdist(torch.tensor(teacher.encode(list("acdeghil"), normalize_embeddings=True)))
     ours = torch.pdist(tensors(tuned)[f"model.{TABLE}"][5:13])
@@ -199,14 +250,20 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     data = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"])
     tuned = train("classify", data, tmp_path / "m", "--model_name_or_path", encoder, *UNCHANGED)
     ours, seen = RoFormerLiteForSequenceClassification.from_pretrained(tuned), []
-    ours.eval().classifier.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    ours.eval().classifier.out_proj.register_forward_pre_hook(
+        lambda _, inputs: seen.append(inputs[0])
+    )
     tokenizer = AutoTokenizer.from_pretrained(tuned)
     for text in TEXTS:
         batch = tokenizer(text, return_tensors="pt")
         states = theirs(**batch).last_hidden_state[0]
         ours(**batch)
-        torch.testing.assert_close(seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0))
-    assert (tuned / "run.yaml").read_text().count(str(encoder)) == 1 and "encoder" in (tuned / "README.md").read_text()
+        torch.testing.assert_close(
+            seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0)
+        )
+    assert (tuned / "run.yaml").read_text().count(str(encoder)) == 1 and "encoder" in (
+        tuned / "README.md"
+    ).read_text()
 
     if "cls" in pooling.values():
         return
@@ -214,20 +271,38 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
     for rows in (data, numbers):
         rows.write_text(rows.read_text() * 6)  # 120, of which a tenth would be held out
     of_classes, of_numbers = ["--class_weights", "balanced"], ["--problem_type", "regression"]
-    for rows, options, holds_out in ((data, [], False), (data, of_classes, True), (numbers, of_numbers, True)):
+    for rows, options, holds_out in (
+        (data, [], False),
+        (data, of_classes, True),
+        (numbers, of_numbers, True),
+    ):
         few = train("classify", rows, tmp_path / "f", "--model_name_or_path", encoder, *options)
         results = json.loads((few / "results.json").read_text())
-        assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (holds_out, holds_out)
+        assert (results["training"]["steps"] > 1, "validation" in results["metrics"]) == (
+            holds_out,
+            holds_out,
+        )
         shutil.rmtree(few)
     none_to_choose_by = ["--validation_fraction", 0, "--min_precision", 0.9]
     train("classify", data, few, "--model_name_or_path", encoder, *none_to_choose_by, status=2)
     assert not few.exists()
-    stock = train("classify", data, tmp_path / "s", "--model_name_or_path", encoder, "--fit_head", "false", *UNCHANGED)
+    stock = train(
+        "classify",
+        data,
+        tmp_path / "s",
+        "--model_name_or_path",
+        encoder,
+        "--fit_head",
+        "false",
+        *UNCHANGED,
+    )
     assert config_of(stock)["architectures"] == ["BertForSequenceClassification"]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(is_kept, encoder, tmp_path, monkeypatch):
+def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
+    is_kept, encoder, tmp_path, monkeypatch
+):
     """A fitted head that was kept stays as it is; without one all epochs are trained."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
@@ -238,10 +313,15 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(is_kept, enco
         if state.global_step == (1 if is_kept else 2):
             raise KeyboardInterrupt
 
-    data, saving = write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"]), "save_strategy=epoch"
+    data, saving = (
+        write_rows(tmp_path / "a.jsonl", ["cat", "cat", "thing", "thing"]),
+        "save_strategy=epoch",
+    )
     start = ["--model_name_or_path", encoder, "--training_arguments", saving, "eval_strategy=no"]
     with monkeypatch.context() as patch:
         patch.setattr(TrainingClock, "on_train_end" if is_kept else "on_step_begin", interrupt)
         train("classify", data, tmp_path / "m", *start, status=130)
-    results = json.loads((train("classify", data, tmp_path / "m", *start) / "results.json").read_text())
+    results = json.loads(
+        (train("classify", data, tmp_path / "m", *start) / "results.json").read_text()
+    )
     assert results["training"]["steps"] == (1 if is_kept else 4)

@@ -1,4 +1,5 @@
-"""Text that outgrows memory or a row: prepared once, packed, mixed, read as a stream; and words without an end."""
+"""Text that outgrows memory or a row: prepared once, packed, mixed, read as a stream; and words
+without an end."""
 
 import json
 import random
@@ -37,7 +38,12 @@ def folder(tmp_path_factory):
         ("a", ["--vocab_size", "300"]),
         ("b", ["--tokenizer", str(folder / "of-a" / "tokenizer")]),
     ):
-        files = ["--train_file", str(folder / f"{name}.txt"), "--output_dir", str(folder / f"of-{name}")]
+        files = [
+            "--train_file",
+            str(folder / f"{name}.txt"),
+            "--output_dir",
+            str(folder / f"of-{name}"),
+        ]
         assert main(["prepare", "mlm", *files, *options, *tokenizer]) == 0
     return folder
 
@@ -47,17 +53,30 @@ def test_prepared_blocks_are_those_of_the_files(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder / "of-a" / "tokenizer")
     lines = (folder / "a.txt").read_text().splitlines()[:135]  # the last tenth is held out
     rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
-    assert made["input_ids"][:] == [row["input_ids"] for row in blocks(rows, tokenizer, 16, is_causal=False)]
+    assert made["input_ids"][:] == [
+        row["input_ids"] for row in blocks(rows, tokenizer, 16, is_causal=False)
+    ]
     assert (
         load_from_disk(str(folder / "of-a" / "validation"))["text"][:]
         == (folder / "a.txt").read_text().splitlines()[135:]
     )
 
 
-@pytest.mark.parametrize("more", ["--num_train_epochs 1 --packing 32", "--mixture 0.7 0.3 --max_steps 6 --packing 32"])
+@pytest.mark.parametrize(
+    "more", ["--num_train_epochs 1 --packing 32", "--mixture 0.7 0.3 --max_steps 6 --packing 32"]
+)
 def test_trained_on_prepared_data(folder, tmp_path, more):
-    prepared = ["--prepared", str(folder / "of-a"), *([str(folder / "of-b")] if "mixture" in more else [])]
-    assert main(["train", "mlm", *prepared, *SMALL, *more.split(), "--output_dir", str(tmp_path / "m")]) == 0
+    prepared = [
+        "--prepared",
+        str(folder / "of-a"),
+        *([str(folder / "of-b")] if "mixture" in more else []),
+    ]
+    assert (
+        main(
+            ["train", "mlm", *prepared, *SMALL, *more.split(), "--output_dir", str(tmp_path / "m")]
+        )
+        == 0
+    )
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["settings"]["block_size"] == 16 and results["settings"]["line_by_line"] is True
     assert "counts of neighbouring tokens" in results["baselines"]
@@ -65,8 +84,20 @@ def test_trained_on_prepared_data(folder, tmp_path, more):
 
 def test_a_stream(folder, tmp_path):
     options = "--streaming --line_by_line --packing 32 --vocab_size 300 --max_steps 8".split()
-    more = ["--training_arguments", "save_strategy=steps", "save_steps=4", "eval_strategy=steps", "eval_steps=4"]
-    files = ["--train_file", str(folder / "a.txt"), str(folder / "b.txt"), "--output_dir", str(tmp_path / "m")]
+    more = [
+        "--training_arguments",
+        "save_strategy=steps",
+        "save_steps=4",
+        "eval_strategy=steps",
+        "eval_steps=4",
+    ]
+    files = [
+        "--train_file",
+        str(folder / "a.txt"),
+        str(folder / "b.txt"),
+        "--output_dir",
+        str(tmp_path / "m"),
+    ]
     assert main(["train", "causal", *files, *SMALL, *options, *more]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
@@ -89,7 +120,9 @@ def test_refused(folder, tmp_path, capsys):
 def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
     cutter = BlockCutter(1, 2, 10, is_causal)
     documents = {f"d{n}": list(range(100, 100 + n)) for n in (1, 7, 8, 9, 10, 17, 55)}
-    pieces = [(name, ids[at : at + 3]) for name, ids in documents.items() for at in range(0, len(ids), 3)]
+    pieces = [
+        (name, ids[at : at + 3]) for name, ids in documents.items() for at in range(0, len(ids), 3)
+    ]
     made = [block.tolist() for block in cutter.blocks(pieces)]
     assert max(map(len, made)) <= 10
     tokens = [token for block in made for token in block if token > 2]
@@ -114,7 +147,11 @@ def test_packed_documents_do_not_see_each_other(model_class, folder):
     alone = alone.add_column("attention_mask", [[1] * len(ids) for ids in alone["input_ids"]])
     is_causal = model_class is rl.RoFormerLiteForCausalLM
     collator = BlockCollator(
-        tokenizer, mlm=not is_causal, mlm_probability=1.0, mask_replace_prob=1, random_replace_prob=0
+        tokenizer,
+        mlm=not is_causal,
+        mlm_probability=1.0,
+        mask_replace_prob=1,
+        random_replace_prob=0,
     )
     model = build(model_class, stack_config(vocab_size=len(tokenizer), is_decoder=is_causal)).eval()
     losses = [model(**collator(list(rows))).loss.item() for rows in (alone, packed(alone, 32))]
@@ -142,15 +179,28 @@ def test_only_long_words_are_cut_and_nothing_is_lost():
     backend, long = untrained_backend("bpe", True, None), letters(600)
     texts = [" ".join(WORDS * 100), f"one {long} two", f"{'红' * 300}。{'红' * 300}", "1" * 1000]
     cut = [list(cut_long_words([text], backend)) for text in texts]
-    assert ["".join(parts) for parts in cut] == texts and [len(parts) for parts in cut] == [1, 3, 3, 1]
+    assert ["".join(parts) for parts in cut] == texts and [len(parts) for parts in cut] == [
+        1,
+        3,
+        3,
+        1,
+    ]
     assert cut[1] == [f"one {long[:255]}", long[255:511], f"{long[511:]} two"]
-    assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3  # a backend that splits nothing itself
+    # a backend that splits nothing itself
+    assert len(list(cut_long_words([long], Tokenizer(models.BPE())))) == 3
 
 
 def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
     sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n"
     (tmp_path / "a.iob2").write_text("\n".join([sentence] * 60))
-    files = ["--train_file", str(tmp_path / "a.iob2"), "--output_dir", str(tmp_path / "m"), "--max_length", "24"]
+    files = [
+        "--train_file",
+        str(tmp_path / "a.iob2"),
+        "--output_dir",
+        str(tmp_path / "m"),
+        "--max_length",
+        "24",
+    ]
     options = "--vocab_size 300 --num_train_epochs 5 --learning_rate 1e-2 --baselines false".split()
     assert main(["train", "tag", *files, *SMALL, *options]) == 0
     shapes, forward = [], rl.RoFormerLiteForTokenClassification.forward
@@ -165,8 +215,12 @@ def test_a_tagger_never_gets_more_than_it_takes(tmp_path, capsys, monkeypatch):
     (tmp_path / "x.txt").write_text("".join(line + "\n" for line in lines))
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "m"), "--input_file", str(tmp_path / "x.txt")]) == 0
-    answers = [[part.rpartition("/") for part in line.split(" ")] for line in capsys.readouterr().out.splitlines()]
-    assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines  # every word has a tag
+    answers = [
+        [part.rpartition("/") for part in line.split(" ")]
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    # every word has a tag
+    assert [" ".join(token for token, _, _ in answer) for answer in answers] == lines
     assert max(length for _, length in shapes) <= 24 and max(rows for rows, _ in shapes) <= 8
     right = ["B-PER", "O", "O", "B-LOC", "I-LOC"] * 100
     assert sum(map(str.__eq__, [tag for _, _, tag in answers[1]], right)) > 350

@@ -1,4 +1,5 @@
-"""The head that is fitted on a frozen encoder, against scikit-learn's linear models on the same states."""
+"""The head that is fitted on a frozen encoder, against scikit-learn's linear models on the same
+states."""
 
 from itertools import product
 from pathlib import Path
@@ -27,16 +28,24 @@ from roformer_lite.train.trainer import Trainer
 COLOUR_NAMES, SIZES, THINGS = ["red", "green", "blue"], ["small", "large", ""], ["box", "ball"]
 TEXTS = [" ".join(words) for words in product(COLOUR_NAMES, SIZES, THINGS)] * 20
 PENALTY = 10.0
-SMALL = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL = {
+    "hidden_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch):
-    """Fits the head of a random encoder; returns its states, its scores before the last layer's change and after."""
+    """Fits the head of a random encoder; returns its states, its scores before the last layer's
+    change and after."""
     monkeypatch.setattr(linear_probe, "_PENALTIES", (PENALTY,))
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
 
-    def fit(model_class: type[PreTrainedModel], labels: list, **fields) -> tuple[np.ndarray, np.ndarray]:
+    def fit(
+        model_class: type[PreTrainedModel], labels: list, **fields
+    ) -> tuple[np.ndarray, np.ndarray]:
         torch.manual_seed(0)
         model = model_class(RoFormerLiteConfig(vocab_size=len(tokenizer), **SMALL, **fields)).eval()
         encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": labels})
@@ -48,9 +57,13 @@ def probe(tmp_path: Path, monkeypatch):
         for name, tensor in model.model.state_dict().items():
             assert torch.equal(tensor, frozen[name]), name
         seen = []
-        model.classifier.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model.classifier.out_proj.register_forward_pre_hook(
+            lambda _, inputs: seen.append(inputs[0])
+        )
         with torch.no_grad():
-            logits = torch.cat([model(torch.tensor([ids])).logits.flatten(0, -2) for ids in encoded["input_ids"]])
+            logits = torch.cat(
+                [model(torch.tensor([ids])).logits.flatten(0, -2) for ids in encoded["input_ids"]]
+            )
         return torch.cat([states.flatten(0, -2) for states in seen]).numpy(), logits.numpy()
 
     return fit
@@ -73,7 +86,11 @@ NOISY = np.where(np.random.default_rng(0).random(len(TEXTS)) < 0.2, (COLOURS + 1
 def test_classes(probe):
     states, logits = probe(RoFormerLiteForSequenceClassification, NOISY.tolist(), num_labels=3)
     states = standardised(states)
-    expected = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(states, NOISY).decision_function(states)
+    expected = (
+        LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000)
+        .fit(states, NOISY)
+        .decision_function(states)
+    )
     np.testing.assert_allclose(centred(logits), centred(expected), atol=0.02)
 
 
@@ -82,8 +99,11 @@ def test_sets_of_labels(probe):
     problem = {"num_labels": 2, "problem_type": "multi_label_classification"}
     states, logits = probe(RoFormerLiteForSequenceClassification, answers.tolist(), **problem)
     states = standardised(states)
-    for column in range(2):  # the loss is the mean over both labels, so that the penalty counts twice for each
-        machine = LogisticRegression(C=1 / PENALTY / 2, tol=1e-6, max_iter=1000).fit(states, answers[:, column])
+    # the loss is the mean over both labels, so that the penalty counts twice for each
+    for column in range(2):
+        machine = LogisticRegression(C=1 / PENALTY / 2, tol=1e-6, max_iter=1000).fit(
+            states, answers[:, column]
+        )
         np.testing.assert_allclose(logits[:, column], machine.decision_function(states), atol=0.02)
 
 
@@ -99,17 +119,25 @@ def test_tokens(probe):
     """The model is fitted on the labelled tokens alone."""
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     draw = np.random.default_rng(1)
-    labels = [[-100, *draw.integers(0, 3, len(ids) - 2).tolist(), -100] for ids in tokenizer(TEXTS)["input_ids"]]
+    labels = [
+        [-100, *draw.integers(0, 3, len(ids) - 2).tolist(), -100]
+        for ids in tokenizer(TEXTS)["input_ids"]
+    ]
     states, logits = probe(RoFormerLiteForTokenClassification, labels, num_labels=3)
     answers = np.concatenate(labels)
     is_labelled = answers >= 0
     states = standardised(states[is_labelled])
-    machine = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(states, answers[is_labelled])
-    np.testing.assert_allclose(centred(logits[is_labelled]), centred(machine.decision_function(states)), atol=0.02)
+    machine = LogisticRegression(C=1 / PENALTY, tol=1e-6, max_iter=1000).fit(
+        states, answers[is_labelled]
+    )
+    np.testing.assert_allclose(
+        centred(logits[is_labelled]), centred(machine.decision_function(states)), atol=0.02
+    )
 
 
 def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatch):
-    """Labels without any relation to the texts want the strongest penalty, clear ones the weakest."""
+    """Labels without any relation to the texts want the strongest penalty, clear ones the
+    weakest."""
     clear = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
     monkeypatch.setattr(linear_probe, "_PENALTIES", (1e6, PENALTY))
     chosen = probe(RoFormerLiteForSequenceClassification, COLOURS.tolist(), num_labels=3)[1]
@@ -120,7 +148,8 @@ def test_penalty_is_that_of_the_least_loss_on_what_is_held_out(probe, monkeypatc
 
 
 def test_texts_of_a_label_come_together(tmp_path):
-    """After the contrast a text is nearer to those of its label than to others, and the same seed gives the same."""
+    """After the contrast a text is nearer to those of its label than to others, and the same seed
+    gives the same."""
     tokenizer = RoFormerLiteTokenizer.train(TEXTS, vocab_size=300, show_progress=False)
     encoded = Dataset.from_dict({**tokenizer(TEXTS), "labels": COLOURS.tolist()}).select(range(60))
     args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, learning_rate=3e-3)
@@ -130,9 +159,13 @@ def test_texts_of_a_label_come_together(tmp_path):
         config = RoFormerLiteConfig(vocab_size=len(tokenizer), num_labels=3, **SMALL)
         model = RoFormerLiteForSequenceClassification(config).eval()
         if contrasted:
-            linear_probe.contrast(Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded)
+            linear_probe.contrast(
+                Trainer(model, args, DataCollatorWithPadding(tokenizer), encoded), encoded
+            )
         seen = []
-        model.classifier.out_proj.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model.classifier.out_proj.register_forward_pre_hook(
+            lambda _, inputs: seen.append(inputs[0])
+        )
         with torch.no_grad():
             for ids in encoded["input_ids"]:
                 model(torch.tensor([ids]))
@@ -140,6 +173,9 @@ def test_texts_of_a_label_come_together(tmp_path):
 
     same = torch.tensor(COLOURS[:60, None] == COLOURS[None, :60])
     before, after, again = states(False), states(True), states(True)
-    gaps = [(cosines[same].mean() - cosines[~same].mean()).item() for cosines in (s @ s.T for s in (before, after))]
+    gaps = [
+        (cosines[same].mean() - cosines[~same].mean()).item()
+        for cosines in (s @ s.T for s in (before, after))
+    ]
     assert gaps[1] > 0.7 and gaps[0] < 0.4
     assert torch.equal(after, again)

@@ -49,8 +49,12 @@ def test_perplexity_is_over_tokens_not_over_batches():
     measured = perplexity_metrics(scores.numpy())
     assert measured["loss"] == pytest.approx(loss, rel=1e-6)
     assert measured["perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
-    assert measured["accuracy"] == pytest.approx((logits[keep].argmax(-1) == labels[keep]).float().mean().item())
-    uniform = perplexity_metrics(token_scores(torch.zeros(1, 4, 11), torch.zeros(1, 4, dtype=torch.long)).numpy())
+    assert measured["accuracy"] == pytest.approx(
+        (logits[keep].argmax(-1) == labels[keep]).float().mean().item()
+    )
+    uniform = perplexity_metrics(
+        token_scores(torch.zeros(1, 4, 11), torch.zeros(1, 4, dtype=torch.long)).numpy()
+    )
     assert uniform["perplexity"] == pytest.approx(11)
 
 
@@ -58,7 +62,11 @@ def test_classification():
     scores = classification_metrics(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
     assert scores == {"accuracy": 0.75, "macro_f1": pytest.approx((0.8 + 2 / 3) / 2)}
     several = classification_metrics(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]))
-    assert several == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 1) / 2), "micro_f1": pytest.approx(0.8)}
+    assert several == {
+        "accuracy": 0.5,
+        "macro_f1": pytest.approx((2 / 3 + 1) / 2),
+        "micro_f1": pytest.approx(0.8),
+    }
 
 
 def test_scores_and_thresholds():
@@ -79,7 +87,10 @@ def test_scores_and_thresholds():
 
 
 def test_mcnemar_is_that_of_the_binomial_distribution():
-    ours, theirs = np.array([True] * 15 + [False] * 5), np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3)
+    ours, theirs = (
+        np.array([True] * 15 + [False] * 5),
+        np.array([True] * 5 + [False] * 10 + [True] * 2 + [False] * 3),
+    )
     tail = sum(math.comb(12, k) for k in range(3)) / 2**12  # 10 and 2 rows that one alone has right
     assert mcnemar(ours, theirs) == pytest.approx(2 * tail) == mcnemar(theirs, ours)
     assert mcnemar(ours, ours) == 1
@@ -89,15 +100,21 @@ def test_metrics_by_label_are_those_of_the_reports():
     generator = np.random.default_rng(0)
     labels = ["a", "b|c", "never"]
     true, predicted = generator.integers(0, 2, 50), generator.integers(0, 3, 50)
-    report = classification_report(true, predicted, target_names=labels, output_dict=True, zero_division=0)
+    report = classification_report(
+        true, predicted, target_names=labels, output_dict=True, zero_division=0
+    )
     expected = {label: {**report[label], "f1": report[label]["f1-score"]} for label in labels}
     measured = metrics_by_label(predicted, true, labels)
-    assert measured == {label: {name: expected[label][name] for name in measured[label]} for label in labels}
+    assert measured == {
+        label: {name: expected[label][name] for name in measured[label]} for label in labels
+    }
     assert list(measured) == labels and measured["never"]["support"] == 0
 
     tags = ["B-PER", "I-PER", "O", "B-LOC"]
     true, predicted = (generator.choice(tags, (30, 5)).tolist() for _ in range(2))
-    report = seqeval.metrics.classification_report(true, predicted, output_dict=True, zero_division=0)
+    report = seqeval.metrics.classification_report(
+        true, predicted, output_dict=True, zero_division=0
+    )
     for kind, metrics in metrics_by_entity(predicted, true).items():
         assert metrics == {
             **{n: report[kind][n] for n in ("precision", "recall", "support")},
@@ -108,7 +125,8 @@ def test_metrics_by_label_are_those_of_the_reports():
 
 @pytest.mark.parametrize("block_size", [8, 64])
 def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
-    """It needs the logarithm of the vocabulary for every token and every end of a text, cut into blocks or not."""
+    """It needs the logarithm of the vocabulary for every token and every end of a text, cut into
+    blocks or not."""
     (tmp_path / "a.txt").write_text("a short text, with ä\n" * 9, "utf-8")
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
@@ -119,19 +137,44 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     tokenizer = RoFormerLiteTokenizer.train(task.data.texts(rows), vocab_size=300)
     task.data.tokenizer, vocabulary = tokenizer, len(tokenizer)
     ids = [torch.tensor([block["input_ids"]]) for block in task.data.encode(rows, training=False)]
-    scores = [task.metrics.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids]
+    scores = [
+        task.metrics.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block)
+        for block in ids
+    ]
     measured = task.metrics.compute(EvalPrediction(torch.cat(scores).numpy(), None), rows)
-    tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]) + len(files)
+    tokens = sum(
+        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]
+    ) + len(files)
     size = sum((tmp_path / name).stat().st_size for name in ("a.txt", "b.txt"))
     assert measured["bits_per_byte"] == pytest.approx(tokens * math.log2(vocabulary) / size)
 
 
 VARIANTS = {
-    "labels": ("classify", {"text": "a", "labels": ["x", "y"]}, {"labels": []}, "accuracy, macro_f1, micro_f1"),
-    "a number": ("classify", {"text": "a", "number": 1.0}, {"number": 2.0}, "loss, pearson, spearman, mse"),
-    "entities": ("tag", {"tokens": ["a"], "tags": ["B-X"]}, {"tags": ["O"]}, "loss, f1, precision, recall, accuracy"),
+    "labels": (
+        "classify",
+        {"text": "a", "labels": ["x", "y"]},
+        {"labels": []},
+        "accuracy, macro_f1, micro_f1",
+    ),
+    "a number": (
+        "classify",
+        {"text": "a", "number": 1.0},
+        {"number": 2.0},
+        "loss, pearson, spearman, mse",
+    ),
+    "entities": (
+        "tag",
+        {"tokens": ["a"], "tags": ["B-X"]},
+        {"tags": ["O"]},
+        "loss, f1, precision, recall, accuracy",
+    ),
     "tags": ("tag", {"tokens": ["a"], "tags": ["X"]}, {"tags": ["Y"]}, "loss, accuracy, macro_f1"),
-    "scores": ("rerank", {"sentence1": "a", "sentence2": "b", "score": 1.0}, {}, "spearman, pearson, loss"),
+    "scores": (
+        "rerank",
+        {"sentence1": "a", "sentence2": "b", "score": 1.0},
+        {},
+        "spearman, pearson, loss",
+    ),
     "pairs": ("rerank", {"anchor": "a", "positive": "b"}, {}, "mrr@10, ndcg@10, map, loss"),
 }
 
@@ -146,13 +189,19 @@ def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
     task.data.inspect(DatasetDict(train=rows, validation=rows))
     for metric in task.metrics.names:
         task.metrics.check(TrainingArguments(), f"eval_{metric}")
-    with pytest.raises(InputError, match=f"is not measured by {kind} on these data; choose one of .*{offered}$"):
+    with pytest.raises(
+        InputError, match=f"is not measured by {kind} on these data; choose one of .*{offered}$"
+    ):
         task.metrics.check(TrainingArguments(), "bleu")
 
 
 def test_regression():
     scores = regression_metrics(np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 8.0]))
-    assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1), "mse": pytest.approx(7)}
+    assert scores == {
+        "pearson": pytest.approx(1),
+        "spearman": pytest.approx(1),
+        "mse": pytest.approx(7),
+    }
     assert regression_metrics(np.ones(3), np.array([1.0, 2.0, 3.0]))["pearson"] == 0.0
 
 

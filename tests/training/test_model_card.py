@@ -20,21 +20,34 @@ CARDS = sorted((ROOT / "model_cards").glob("*/README.md"))
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.parent.name)
 def test_measured_card(path):
-    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics of results.json."""
+    """Metadata that huggingface_hub's own classes read and write again unchanged, with the metrics
+    of results.json."""
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
     task = TASKS[results["task"]]
     recipe = path.with_name("recipe.sh").read_text("utf-8")
-    (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))  # one recipe may run another
-    assert (data.license, data.library_name, data.pipeline_tag) == (license, task.library, task.pipeline_tag)
-    other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")  # positions
+    # one recipe may run another
+    (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))
+    assert (data.license, data.library_name, data.pipeline_tag) == (
+        license,
+        task.library,
+        task.pipeline_tag,
+    )
+    # positions
+    other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
     assert data.language and task.name in data.tags and ("rope" in data.tags) != other
     assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)  # a BERT stays one
-    assert ModelCardData(**data.to_dict()).to_yaml() == data.to_yaml() == card.content.split("---\n")[1].rstrip()
+    assert (
+        ModelCardData(**data.to_dict()).to_yaml()
+        == data.to_yaml()
+        == card.content.split("---\n")[1].rstrip()
+    )
 
     name, evaluations = model_index_to_eval_results(data.to_dict()["model-index"])
     assert name == path.parent.name and evaluations == data.eval_results
-    assert {(result.dataset_split, result.metric_name): result.metric_value for result in evaluations} == {
+    assert {
+        (result.dataset_split, result.metric_name): result.metric_value for result in evaluations
+    } == {
         (split, metric): round(value, 4)
         for split, metrics in results["metrics"].items()
         for metric, value in metrics.items()
@@ -43,8 +56,14 @@ def test_measured_card(path):
     assert {result.metric_type for result in evaluations} == set(data.metrics)
     assert {result.dataset_type for result in evaluations} == set(data.datasets or ["text"])
 
-    assert results["command"] in card.text and f"| parameters | {results['parameters']:,} |" in card.text
-    assert all(f"| {setting} | {value} |" in card.text for setting, value in results["training"]["arguments"].items())
+    assert (
+        results["command"] in card.text
+        and f"| parameters | {results['parameters']:,} |" in card.text
+    )
+    assert all(
+        f"| {setting} | {value} |" in card.text
+        for setting, value in results["training"]["arguments"].items()
+    )
     images = re.findall(r"!\[.*\]\((.*)\)", card.text)
     assert "loss_curve.png" in images
     assert all(path.with_name(image).read_bytes().startswith(b"\x89PNG") for image in images)
@@ -56,7 +75,10 @@ def test_measured_card(path):
 
 def card_of(folder, results: dict, task: str, *options: str, stack: str = "default") -> ModelCard:
     """The card of a training that never was, with these results, on a file in `folder`."""
-    rows = {"mlm": {"text": "my secret"}, "classify": {"text": "my secret", "text_pair": "too", "label": "x"}}
+    rows = {
+        "mlm": {"text": "my secret"},
+        "classify": {"text": "my secret", "text_pair": "too", "label": "x"},
+    }
     rows["seq2seq"] = {"source": "my secret", "target": "too"}
     path = folder / "private" / "data.jsonl"
     path.parent.mkdir(exist_ok=True)
@@ -70,7 +92,13 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     example = of_task.data.select_columns({**rows[task], "origin": "data.jsonl:1"})
     finished = FinishedTraining(run, of_task, model, None, {"train": 1}, example, [], {}, {})
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
-    training = {"steps": 1, "epochs": 1.0, "minutes": 0.1, "whole_command_minutes": 0.2, "arguments": {}}
+    training = {
+        "steps": 1,
+        "epochs": 1.0,
+        "minutes": 0.1,
+        "whole_command_minutes": 0.2,
+        "arguments": {},
+    }
     metrics = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
     results = {**metrics, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
     results |= {"command": run.command(), "training": training, "machine": machine, "versions": {}}
@@ -85,14 +113,37 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
     given = ["--model_name_or_path", str(tmp_path / "base")]
     card = card_of(tmp_path, {}, task, *given, "--output_dir", str(tmp_path / "models" / "m"))
     assert "secret" not in card.content and str(tmp_path) not in card.content
-    assert card.data.base_model is None and "Trained from the weights of base on data.jsonl" in card.text
-    assert card.data.widget == [{"text": "The <mask> is fine today." if task == "mlm" else "a text to classify"}]
-    assert 'from_pretrained("m")' in card.text and set(card.data.tags) == {"roformer-lite", "rope", task}
-    assert f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
+    assert (
+        card.data.base_model is None
+        and "Trained from the weights of base on data.jsonl" in card.text
+    )
+    assert card.data.widget == [
+        {"text": "The <mask> is fine today." if task == "mlm" else "a text to classify"}
+    ]
+    assert 'from_pretrained("m")' in card.text and set(card.data.tags) == {
+        "roformer-lite",
+        "rope",
+        task,
+    }
+    assert (
+        f"roformer-lite train {task} --train_file data.jsonl --model_name_or_path base" in card.text
+    )
 
-    card = card_of(tmp_path, {}, task, "--output_dir", "models/m", "--card_example", "--dataset_title", "Letters")
+    card = card_of(
+        tmp_path,
+        {},
+        task,
+        "--output_dir",
+        "models/m",
+        "--card_example",
+        "--dataset_title",
+        "Letters",
+    )
     assert "my " in card.text and "roformer-lite predict models/m" in card.text
-    assert "rope" not in card_of(tmp_path, {}, task, "--output_dir", "m", stack="learned-typed").data.tags
+    assert (
+        "rope"
+        not in card_of(tmp_path, {}, task, "--output_dir", "m", stack="learned-typed").data.tags
+    )
     assert 'from_pretrained("models/m")' in card.text
     assert "Trained from scratch on Letters" in card.text and card.data.model_name == "m"
 
@@ -100,7 +151,15 @@ def test_a_card_shows_neither_data_nor_paths_unasked(tmp_path, task, monkeypatch
 def test_names_of_the_hub_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roformer_lite.errors._refusal_of_hub", lambda name: None)
-    options = ["--model_name_or_path", "google/bert", "--output_dir", "m", "--push_to_hub", "--hub_model_id", "me/m2"]
+    options = [
+        "--model_name_or_path",
+        "google/bert",
+        "--output_dir",
+        "m",
+        "--push_to_hub",
+        "--hub_model_id",
+        "me/m2",
+    ]
     card = card_of(tmp_path, {}, "mlm", *options)
     assert card.data.base_model == "google/bert" and "from the weights of google/bert" in card.text
     assert 'from_pretrained("me/m2")' in card.text and card.data.model_name == "me/m2"
@@ -110,13 +169,26 @@ def test_names_of_the_hub_stay(tmp_path, monkeypatch):
 def test_metrics_by_label(tmp_path, monkeypatch, labels):
     monkeypatch.chdir(tmp_path)
     others = {"precision": 0.5, "recall": 0.25}
-    metrics = {f"l|{i}": {**others, "f1": i / 100, "support": 1000 * (i != 7)} for i in range(labels)}
+    metrics = {
+        f"l|{i}": {**others, "f1": i / 100, "support": 1000 * (i != 7)} for i in range(labels)
+    }
     results = {"by_label": {"validation": {}, "test": metrics}}
-    card = card_of(tmp_path, results, "classify", "--output_dir", "m", "--text_pair_column", "text_pair")
-    shown = [int(number) for number in re.findall(r"^\| l\\\|(\d+) \| 0.500 \| 0.250 \|", card.text, re.MULTILINE)]
+    card = card_of(
+        tmp_path, results, "classify", "--output_dir", "m", "--text_pair_column", "text_pair"
+    )
+    shown = [
+        int(number)
+        for number in re.findall(r"^\| l\\\|(\d+) \| 0.500 \| 0.250 \|", card.text, re.MULTILINE)
+    ]
     if labels <= 30:
         assert shown == list(range(labels))
     else:
         assert shown == [*range(30, 20, -1), *range(10, 7, -1), *range(6, -1, -1)]
-    assert "### By label, on the test data" in card.text and "| l\\|1 | 0.500 | 0.250 | 0.010 | 1,000 |\n" in card.text
-    assert '"a text to classify", "the second text of a pair"' in card.text and card.data.get("widget") is None
+    assert (
+        "### By label, on the test data" in card.text
+        and "| l\\|1 | 0.500 | 0.250 | 0.010 | 1,000 |\n" in card.text
+    )
+    assert (
+        '"a text to classify", "the second text of a pair"' in card.text
+        and card.data.get("widget") is None
+    )

@@ -1,4 +1,5 @@
-"""What the program adds to the Trainer: batches by tokens, rates that follow the clock, Muon, and bounds on memory."""
+"""What the program adds to the Trainer: batches by tokens, rates that follow the clock, Muon, and
+bounds on memory."""
 
 import copy
 import json
@@ -23,10 +24,14 @@ from roformer_lite.train.callbacks import TrainingClock, follow_the_clock
 from roformer_lite.train.muon import MuonWithAdamW, make_muon
 from roformer_lite.train.token_budget import TokenBudgetBatchSampler
 
-LENGTHS = np.minimum(np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128).tolist()
+LENGTHS = np.minimum(
+    np.random.default_rng(0).lognormal(3.2, 0.6, 3_000).astype(int) + 2, 128
+).tolist()
 
 
-def batches_of(budget: int, *places: int, lengths: list[int] = LENGTHS, seed: int = 1, epoch: int = 0) -> list:
+def batches_of(
+    budget: int, *places: int, lengths: list[int] = LENGTHS, seed: int = 1, epoch: int = 0
+) -> list:
     """The batches of an epoch, those of one process or all."""
     sampler = TokenBudgetBatchSampler(lengths, budget, seed, *places)
     sampler.set_epoch(epoch)
@@ -41,22 +46,31 @@ def test_every_example_once_and_never_over_the_budget(budget):
         batches = batches_of(budget, epoch=epoch)
         assert sorted(index for batch in batches for index in batch) == list(range(len(LENGTHS)))
         totals = [sum(LENGTHS[index] for index in batch) for batch in batches]
-        assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)  # well filled
+        # well filled
+        assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)
 
 
 @pytest.mark.parametrize(("world_size", "budget"), [(2, 512), (24, 512), (32, 1_024)])
 def test_processes_share_the_batches_evenly(world_size, budget):
-    """The batches of a step have nearly as many tokens, but for the last steps, which do not fill a group."""
+    """The batches of a step have nearly as many tokens, but for the last steps, which do not fill a
+    group."""
     lengths = LENGTHS * 10
-    shares = [batches_of(budget, rank, world_size, lengths=lengths, seed=3) for rank in range(world_size)]
+    shares = [
+        batches_of(budget, rank, world_size, lengths=lengths, seed=3) for rank in range(world_size)
+    ]
     assert len({len(share) for share in shares}) == 1
     interleaved = [batch for step in zip(*shares, strict=True) for batch in step]
     count = TokenBudgetBatchSampler(lengths, budget).num_batches
     taken = sorted(index for batch in interleaved[:count] for index in batch)
-    assert taken == list(range(len(lengths))) and interleaved[count:] == interleaved[: len(interleaved) - count]
+    assert (
+        taken == list(range(len(lengths)))
+        and interleaved[count:] == interleaved[: len(interleaved) - count]
+    )
     if 24 % world_size == 0:
         assert interleaved[:count] == batches_of(budget, lengths=lengths, seed=3)
-    tokens = np.array([[sum(lengths[index] for index in batch) for batch in share] for share in shares])
+    tokens = np.array(
+        [[sum(lengths[index] for index in batch) for batch in share] for share in shares]
+    )
     group = 24 if 24 % world_size == 0 else world_size
     tokens = tokens[:, : count // group * group // world_size]
     spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
@@ -64,10 +78,13 @@ def test_processes_share_the_batches_evenly(world_size, budget):
 
 
 def test_the_order_is_random():
-    """Of examples and of the groups, by the seed and the epoch: nothing goes from full batches to less full ones."""
+    """Of examples and of the groups, by the seed and the epoch: nothing goes from full batches to
+    less full ones."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
-    assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(512, lengths=lengths, epoch=1)
+    assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(
+        512, lengths=lengths, epoch=1
+    )
     shortest = [min(lengths[index] for index in batch) for batch in batches]
     longest = [max(lengths[index] for index in batch) for batch in batches]
     assert max(shortest) < np.quantile(LENGTHS, 0.5) < min(longest)
@@ -92,7 +109,9 @@ def rates(clock, fake_time, steps, seconds_a_step, warmup_steps, kind="linear", 
         device=torch.device("cpu"),
         save_strategy="steps",
     )
-    optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)], lr=1.0)
+    optimizer = torch.optim.SGD(
+        [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)], lr=1.0
+    )
     in_steps = warmup_steps if warmup_steps >= 1 else int(warmup_steps * total_steps)
     scheduler = get_scheduler(kind, optimizer, in_steps, total_steps)
     follow_the_clock(scheduler, clock, args, total_steps)
@@ -129,7 +148,9 @@ def test_rate_ends_with_the_steps_when_they_come_first(fake_time):
 
 
 def test_warm_up_as_a_share_is_a_share_of_the_time(fake_time):
-    seen, _ = rates(TrainingClock(limit=50.0), fake_time, 1_000, 0.5, warmup_steps=0.1, kind="cosine")
+    seen, _ = rates(
+        TrainingClock(limit=50.0), fake_time, 1_000, 0.5, warmup_steps=0.1, kind="cosine"
+    )
     assert seen.index(max(seen)) in (10, 11, 12) and seen[-1] < 0.01  # of 100 steps
 
 
@@ -145,11 +166,18 @@ def test_time_spent_survives_a_checkpoint(fake_time):
 
 
 def test_schedules_without_a_curve_are_refused(fake_time):
-    with pytest.raises(InputError, match="--time_limit_minutes can't be combined with lr_scheduler_type=reduce_lr"):
+    with pytest.raises(
+        InputError, match="--time_limit_minutes can't be combined with lr_scheduler_type=reduce_lr"
+    ):
         rates(TrainingClock(limit=1.0), fake_time, 1, 1.0, 0, kind="reduce_lr_on_plateau")
 
 
-ARGUMENTS = {"learning_rate": 1e-3, "weight_decay": 0.1, "adam_beta2": 0.95, "optim_args": "lr=2e-3,momentum=0.9"}
+ARGUMENTS = {
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+    "optim_args": "lr=2e-3,momentum=0.9",
+}
 
 
 def optimizer_for(model: torch.nn.Module, folder: Path) -> MuonWithAdamW:
@@ -170,7 +198,8 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
     optimizer = optimizer_for(ours, tmp_path)
     named = dict(theirs.named_parameters())
     matrices = {name for name, weight in named.items() if ".layers." in name and weight.ndim == 2}
-    decayed = {name for name, weight in named.items() if weight.ndim == 2}  # neither biases nor norms
+    # neither biases nor norms
+    decayed = {name for name, weight in named.items() if weight.ndim == 2}
     muon = torch.optim.Muon(
         [named[name] for name in named if name in matrices],
         lr=2e-3,
@@ -178,9 +207,14 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
         weight_decay=0.1,
         adjust_lr_fn="match_rms_adamw",
     )
-    rest = {decays: [n for n in named if n not in matrices and (n in decayed) == decays] for decays in (True, False)}
+    rest = {
+        decays: [n for n in named if n not in matrices and (n in decayed) == decays]
+        for decays in (True, False)
+    }
     assert len(matrices) > 10 and all(rest.values())
-    groups = [{"params": [named[n] for n in rest[d]], "weight_decay": 0.1 * d} for d in (True, False)]
+    groups = [
+        {"params": [named[n] for n in rest[d]], "weight_decay": 0.1 * d} for d in (True, False)
+    ]
     adamw = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
     every = [optimizer, muon, adamw]
     schedules = [torch.optim.lr_scheduler.ExponentialLR(part, 0.8) for part in every]
@@ -202,9 +236,14 @@ def test_equals_the_two_optimizers_side_by_side(tmp_path):
 def test_frozen_weights_are_left_alone(tmp_path):
     model = make_model("seq2seq")
     model.get_input_embeddings().requires_grad_(False)
-    next(module for name, module in model.named_modules() if name.endswith(".layers")).requires_grad_(False)
+    next(
+        module for name, module in model.named_modules() if name.endswith(".layers")
+    ).requires_grad_(False)
     names = {weight: name for name, weight in model.named_parameters() if weight.requires_grad}
-    groups = [[names[weight] for weight in group["params"]] for group in optimizer_for(model, tmp_path).param_groups]
+    groups = [
+        [names[weight] for weight in group["params"]]
+        for group in optimizer_for(model, tmp_path).param_groups
+    ]
     assert sorted(sum(groups, [])) == sorted(names.values())
     assert all(".layers." in name for name in groups[-1]) and len(groups[-1]) > 5
 
@@ -221,7 +260,9 @@ print(peak_of_process("cpu") / 2**30)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says a process's peak by itself")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux says a process's peak by itself"
+)
 def test_no_more_memory_than_was_said(tmp_path):
     """Also in bfloat16, where torch keeps a kernel for each new number of tokens."""
     words = np.random.default_rng(0).integers(0, 900, (4_000, 30))
@@ -229,7 +270,12 @@ def test_no_more_memory_than_was_said(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines))
     options = "--size tiny --vocab_size 900 --max_tokens_per_batch 1024 --max_steps 150 --bf16 true --baselines false"
     options += " --validation_fraction 0 --use_cpu --disable_tqdm"
-    files = ["--train_file", *[str(tmp_path / "text.txt")] * 2, "--output_dir", str(tmp_path / "model")]
+    files = [
+        "--train_file",
+        *[str(tmp_path / "text.txt")] * 2,
+        "--output_dir",
+        str(tmp_path / "model"),
+    ]
     command = [sys.executable, "-c", MEASURED, "train", "seq2seq", *files, *options.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     said = float(re.search(r"([\d.]+) GiB of memory at the peak", done.stderr)[1])
@@ -237,7 +283,8 @@ def test_no_more_memory_than_was_said(tmp_path):
 
 
 def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
-    """250 texts, truncated at 2,048 tokens, are 8 million tokens in 15.6 passes, and four of them have 8,192."""
+    """250 texts, truncated at 2,048 tokens, are 8 million tokens in 15.6 passes, and four of them
+    have 8,192."""
     rows = [f"{'red blue ' * 1200},{number % 2}\n" for number in range(250)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
     common = "--size tiny --vocab_size 300 --max_steps 1 --text_scores false --baselines false --use_cpu "
@@ -247,4 +294,7 @@ def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path
         files = ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(out)]
         assert main(["train", "classify", *files, *options.split()]) == 0
         arguments = json.loads((out / "results.json").read_text())["training"]["arguments"]
-        assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (epochs, batch)
+        assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (
+            epochs,
+            batch,
+        )

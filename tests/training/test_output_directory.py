@@ -1,4 +1,5 @@
-"""A model directory is complete or not there; what was there before is lost only when it is replaced."""
+"""A model directory is complete or not there; what was there before is lost only when it is
+replaced."""
 
 import errno
 from pathlib import Path
@@ -14,7 +15,11 @@ from roformer_lite.tasks.tag import TagMetrics
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -110,7 +115,10 @@ def test_killed_between_the_renames(model):
 def test_what_may_be_overwritten(model, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_text("")
-    for target, overwrite, message in ((model, False, "a finished model"), (tmp_path / "photos", True, "other files")):
+    for target, overwrite, message in (
+        (model, False, "a finished model"),
+        (tmp_path / "photos", True, "other files"),
+    ):
         with pytest.raises(InputError, match=message):
             check_output_dir(target, overwrite)
     check_output_dir(model, overwrite=True)
@@ -119,7 +127,8 @@ def test_what_may_be_overwritten(model, tmp_path):
 def sentences(path: Path, words: int) -> str:
     """A file of tagged sentences of so many words."""
     lines = [
-        [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)] for row in range(8)
+        [f"w{number}\t{'B-X' if (number + row) % 3 == 0 else 'O'}" for number in range(words)]
+        for row in range(8)
     ]
     path.write_text("".join("\n".join(sentence) + "\n\n" for sentence in lines))
     return str(path)
@@ -138,20 +147,52 @@ def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more
     monkeypatch.setattr(TagMetrics, "compute", compute)
     short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
     files = ["--train_file", short, "--validation_file", short]
-    command = ["train", "tag", *files, "--size", "tiny", "--max_length", "16", "--vocab_size", "300"]
+    command = [
+        "train",
+        "tag",
+        *files,
+        "--size",
+        "tiny",
+        "--max_length",
+        "16",
+        "--vocab_size",
+        "300",
+    ]
     command += ["--config", "position_embedding_type=learned", "max_position_embeddings=16"]
     command += ["--max_steps", "2", "--output_dir", str(tmp_path / "model"), *more.split()]
     assert main([*command, "--test_file", long]) == 2
     said = capsys.readouterr().err
-    kept = tmp_path / "model.training" / ("seed-1.training" if "seeds" in more else "") / "checkpoint-2"
+    kept = (
+        tmp_path
+        / "model.training"
+        / ("seed-1.training" if "seeds" in more else "")
+        / "checkpoint-2"
+    )
     assert "is trained" in said and str(kept) in said and not (tmp_path / "model").exists()
-    assert AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
+    assert (
+        AutoModelForTokenClassification.from_pretrained(kept).config.max_position_embeddings == 16
+    )
     assert main([*command, "--test_file", short]) == 0
-    assert "Resuming from step 2" in capsys.readouterr().err and not (tmp_path / "model.training").exists()
+    assert (
+        "Resuming from step 2" in capsys.readouterr().err
+        and not (tmp_path / "model.training").exists()
+    )
 
 
 def test_a_refused_training_leaves_nothing(tmp_path, capsys):
     table = tmp_path / "rows.csv"
     table.write_text("text,label\na,x\nb,x\n")  # a single label
-    assert main(["train", "classify", "--train_file", str(table), "--output_dir", str(tmp_path / "model")]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "classify",
+                "--train_file",
+                str(table),
+                "--output_dir",
+                str(tmp_path / "model"),
+            ]
+        )
+        == 2
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]

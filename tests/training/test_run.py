@@ -10,12 +10,8 @@ from roformer_lite.errors import InputError
 from roformer_lite.train.run import read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
-SMALL = (
-    "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
-)
-SMALL += (
-    "--validation_fraction 0.25 --use_cpu --disable_tqdm --training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
-)
+SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
+SMALL += "--validation_fraction 0.25 --use_cpu --disable_tqdm --training_arguments lr_scheduler_type=cosine adam_beta2=0.98"
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +28,37 @@ def test_the_file_repeats_the_training(trained, capsys):
     path = trained / "first" / "run.yaml"
     content = yaml.safe_load(path.read_text())
     assert content["task"] == "classify" and content["model"]["size"] == "tiny"
-    assert content["training"]["training_arguments"] == {"lr_scheduler_type": "cosine", "adam_beta2": 0.98}
+    assert content["training"]["training_arguments"] == {
+        "lr_scheduler_type": "cosine",
+        "adam_beta2": 0.98,
+    }
     assert main(["train", str(path)]) == 2  # its own model is there
     assert "holds a finished model" in capsys.readouterr().err
     assert main(["train", str(path), "--output_dir", str(trained / "again")]) == 0
     weights = [load_file(trained / name / "model.safetensors") for name in ("first", "again")]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     repeated = yaml.safe_load((trained / "again" / "run.yaml").read_text())
-    assert repeated == content | {"training": content["training"] | {"output_dir": str(trained / "again")}}
+    assert repeated == content | {
+        "training": content["training"] | {"output_dir": str(trained / "again")}
+    }
 
 
 def test_options_after_the_file_override_it(trained):
     path = trained / "first" / "run.yaml"
-    run = parse_run(str(path), ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"])
+    run = parse_run(
+        str(path),
+        ["--max_steps", "9", "--training_arguments", "adam_beta2=0.9", "--output_dir", "x"],
+    )
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
     assert run.training.stock == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
     difference = run.difference(yaml.safe_load(path.read_text()))
     assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
     shown = parse_run(str(path), []).command()
-    assert "--train_file train.csv" in shown and str(trained) not in shown and "adam_beta2=0.98" in shown
+    assert (
+        "--train_file train.csv" in shown
+        and str(trained) not in shown
+        and "adam_beta2=0.98" in shown
+    )
 
 
 def test_a_person_edits_it(trained, tmp_path):
@@ -59,7 +67,9 @@ def test_a_person_edits_it(trained, tmp_path):
         "training:\n  output_dir: out\n  learning_rate: 1e-3\n  training_arguments: [adam_beta2=0.9]\n"
     )
     run = parse_run(str(tmp_path / "mine.yaml"), [])
-    assert run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
+    assert (
+        run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
+    )
     assert run.training.stock == {"adam_beta2": 0.9}
 
 

@@ -1,5 +1,5 @@
-"""`train --seeds`: what each seed gives is what it gives alone, the best one is kept, and an interruption changes
-nothing."""
+"""`train --seeds`: what each seed gives is what it gives alone, the best one is kept, and an
+interruption changes nothing."""
 
 import contextlib
 import json
@@ -46,7 +46,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder) -> Path:
-    """The model of a command with several seeds, from the first step to the last; `shown.txt` has what it printed."""
+    """The model of a command with several seeds, from the first step to the last; `shown.txt` has
+    what it printed."""
     with (folder / "shown.txt").open("w") as shown, contextlib.redirect_stdout(shown):
         assert main(command(folder, "whole", "--seeds", *SEEDS)) == 0
     return folder / "whole"
@@ -54,7 +55,9 @@ def whole(folder) -> Path:
 
 def command(folder: Path, name: str, *options: str) -> list[str]:
     files = [
-        part for split in ("train", "validation", "test") for part in (f"--{split}_file", f"{folder}/{split}.csv")
+        part
+        for split in ("train", "validation", "test")
+        for part in (f"--{split}_file", f"{folder}/{split}.csv")
     ]
     return ["train", "classify", *files, *OPTIONS, *options, "--output_dir", str(folder / name)]
 
@@ -65,7 +68,9 @@ def results_of(model: Path) -> dict:
 
 def of_seeds(model: Path) -> dict:
     """All that `results.json` says of the seeds, without what a clock measured."""
-    return {name: value for name, value in results_of(model)["seeds"].items() if name != "whole_minutes"}
+    return {
+        name: value for name, value in results_of(model)["seeds"].items() if name != "whole_minutes"
+    }
 
 
 @pytest.mark.slow
@@ -79,7 +84,9 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
     assert several["metrics"] == {seed: alone[seed]["metrics"] for seed in SEEDS}
     validation = [alone[seed]["metrics"]["validation"]["accuracy"] for seed in SEEDS]
     kept = SEEDS[int(np.argmax(validation))]
-    assert kept != SEEDS[0] and kept != max(SEEDS, key=lambda seed: alone[seed]["metrics"]["test"]["accuracy"])
+    assert kept != SEEDS[0] and kept != max(
+        SEEDS, key=lambda seed: alone[seed]["metrics"]["test"]["accuracy"]
+    )
     assert str(several["kept"]) == kept and several["chosen_by"] == "validation accuracy"
     for name in ("model.safetensors", "tokenizer.json", "config.json", "loss_curve.png"):
         assert (whole / name).read_bytes() == (folder / f"alone-{kept}" / name).read_bytes(), name
@@ -90,49 +97,86 @@ def test_each_seed_gives_what_it_gives_alone_and_the_best_is_kept(folder, whole)
         for name in ("loss", "accuracy", "macro_f1"):
             values = [alone[seed]["metrics"][split][name] for seed in SEEDS]
             assert several["mean"][split][name] == pytest.approx(np.mean(values), rel=1e-12)
-            assert several["standard_deviation"][split][name] == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+            assert several["standard_deviation"][split][name] == pytest.approx(
+                np.std(values, ddof=1), rel=1e-12
+            )
     assert not (folder / "whole.training").exists()
     mean, deviation = (several[name]["test"]["accuracy"] for name in ("mean", "standard_deviation"))
     for text in ((folder / "shown.txt").read_text(), (whole / "README.md").read_text("utf-8")):
-        assert f"{mean:.4f} ± {deviation:.4f}" in text and f"The model of seed {kept} is kept" in text
+        assert (
+            f"{mean:.4f} ± {deviation:.4f}" in text and f"The model of seed {kept} is kept" in text
+        )
 
 
 @pytest.mark.slow
 def test_a_killed_command_continues_to_the_same_model(folder, whole, capsys):
     """It is killed in the first seed, and again in the last one."""
-    arguments = [str(folder), json.dumps([[0, 3, 4], [0, 1, 8]]), *command(folder, "killed", "--seeds", *SEEDS)]
+    arguments = [
+        str(folder),
+        json.dumps([[0, 3, 4], [0, 1, 8]]),
+        *command(folder, "killed", "--seeds", *SEEDS),
+    ]
     left = folder / "killed.training"
     for place in (0, 2):
-        ended = subprocess.run([sys.executable, str(WORKER), *arguments], capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(
+            [sys.executable, str(WORKER), *arguments], capture_output=True, text=True, timeout=300
+        )
         assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
         finished = [(left / f"seed-{seed}" / "results.json").is_file() for seed in SEEDS]
         assert finished == [number < place for number in range(3)]
     assert "Resuming from step 3" in ended.stderr
     assert main(command(folder, "killed", "--seeds", *SEEDS)) == 0
     messages = capsys.readouterr().err
-    assert re.findall(r"^Seed (\d+), ", messages, re.MULTILINE) == SEEDS[2:] and "Resuming from step 6" in messages
+    assert (
+        re.findall(r"^Seed (\d+), ", messages, re.MULTILINE) == SEEDS[2:]
+        and "Resuming from step 6" in messages
+    )
     assert of_seeds(folder / "killed") == of_seeds(whole) and not left.exists()
     weights = [(model / "model.safetensors").read_bytes() for model in (folder / "killed", whole)]
     assert weights[0] == weights[1]
 
 
 def test_refused_before_anything_is_trained(folder, capsys):
-    files = ["train", "classify", "--train_file", str(folder / "train.csv"), *OPTIONS, "--seeds", *SEEDS]
-    assert main([*files, "--output_dir", str(folder / "no")]) == 2  # of fewer than 100 rows none are held out
-    assert "--seeds: there are no validation data to choose the best model by" in capsys.readouterr().err
+    files = [
+        "train",
+        "classify",
+        "--train_file",
+        str(folder / "train.csv"),
+        *OPTIONS,
+        "--seeds",
+        *SEEDS,
+    ]
+    # of fewer than 100 rows none are held out
+    assert main([*files, "--output_dir", str(folder / "no")]) == 2
+    assert (
+        "--seeds: there are no validation data to choose the best model by"
+        in capsys.readouterr().err
+    )
     assert not list(folder.glob("no*/**/*.safetensors")) and not (folder / "no").exists()
 
 
 @pytest.mark.slow
 def test_one_upload_of_the_model_that_is_kept(folder, whole, tmp_path):
     with running_hub() as hub:
-        environment = {**os.environ, **ENVIRONMENT, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
-        arguments = command(folder, "uploaded", "--seeds", *SEEDS, "--push_to_hub", "--license", "apache-2.0")
+        environment = {
+            **os.environ,
+            **ENVIRONMENT,
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path),
+        }
+        arguments = command(
+            folder, "uploaded", "--seeds", *SEEDS, "--push_to_hub", "--license", "apache-2.0"
+        )
         program = [sys.executable, "-m", "roformer_lite.cli"]
-        done = subprocess.run([*program, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [*program, *arguments], env=environment, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("Uploaded to me/uploaded") == 1
         there = {name: file.content for name, file in hub.files("me/uploaded").items()}
     here = {path.name: path.read_bytes() for path in (folder / "uploaded").iterdir()}
     assert here.items() <= there.items() and of_seeds(folder / "uploaded") == of_seeds(whole)
-    assert b'from_pretrained("me/uploaded")' in here["README.md"] and b"### Over 3 seeds" in here["README.md"]
+    assert (
+        b'from_pretrained("me/uploaded")' in here["README.md"]
+        and b"### Over 3 seeds" in here["README.md"]
+    )

@@ -1,4 +1,5 @@
-"""train embed and rerank: what they save opens in sentence-transformers, with the same answers; the example too."""
+"""train embed and rerank: what they save opens in sentence-transformers, with the same answers; the
+example too."""
 
 import csv
 import json
@@ -22,7 +23,11 @@ from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
 from roformer_lite.train.teacher import principal_axes
 
-TOPICS = ["harbour boat sail wave tide", "oven bread flour dough crust", "orbit star moon comet sky"]
+TOPICS = [
+    "harbour boat sail wave tide",
+    "oven bread flour dough crust",
+    "orbit star moon comet sky",
+]
 WORDS = [topic.split() for topic in TOPICS]
 OPTIONS = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 "
@@ -53,7 +58,10 @@ def write_data(folder: Path) -> None:
     pairs = [(text(draw, a), text(draw, a)) for a, _ in rows]
     triplets = [(text(draw, a), text(draw, a), text(draw, (a + 1) % 3)) for a, _ in rows]
     scores = [(text(draw, a), text(draw, b), float(a == b)) for a, b in rows]
-    tables = {"pairs": [("anchor", "positive"), *pairs], "scores": [("sentence1", "sentence2", "score"), *scores]}
+    tables = {
+        "pairs": [("anchor", "positive"), *pairs],
+        "scores": [("sentence1", "sentence2", "score"), *scores],
+    }
     tables["triplets"] = [("anchor", "positive", "negative"), *triplets]
     for name, table in tables.items():
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
@@ -71,30 +79,62 @@ def test_a_fresh_process_opens_them(trained):
     ours = {task: Predictor.load(str(folder / task), "cpu") for task in theirs}
     embedded = [answer.columns["embedding"] for answer in ours["embed"].answer(TEXTS, 2)]
     np.testing.assert_allclose(embedded, theirs["embed"], atol=1e-6)
-    assert ours["rerank"].answer([PAIR], 1)[0].columns["score"] == pytest.approx(theirs["rerank"][0], abs=1e-4)
+    assert ours["rerank"].answer([PAIR], 1)[0].columns["score"] == pytest.approx(
+        theirs["rerank"][0], abs=1e-4
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "colbert"])
 def test_the_example_trains_the_other_two_kinds(kind, trained):
-    """A positive text is nearer to its anchor than the texts about other things are, in a fresh process."""
+    """A positive text is nearer to its anchor than the texts about other things are, in a fresh
+    process."""
     folder, _ = trained
     if not (folder / "language").exists():
         options = "--size tiny --vocab_size 300 --block_size 16 --use_cpu true --disable_tqdm true --max_steps 20"
-        files = ["--train_file", str(folder / "texts.txt"), "--output_dir", str(folder / "language")]
+        files = [
+            "--train_file",
+            str(folder / "texts.txt"),
+            "--output_dir",
+            str(folder / "language"),
+        ]
         assert main(["train", "mlm", *options.split(), *files]) == 0
     script = [sys.executable, str(ROOT / "examples" / "sparse_and_colbert.py"), kind]
-    options = ["--use_cpu", "--num_train_epochs", "4", "--learning_rate", "1e-3", "--per_device_train_batch_size", "8"]
-    subprocess.run([*script, *(str(folder / name) for name in ("language", "pairs.csv", kind)), *options], check=True)
-    opener = sentence_transformers.SparseEncoder if kind == "sparse" else sentence_transformers.MultiVectorEncoder
+    options = [
+        "--use_cpu",
+        "--num_train_epochs",
+        "4",
+        "--learning_rate",
+        "1e-3",
+        "--per_device_train_batch_size",
+        "8",
+    ]
+    subprocess.run(
+        [*script, *(str(folder / name) for name in ("language", "pairs.csv", kind)), *options],
+        check=True,
+    )
+    opener = (
+        sentence_transformers.SparseEncoder
+        if kind == "sparse"
+        else sentence_transformers.MultiVectorEncoder
+    )
     model = opener(str(folder / kind), device="cpu")
     documents = ["wave tide boat", "dough oven crust", "comet star sky"]
-    scores = model.similarity(model.encode_query(["sail harbour"]), model.encode_document(documents))[0]
+    scores = model.similarity(
+        model.encode_query(["sail harbour"]), model.encode_document(documents)
+    )[0]
     assert scores.argmax() == 0 and torch.isfinite(torch.as_tensor(scores)).all()
 
 
 def train(folder: Path, task: str, data: str, name: str, *more: str) -> dict:
-    command = ["train", task, "--train_file", str(folder / data), "--output_dir", str(folder / name)]
+    command = [
+        "train",
+        task,
+        "--train_file",
+        str(folder / data),
+        "--output_dir",
+        str(folder / name),
+    ]
     assert main([*command, *OPTIONS, *more]) == 0
     return json.loads((folder / name / "results.json").read_text("utf-8"))
 
@@ -123,42 +163,72 @@ def test_results_and_card(trained):
         assert found["main_metric"] in found["baselines"]["TF-IDF cosine"]["validation"]
         card = (folder / task / "README.md").read_text("utf-8")
         assert "library_name: sentence-transformers" in card and 'pip install ".[embed]"' in card
-        assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])  # a heading needs an empty line before it
+        # a heading needs an empty line before it
+        assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])
     assert results["embed"]["metrics"]["validation"]["spearman"] > 0.5
     check_sentence_modules(folder / "embed")
 
 
 def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
     folder, results = trained
-    noted = {name: value for name, value in results["embed"]["metrics"]["test"].items() if name != "loss"}
+    noted = {
+        name: value for name, value in results["embed"]["metrics"]["test"].items() if name != "loss"
+    }
     found = {}
     for name, options in (("again", []), ("cut", ["--max_length", "5"])):
         files = ["--test_file", str(folder / "scores.csv"), "--output_dir", str(tmp_path / name)]
         assert main(["evaluate", str(folder / "embed"), "--device", "cpu", *files, *options]) == 0
-        found[name] = json.loads((tmp_path / name / "results.json").read_text("utf-8"))["metrics"]["test"]
+        found[name] = json.loads((tmp_path / name / "results.json").read_text("utf-8"))["metrics"][
+            "test"
+        ]
     assert found["again"] == pytest.approx(noted)
-    assert found["cut"].keys() == noted.keys() and found["cut"]["spearman"] != pytest.approx(noted["spearman"])
+    assert found["cut"].keys() == noted.keys() and found["cut"]["spearman"] != pytest.approx(
+        noted["spearman"]
+    )
 
 
 def test_a_teacher_is_learnt(trained):
-    """By a student of another width and tokenizer, which is measured by its vectors and, if there are any, scores."""
+    """By a student of another width and tokenizer, which is measured by its vectors and, if there
+    are any, scores."""
     folder, _ = trained
-    teacher = ["--teacher", str(folder / "embed"), "--config", "hidden_size=8", "num_attention_heads=2"]
+    teacher = [
+        "--teacher",
+        str(folder / "embed"),
+        "--config",
+        "hidden_size=8",
+        "num_attention_heads=2",
+    ]
     scored = ["--validation_file", str(folder / "scores.csv"), "--validation_fraction", "0"]
     found = train(folder, "embed", "texts.txt", "student", *teacher)
     assert set(found["metrics"]["validation"]) == {"loss", "spearman", "pearson"}
     own, theirs = (saved_model(folder, name).tokenizer.get_vocab() for name in ("student", "embed"))
     assert own != theirs
     train(folder, "embed", "texts.txt", "scored", *teacher, *scored, "--max_steps", "1")
-    assert len(Predictor.load(str(folder / "scored"), "cpu").answer(["moon"], 1)[0].columns["embedding"]) == 8
+    assert (
+        len(
+            Predictor.load(str(folder / "scored"), "cpu")
+            .answer(["moon"], 1)[0]
+            .columns["embedding"]
+        )
+        == 8
+    )
 
 
 def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
     """Distances between the vectors: see test_fine_tuning.py."""
     folder, _ = trained
     options = " ".join(OPTIONS).replace("--vocab_size 300 ", "").split()
-    teacher = ["--teacher", str(folder / "embed"), "--max_steps", "1", "--output_dir", str(folder / "begun")]
-    assert main(["train", "embed", "--train_file", str(folder / "texts.txt"), *options, *teacher]) == 0
+    teacher = [
+        "--teacher",
+        str(folder / "embed"),
+        "--max_steps",
+        "1",
+        "--output_dir",
+        str(folder / "begun"),
+    ]
+    assert (
+        main(["train", "embed", "--train_file", str(folder / "texts.txt"), *options, *teacher]) == 0
+    )
     vocabularies = [saved_model(folder, name).tokenizer.get_vocab() for name in ("embed", "begun")]
     assert vocabularies[0] == vocabularies[1]
     assert "began as those of embed" in (folder / "begun" / "README.md").read_text("utf-8")
@@ -170,7 +240,14 @@ def test_the_modules_of_a_given_model_are_kept(trained):
     pooling = folder / "first" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text("utf-8").replace('"mean"', '"cls"'), "utf-8")
     more = ["--model_name_or_path", str(folder / "first"), "--max_steps", "1", "--remote_code"]
-    command = ["train", "embed", "--train_file", str(folder / "pairs.csv"), "--output_dir", str(folder / "second")]
+    command = [
+        "train",
+        "embed",
+        "--train_file",
+        str(folder / "pairs.csv"),
+        "--output_dir",
+        str(folder / "second"),
+    ]
     assert main([*command, "--disable_tqdm", "true", "--use_cpu", "true", *more]) == 0
     saved = saved_model(folder, "second")
     assert saved.model[1].pooling_mode == "cls" and saved.model.config.classifier_pooling == "cls"
@@ -185,21 +262,50 @@ def test_a_reranker_is_not_exported_as_something_else(trained, capsys):
 
 
 MISTAKES = {
-    "no such columns": ("embed", "a,b\nc,d\n", [], "the columns are a, b, but .* sentence1, sentence2, score; or "),
+    "no such columns": (
+        "embed",
+        "a,b\nc,d\n",
+        [],
+        "the columns are a, b, but .* sentence1, sentence2, score; or ",
+    ),
     "texts without a teacher": ("embed", "text\na\nb\n", [], "train takes --teacher"),
-    "a score above one": ("rerank", "sentence1,sentence2,score\na,b,5\n", [], "5 must lie between 0 and 1"),
-    "one pair alone": ("rerank", "anchor,positive\na b,c d\n", [], "1 rows: .*learns from the others"),
-    "too wide": ("embed", "anchor,positive\n" + "a b,c d\n" * 9, ["--matryoshka", "99"], "vectors have 16 numbers"),
+    "a score above one": (
+        "rerank",
+        "sentence1,sentence2,score\na,b,5\n",
+        [],
+        "5 must lie between 0 and 1",
+    ),
+    "one pair alone": (
+        "rerank",
+        "anchor,positive\na b,c d\n",
+        [],
+        "1 rows: .*learns from the others",
+    ),
+    "too wide": (
+        "embed",
+        "anchor,positive\n" + "a b,c d\n" * 9,
+        ["--matryoshka", "99"],
+        "vectors have 16 numbers",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name, tmp_path, capsys, monkeypatch):
     if name not in ("too wide", "one pair alone"):  # which only the model shows
-        monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)  # nothing is trained before
+        # nothing is trained before
+        monkeypatch.setattr("roformer_lite.train.train.make_tokenizer", None)
     task, content, more, message = MISTAKES[name]
     (tmp_path / "a.csv").write_text(content, "utf-8")
-    command = ["train", task, "--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "m"), *OPTIONS]
+    command = [
+        "train",
+        task,
+        "--train_file",
+        str(tmp_path / "a.csv"),
+        "--output_dir",
+        str(tmp_path / "m"),
+        *OPTIONS,
+    ]
     assert main([*command, "--validation_fraction", "0", *more]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert not (tmp_path / "m").exists()
@@ -207,7 +313,8 @@ def test_mistakes(name, tmp_path, capsys, monkeypatch):
 
 def test_principal_axes_keep_the_products():
     draw = np.random.default_rng(0)
-    vectors = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 10))).astype(np.float32)  # of rank 4
+    # of rank 4
+    vectors = (draw.normal(size=(50, 4)) @ draw.normal(size=(4, 10))).astype(np.float32)
     dataset = Dataset.from_dict({"label": vectors.tolist()}).with_format("numpy", dtype=np.float32)
     axes = principal_axes(dataset, 4)
     rotated = vectors @ axes
@@ -219,13 +326,20 @@ def test_baselines_and_candidates():
     rows = Dataset.from_dict({"anchor": ["a b", "c d", "a b"], "positive": ["b x", "d y", "a z"]})
     search = queries_and_documents(rows)
     assert search == (["a b", "c d"], ["b x", "d y", "a z"], [{0, 2}, {1}])
-    assert TfidfCosine(["a b c d x y z"]).retrieval(search) == {"mrr@10": 1, "accuracy@1": 1, "accuracy@10": 1}
+    assert TfidfCosine(["a b c d x y z"]).retrieval(search) == {
+        "mrr@10": 1,
+        "accuracy@1": 1,
+        "accuracy@10": 1,
+    }
     assert ranking_metrics([1, 4, 20]) == pytest.approx(
         {"mrr@10": 1.25 / 3, "accuracy@1": 1 / 3, "accuracy@10": 2 / 3}
     )
     samples = candidates(rows)
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
-    assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}  # on from its own place
+    # on from its own place
+    assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
     assert TfidfCosine(["a b c d x y z"]).reranking(samples)["mrr@10"] == 1
-    many = Dataset.from_dict({"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]})
+    many = Dataset.from_dict(
+        {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}
+    )
     assert len(candidates(many)) == 500

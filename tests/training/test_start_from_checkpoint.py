@@ -1,4 +1,5 @@
-"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer, and stock files."""
+"""Training from a checkpoint of transformers, in its own class: the metrics of the stock Trainer,
+and stock files."""
 
 import csv
 import json
@@ -17,7 +18,12 @@ from roformer_lite.train.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 VOCABULARY = {"vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LABELS = ["bad", "fair", "good"]
 STEPS = 20
@@ -39,7 +45,9 @@ def folder(tmp_path_factory) -> Path:
             rows.writerow([" ".join(WORDS[number] for number in numbers), LABELS[row % 3]])
     (folder / "tags.iob2").write_text("Anna B-PER\nin O\nRome B-LOC\n\n" * 20, "utf-8")
     (folder / "text.txt").write_text("a fine film from end to end\n" * 40, "utf-8")
-    (folder / "pairs.csv").write_text("anchor,positive\n" + "a fine film,the best film\n" * 16, "utf-8")
+    (folder / "pairs.csv").write_text(
+        "anchor,positive\n" + "a fine film,the best film\n" * 16, "utf-8"
+    )
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", "utf-8")
     transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder / "tokenizer")
@@ -55,8 +63,13 @@ def save(model, folder: Path, name: str) -> Path:
 
 
 def bert_config() -> transformers.BertConfig:
-    labels = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
-    return transformers.BertConfig(vocab_size=5 + len(WORDS), initializer_range=0.2, **SIZES, **NO_DROPOUT, **labels)
+    labels = {
+        "id2label": dict(enumerate(LABELS)),
+        "label2id": {label: i for i, label in enumerate(LABELS)},
+    }
+    return transformers.BertConfig(
+        vocab_size=5 + len(WORDS), initializer_range=0.2, **SIZES, **NO_DROPOUT, **labels
+    )
 
 
 def train(task: str, out: Path, data: Path, start: Path | None, *options: str | Path | int) -> dict:
@@ -72,17 +85,29 @@ def config_of(directory: Path) -> dict:
 
 
 def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list[float]:
-    """What the stock Trainer logs for the stock class: the script that a user of transformers would write."""
+    """What the stock Trainer logs for the stock class: the script that a user of transformers would
+    write."""
     transformers.set_seed(42)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.BertForSequenceClassification.from_pretrained(directory, num_labels=3)
     with open(rows, encoding="utf-8", newline="") as file:
-        data = [{**tokenizer(row["text"]), "labels": LABELS.index(row["label"])} for row in csv.DictReader(file)]
+        data = [
+            {**tokenizer(row["text"]), "labels": LABELS.index(row["label"])}
+            for row in csv.DictReader(file)
+        ]
     args = transformers.TrainingArguments(
-        str(tmp_path / "stock"), report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no", **options
+        str(tmp_path / "stock"),
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        **options,
     )
     trainer = transformers.Trainer(
-        model, args, train_dataset=data, data_collator=transformers.DataCollatorWithPadding(tokenizer)
+        model,
+        args,
+        train_dataset=data,
+        data_collator=transformers.DataCollatorWithPadding(tokenizer),
     )
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -91,13 +116,27 @@ def stock_losses(directory: Path, rows: Path, tmp_path: Path, **options) -> list
 def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     """Twenty steps with the same batches, from the same pooler and classifier, without dropout."""
     torch.manual_seed(1)
-    directory = save(transformers.BertForSequenceClassification(bert_config()), folder, "classifier")
-    options = {"learning_rate": 1e-3, "max_steps": STEPS, "per_device_train_batch_size": 8, "warmup_steps": 0.1}
+    directory = save(
+        transformers.BertForSequenceClassification(bert_config()), folder, "classifier"
+    )
+    options = {
+        "learning_rate": 1e-3,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 8,
+        "warmup_steps": 0.1,
+    }
     options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
     typed = [f"--{name}={value}" for name, value in options.items() if name != "logging_steps"]
     typed += ["--training_arguments", "logging_steps=1"]
-    start = ["--train_file", folder / "rows.csv", "--model_name_or_path", directory, "--output_dir", tmp_path / "ours"]
+    start = [
+        "--train_file",
+        folder / "rows.csv",
+        "--model_name_or_path",
+        directory,
+        "--output_dir",
+        tmp_path / "ours",
+    ]
     run = train_command(parse_run("classify", [str(text) for text in [*start, *typed, *COMMON]]))
     ours = [entry["loss"] for entry in run.trainer.state.log_history if "loss" in entry]
     assert "new head" not in capsys.readouterr().err and isinstance(
@@ -108,14 +147,22 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)
 
 
-CLASSES = {"classify": "BertForSequenceClassification", "tag": "BertForTokenClassification", "embed": "BertModel"}
+CLASSES = {
+    "classify": "BertForSequenceClassification",
+    "tag": "BertForTokenClassification",
+    "embed": "BertModel",
+}
 FILES = {"classify": "rows.csv", "tag": "tags.iob2", "embed": "pairs.csv", "causal": "text.txt"}
 
 
 @pytest.fixture(scope="module")
 def stock(folder) -> dict[str, Path]:
     """Directories that were trained from `bert` and from a decoder, for four tasks."""
-    llama = save(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VOCABULARY)), folder, "llama")
+    llama = save(
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VOCABULARY)),
+        folder,
+        "llama",
+    )
     packed = ["--line_by_line", "true", "--block_size", 16, "--packing", 64]
     for task, file in FILES.items():
         start, options = (llama, packed) if task == "causal" else (folder / "bert", [])
@@ -130,7 +177,10 @@ def test_what_comes_out_is_a_stock_model(folder, stock):
         assert fields["architectures"] == [name] and "auto_map" not in fields
         assert not list(stock[task].glob("*.py"))
         assert "import hf_roformer_lite" not in (stock[task] / "README.md").read_text("utf-8")
-        source, ours = (transformers.AutoTokenizer.from_pretrained(place) for place in (folder / "bert", stock[task]))
+        source, ours = (
+            transformers.AutoTokenizer.from_pretrained(place)
+            for place in (folder / "bert", stock[task])
+        )
         assert source("a fine film") == ours("a fine film") and type(source) is type(ours)
     assert main(["predict", str(stock["tag"]), "--input_file", str(folder / "vocab.txt")]) == 0
 
@@ -168,40 +218,70 @@ def test_default_lengths_are_what_the_model_has_positions_for(folder, tmp_path, 
     results = train("classify", tmp_path / "out", folder / "rows.csv", start, *SHORT)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert results["settings"]["max_length"] == 9 == tokenizer.model_max_length
-    typed = ["train", "classify", "--train_file", str(folder / "rows.csv"), "--model_name_or_path", str(start)]
+    typed = [
+        "train",
+        "classify",
+        "--train_file",
+        str(folder / "rows.csv"),
+        "--model_name_or_path",
+        str(start),
+    ]
     assert main([*typed, "--max_length", "10", "--output_dir", str(tmp_path / "no")]) == 2
     assert "--max_length 10 is more than the model has positions for" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_defaults_of_fine_tuning(folder, tmp_path):
-    """Rates of a checkpoint and of a model that the command has trained; explicit options override them."""
+    """Rates of a checkpoint and of a model that the command has trained; explicit options override
+    them."""
     rows = folder / "rows.csv"
     found = train("classify", tmp_path / "a", rows, folder / "bert", *SHORT)["training"]
     assert found["arguments"]["learning_rate"] == 1e-4 and not found["own_weights"]
-    scratch = train("mlm", tmp_path / "b", rows, None, "--size", "tiny", "--vocab_size", 270, *SHORT)["training"]
+    scratch = train(
+        "mlm", tmp_path / "b", rows, None, "--size", "tiny", "--vocab_size", 270, *SHORT
+    )["training"]
     assert scratch["arguments"]["learning_rate"] == 5e-4 and not scratch["fine_tuning_defaults"]
     own = train("classify", tmp_path / "c", rows, tmp_path / "b", *SHORT)["training"]
     assert own["arguments"]["learning_rate"] == 3e-4
-    told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]  # as from scratch
+    # as from scratch
+    told = ["--learning_rate", "5e-4", "--warmup_steps", "0.06", "--num_train_epochs", "1"]
     again = train("tag", tmp_path / "d", folder / "tags.iob2", tmp_path / "c", *told)["training"]
-    assert again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
+    assert (
+        again["arguments"]["learning_rate"] == 5e-4 and again["arguments"]["num_train_epochs"] == 1
+    )
     assert again["own_weights"] and again["fine_tuning_defaults"] == ["word_dropout", "ema_decay"]
 
 
 def test_other_families(folder, tmp_path, capsys):
     """An encoder with windows, and a pair, whose padding is computed; both stay what they are."""
-    config = transformers.ModernBertConfig(**SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4)
+    config = transformers.ModernBertConfig(
+        **SIZES, **VOCABULARY, cls_token_id=2, sep_token_id=3, local_attention=4
+    )
     encoder = save(transformers.ModernBertModel(config), folder, "modernbert")
     results = train("classify", tmp_path / "classes", folder / "rows.csv", encoder, *SHORT)
-    assert results["training"]["own_weights"] is False and "padding is computed" not in capsys.readouterr().err
+    assert (
+        results["training"]["own_weights"] is False
+        and "padding is computed" not in capsys.readouterr().err
+    )
     assert config_of(tmp_path / "classes")["model_type"] == "modernbert"
     heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 48))}
+    layers = {
+        f"{side}_{name}": n
+        for side in ("encoder", "decoder")
+        for name, n in (("layers", 1), ("ffn_dim", 48))
+    }
     pair = transformers.BartConfig(
-        **VOCABULARY, **heads, **layers, d_model=32, decoder_start_token_id=2, max_position_embeddings=64
+        **VOCABULARY,
+        **heads,
+        **layers,
+        d_model=32,
+        decoder_start_token_id=2,
+        max_position_embeddings=64,
     )
     bart = save(transformers.BartForConditionalGeneration(pair), folder, "bart")
     options = "--source_column text --target_column label --max_source_length 32 --max_target_length 16".split()
     train("seq2seq", tmp_path / "pair", folder / "rows.csv", bart, *options, *SHORT)
-    assert "padding is computed" in capsys.readouterr().err and config_of(tmp_path / "pair")["model_type"] == "bart"
+    assert (
+        "padding is computed" in capsys.readouterr().err
+        and config_of(tmp_path / "pair")["model_type"] == "bart"
+    )

@@ -1,4 +1,5 @@
-"""A tagger gives the same entities in every way that there is to use it, and its card says what `predict` does."""
+"""A tagger gives the same entities in every way that there is to use it, and its card says what
+`predict` does."""
 
 import json
 import re
@@ -18,14 +19,14 @@ from roformer_lite.train import text_scores_weights
 from roformer_lite.train.text_scores_weights import Split, best_weights
 
 SHORT = "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false --validation_fraction 0"
-ENGLISH = (
-    "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
-)
+ENGLISH = "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
 CHINESE = "张三和李四在2019年去了北京大学，Bob住在上海。"
 STRATEGIES = ("simple", "first", "average", "max")
 
 
-def rows_of(words: list[str], names: Sequence[str], seed: int, lengths: tuple[int, int] = (1, 16)) -> list[dict]:
+def rows_of(
+    words: list[str], names: Sequence[str], seed: int, lengths: tuple[int, int] = (1, 16)
+) -> list[dict]:
     """Random sentences with random tags of IOB2, in which entities of one type often adjoin."""
     generator, rows = np.random.default_rng(seed), []
     for _ in range(60):
@@ -48,7 +49,13 @@ def run(*arguments: str | Path) -> None:
 
 def tagger(folder: Path, rows: list[dict], options: str) -> Path:
     run(
-        "train", "tag", "--train_file", write(folder / "a.jsonl", rows), "--output_dir", folder / "m", *options.split()
+        "train",
+        "tag",
+        "--train_file",
+        write(folder / "a.jsonl", rows),
+        "--output_dir",
+        folder / "m",
+        *options.split(),
     )
     return folder / "m"
 
@@ -67,12 +74,19 @@ def entities(words: list[str], tags: list[str], joiner: str) -> list[tuple[str, 
     return found
 
 
-@pytest.mark.parametrize("options", ["--text_scores false", "--tokenizer_algorithm unigram", "--unit characters"])
+@pytest.mark.parametrize(
+    "options", ["--text_scores false", "--tokenizer_algorithm unigram", "--unit characters"]
+)
 def test_every_way_gives_the_same_entities(options, tmp_path):
-    """Of a model that hardly learned, so that impossible transitions and tags inside words are as likely as others."""
+    """Of a model that hardly learned, so that impossible transitions and tags inside words are as
+    likely as others."""
     by_character = "characters" in options
     words, joiner = (list(CHINESE), "") if by_character else (ENGLISH.split(), " ")
-    model = tagger(tmp_path, rows_of(words, ("X", "Y"), 0), f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}")
+    model = tagger(
+        tmp_path,
+        rows_of(words, ("X", "Y"), 0),
+        f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}",
+    )
     predictor = Predictor.load(str(model))
     assert predictor.saved.model.config.decode_tags
     torch.manual_seed(0)
@@ -87,21 +101,35 @@ def test_every_way_gives_the_same_entities(options, tmp_path):
     parts = {"model": predictor.saved.model, "tokenizer": predictor.saved.tokenizer}
     for strategy in STRATEGIES:
         found = pipeline("token-classification", aggregation_strategy=strategy, **parts)(texts)
-        places = [[(each["entity_group"], each["start"], each["end"]) for each in of_text] for of_text in found]
+        places = [
+            [(each["entity_group"], each["start"], each["end"]) for each in of_text]
+            for of_text in found
+        ]
         assert places == wanted, strategy
     for text, sentence, tags in zip(texts, sentences, answers, strict=True):
-        found = {each["start"]: each["entity"] for each in pipeline("token-classification", **parts)(text)}
+        found = {
+            each["start"]: each["entity"]
+            for each in pipeline("token-classification", **parts)(text)
+        }
         starts = np.cumsum([0, *(len(word) + len(joiner) for word in sentence[:-1])]).tolist()
         assert [found.get(start, "O") for start in starts] == tags
 
 
 def test_the_card_is_what_predict_gives(tmp_path, capsys):
-    """Also of sentences longer than the model reads at once, and of tags that the training data lack."""
-    rows, longer = rows_of(ENGLISH.split(), ("X",), 0), rows_of(ENGLISH.split(), ("X", "NEW"), 1, (1, 60))
+    """Also of sentences longer than the model reads at once, and of tags that the training data
+    lack."""
+    rows, longer = (
+        rows_of(ENGLISH.split(), ("X",), 0),
+        rows_of(ENGLISH.split(), ("X", "NEW"), 1, (1, 60)),
+    )
     test = write(tmp_path / "test.jsonl", longer)
-    options = f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24 --test_file {test}"
+    options = (
+        f"{SHORT} --num_train_epochs 3 --learning_rate 3e-3 --max_length 24 --test_file {test}"
+    )
     model = tagger(tmp_path, rows, options)
-    assert re.search(r"2 tags that the training data lack \([BI]-NEW, [BI]-NEW\)", capsys.readouterr().err)
+    assert re.search(
+        r"2 tags that the training data lack \([BI]-NEW, [BI]-NEW\)", capsys.readouterr().err
+    )
     assert "2 tags that the training data lack" in (model / "README.md").read_text("utf-8")
     files = ["--input_file", test, "--output_file", tmp_path / "out.jsonl"]
     run("predict", model, *files, "--text_column", "tokens", "--prefix", "our_")
@@ -132,11 +160,24 @@ def test_words_given_to_a_tagger_of_characters(tmp_path):
 def test_weights_of_a_field_are_found_in_parts(monkeypatch):
     tokens, tags, generator = 1000, 4, np.random.default_rng(0)
     answers = generator.integers(0, tags, tokens)
-    logits, scores = (np.eye(tags)[answers] + generator.normal(size=(tokens, tags)) for _ in range(2))
-    chain = (torch.arange(tokens), torch.arange(tokens) // 9, torch.from_numpy(generator.normal(size=(tags, tags))))
-    split = Split(*map(torch.from_numpy, (logits, scores, answers)), lambda joint: {"mean": joint.mean()}, chain)
+    logits, scores = (
+        np.eye(tags)[answers] + generator.normal(size=(tokens, tags)) for _ in range(2)
+    )
+    chain = (
+        torch.arange(tokens),
+        torch.arange(tokens) // 9,
+        torch.from_numpy(generator.normal(size=(tags, tags))),
+    )
+    split = Split(
+        *map(torch.from_numpy, (logits, scores, answers)),
+        lambda joint: {"mean": joint.mean()},
+        chain,
+    )
     whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
     monkeypatch.setattr(text_scores_weights, "_TOKENS_AT_ONCE", 50)
-    assert len(list(split.parts())) > 10  # so that memory does not grow with the transitions between all tokens
+    # so that memory does not grow with the transitions between all tokens
+    assert len(list(split.parts())) > 10
     assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)
-    torch.testing.assert_close(torch.cat([part.join((1, 1, 1)) for part in split.parts()]), whole_logits)
+    torch.testing.assert_close(
+        torch.cat([part.join((1, 1, 1)) for part in split.parts()]), whole_logits
+    )

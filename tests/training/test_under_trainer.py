@@ -1,4 +1,5 @@
-"""Our models under the stock Trainer and its collators: losses and gradients do not depend on how batches are made."""
+"""Our models under the stock Trainer and its collators: losses and gradients do not depend on how
+batches are made."""
 
 import pytest
 import torch
@@ -56,8 +57,12 @@ def test_gradient_checkpointing(kind, use_reentrant):
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
             model.enable_input_require_grads()
-        mlp = next(module for name, module in model.named_modules() if name.endswith("layers.0.mlp"))
-        mlp.register_forward_pre_hook(lambda *_, checkpointed=checkpointed: forwards.append(checkpointed))
+        mlp = next(
+            module for name, module in model.named_modules() if name.endswith("layers.0.mlp")
+        )
+        mlp.register_forward_pre_hook(
+            lambda *_, checkpointed=checkpointed: forwards.append(checkpointed)
+        )
         model(**make_batch(kind)).loss.backward()
         gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
@@ -78,7 +83,9 @@ def test_labelled_positions_alone_go_through_the_head(kind):
     assert seen == [int((labels != -100).sum())]
     del model.lm_head.forward
     logits = expected.logits[:, :-1] if kind == "causal" else expected.logits
-    by_torch = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+    by_torch = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1
+    )
     torch.testing.assert_close(model(**batch, smoothing=0.1).loss, by_torch, rtol=1e-5, atol=1e-6)
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert model(**nothing).loss == 0 and model.eval()(**nothing).loss == 0
@@ -96,13 +103,22 @@ def test_stock_collator_builds_the_decoder_input(tokenizer):
     model = build(rl.RoFormerLiteForConditionalGeneration, seq2seq_config())
     rows = [dict(tokenizer("one", text_target=text)) for text in ("one line", "one line of text")]
     batch = DataCollatorForSeq2Seq(tokenizer, model=model)(rows)
-    for row, inputs, labels in zip(rows, batch["decoder_input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+    for row, inputs, labels in zip(
+        rows, batch["decoder_input_ids"].tolist(), batch["labels"].tolist(), strict=True
+    ):
         pads = len(labels) - len(row["labels"])
         assert labels == row["labels"] + [-100] * pads
-        assert inputs == [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads][: len(labels)]
+        assert (
+            inputs
+            == [tokenizer.cls_token_id, *row["labels"], *[tokenizer.pad_token_id] * pads][
+                : len(labels)
+            ]
+        )
 
 
-def without_padding(rows: list[dict[str, torch.Tensor]], first_label: int | None = None) -> list[dict]:
+def without_padding(
+    rows: list[dict[str, torch.Tensor]], first_label: int | None = None
+) -> list[dict]:
     """The rows as lists of their real tokens; collators pad them again."""
     found = []
     for row in rows:
@@ -113,7 +129,9 @@ def without_padding(rows: list[dict[str, torch.Tensor]], first_label: int | None
     return found
 
 
-@pytest.mark.parametrize(("kind", "told"), [("mlm", "position_ids"), ("causal", "flash_attn_kwargs")])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("mlm", "position_ids"), ("causal", "flash_attn_kwargs")]
+)
 def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
     rows = without_padding(make_rows(kind), first_label=-100)
     flattening = DataCollatorWithFlattening(**{f"return_{told}": True, "return_seq_idx": True})
@@ -121,7 +139,8 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
     for collator in (DataCollatorForSeq2Seq(tokenizer), flattening):
         model = make_model(kind)
         model.register_forward_pre_hook(
-            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)),
+            with_kwargs=True,
         )
         trainer = Trainer(
             model,
@@ -131,9 +150,17 @@ def test_flattened_batches_equal_padded_ones(kind, told, tmp_path, tokenizer):
             data_collator=collator,
         )
         trainer.train()
-        runs.append(torch.tensor([*logged(trainer), *logged(trainer, "grad_norm"), trainer.evaluate()["eval_loss"]]))
+        runs.append(
+            torch.tensor(
+                [*logged(trainer), *logged(trainer, "grad_norm"), trainer.evaluate()["eval_loss"]]
+            )
+        )
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-5, atol=1e-5)
-    assert shapes[0][0] == 4 and shapes[-1][0] == 1 and shapes[-1][1] == sum(len(row["input_ids"]) for row in rows)
+    assert (
+        shapes[0][0] == 4
+        and shapes[-1][0] == 1
+        and shapes[-1][1] == sum(len(row["input_ids"]) for row in rows)
+    )
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_again(tokenizer):
