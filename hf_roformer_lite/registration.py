@@ -1,5 +1,5 @@
-"""Makes the package known to transformers' Auto classes and pipelines, and its default targets to
-PEFT; and the parts that few models have known to the models."""
+"""Registers the package: its classes with the Auto classes and pipelines of transformers, and its
+default targets with PEFT."""
 
 from importlib import import_module
 
@@ -8,14 +8,14 @@ from transformers.models.auto import modeling_auto
 
 from .integrations.peft_targets import register_peft_targets
 from .integrations.pipelines import register_pipelines
-from .model import reference_layers, text_features  # noqa: F401, as importing them adds their parts to the models
+from .model import reference_layers, text_features  # noqa: F401, they add parts to the models
 from .model.configuration_roformer_lite import AUTO_CLASSES
 from .model.tokenization_jieba import RoFormerLiteJiebaTokenizer
 from .model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
-# Tables of names beside those of classes, which `register` does not fill: the Trainer reads them to
-# shift the labels of causal models before it smooths them, and to say on a model card what a model
-# is for.
+# Transformers has tables of the names of classes, too, which `register` does not fill. The Trainer
+# reads them to shift the labels of causal models before it smooths them, and to write the task of
+# a model on its card.
 TABLES_OF_NAMES = {
     "AutoModel": "MODEL_MAPPING_NAMES",
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -31,22 +31,25 @@ TABLES_OF_NAMES = {
 def register_auto_classes() -> None:
     """Enter configurations, models and tokenizers into the Auto classes."""
     for model_type, paths in AUTO_CLASSES.items():
-        classes = {auto: _class_of(path) for auto, path in paths.items()}
+        classes = {auto: class_at(path) for auto, path in paths.items()}
         config = classes.pop("AutoConfig")
         transformers.AutoConfig.register(model_type, config, exist_ok=True)
         for auto, model in classes.items():
             getattr(transformers, auto).register(config, model, exist_ok=True)
-            getattr(modeling_auto, TABLES_OF_NAMES[auto])[model_type] = model.__name__
-            # where `transformers serve` and vLLM look for a class
+            names = getattr(modeling_auto, TABLES_OF_NAMES[auto])
+            names[model_type] = model.__name__
+            # `transformers serve` and vLLM look for a class in transformers itself.
             setattr(transformers, model.__name__, model)
-        # the last is the default, all are known
+        # The class that is registered last becomes the default.
         for tokenizer in (RoFormerLiteJiebaTokenizer, RoFormerLiteTokenizer):
             transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
 
 
-def _class_of(path: str) -> type:
+def class_at(path: str) -> type:
+    """The class at a "file.Class" of `AUTO_CLASSES`."""
     file, _, name = path.partition(".")
-    return getattr(import_module(f".model.{file}", __package__), name)
+    module = import_module(f".model.{file}", package=__package__)
+    return getattr(module, name)
 
 
 def register_all() -> None:

@@ -1,7 +1,7 @@
-"""What trains a tokenizer: its texts, very long words in them, and Unigram with byte fallback.
+"""Training of tokenizers: the texts, very long words in them, and Unigram with byte fallback.
 
-No part of a model, so that it does not travel to the Hub with one. `RoFormerLiteTokenizer.train`
-calls it.
+`RoFormerLiteTokenizer` calls this module, which is not a part of a model and does not travel to the
+Hub with one. Tokenizers of saved bundles call `trained` and `read_texts` by name.
 """
 
 import gzip
@@ -22,25 +22,33 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-# No word of a language is as long, nor often a run of Chinese between two marks of punctuation.
-# Data of other kinds are: encoded images, sequences of proteins, rulers made of hyphens. The space
-# before a word is a part of it.
-_LONGEST_WORD = 256
-_LONG_RUN = re.compile(rf" ?(?<!\S)\S{{{_LONGEST_WORD},}}|(?<!\s)\s{{{_LONGEST_WORD + 1},}}")
-_AT_ONCE = 2**20  # characters of a run that are split into words at once
-# SentencePiece (Kudo & Richardson 2018) recommends to cover this share of running Chinese and
-# Japanese characters.
-_CHARACTER_COVERAGE = 0.9995
-# Two characters that never get a piece, free to delimit and to mark words while Unigram is trained.
-_DELIMITER, _MARK = "\x00", "\uffff"
-# Words seen this often are candidates for a piece. On 27,000 short Chinese–English sentence pairs
-# and 8,192 entries, 5 makes 2 % fewer tokens than 2 in English and 4 % fewer in Chinese (3 lies in
-# between).
-_COMMON_WORD = 5
+# No word of a language is as long, and a run of Chinese between two marks of punctuation rarely is.
+# Encoded images, sequences of proteins and rulers made of hyphens are. The space before a word is a
+# part of it.
+MAX_WORD_LENGTH = 256
+LONG_RUN = re.compile(
+    rf" ?(?<!\S)\S{{{MAX_WORD_LENGTH},}}"
+    rf"|(?<!\s)\s{{{MAX_WORD_LENGTH + 1},}}"
+)
+# The number of characters of a run that are split into words at once.
+MAX_RUN_LENGTH = 2**20
+
+# SentencePiece (Kudo & Richardson 2018) recommends to cover this share of the characters of running
+# Chinese and Japanese text.
+CHARACTER_COVERAGE = 0.9995
+# Words with this count are candidates for a piece. A count of 5 makes 2 % fewer tokens than 2 in
+# English and 4 % fewer in Chinese, and 3 lies between them (27,000 short Chinese–English sentence
+# pairs, 8,192 entries).
+MIN_COUNT_OF_WORD = 5
+# These two characters never get a piece. While Unigram is trained, the first delimits words and the
+# second marks their ends.
+DELIMITER = "\x00"
+MARK = "\uffff"
+NUM_BYTES = 256
 
 
 def trained(
-    tokenizer: TokenizersBackend,
+    tokenizer: Any,
     text_iterator: Iterable[str] | Iterable[list[str]],
     vocab_size: int,
     is_bound: bool = False,
@@ -50,29 +58,50 @@ def trained(
     special_tokens_map: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A tokenizer of the kind of `tokenizer`, a `RoFormerLiteTokenizer`, with `vocab_size` entries.
-    Where the alphabet alone takes more, it has more, and a warning says so; with `is_bound` that is
-    a `ValueError`."""
+    """Train a tokenizer of the kind of `tokenizer`, a `RoFormerLiteTokenizer`.
+
+    Args:
+        vocab_size: The number of entries. If special tokens and alphabet already need more, the
+            tokenizer has more, and a warning says so.
+        is_bound: Whether that is an error instead.
+        length: The number of texts, for the progress bar.
+        kwargs: Further arguments of the trainer in `tokenizers`.
+
+    Raises:
+        ValueError: if `vocab_size` is too small and `is_bound`, or if there is no text.
+    """
     texts = cut_long_words(not_empty(text_iterator), tokenizer.backend_tokenizer)
-    names = {"new_special_tokens": new_special_tokens, "special_tokens_map": special_tokens_map}
+    special_tokens = {
+        "new_special_tokens": new_special_tokens,
+        "special_tokens_map": special_tokens_map,
+    }
     if isinstance(tokenizer.backend_tokenizer.model, models.Unigram):
-        # The special tokens are arranged as for the others, on a throwaway text; then the pieces
+        # A throwaway text arranges the special tokens as for the other algorithms. Then the pieces
         # are replaced.
         new = TokenizersBackend.train_new_from_iterator(
-            tokenizer, ["a"], vocab_size, show_progress=False, **names
+            tokenizer, ["a"], vocab_size, show_progress=False, **special_tokens
         )
         train_unigram(new, texts, vocab_size, min_frequency, **kwargs)
     else:
-        kwargs |= {"min_frequency": min_frequency, **names}
         new = TokenizersBackend.train_new_from_iterator(
-            tokenizer, texts, vocab_size, length, **kwargs
+            tokenizer,
+            texts,
+            vocab_size,
+            length,
+            min_frequency=min_frequency,
+            **special_tokens,
+            **kwargs,
         )
-    new.backend_tokenizer.post_processor = new.template()  # with the new ids
-    new.add_bos_token, new.add_eos_token = tokenizer.add_bos_token, tokenizer.add_eos_token
+    # The ids of the special tokens may have changed.
+    new.backend_tokenizer.post_processor = new.template()
+    new.add_bos_token = tokenizer.add_bos_token
+    new.add_eos_token = tokenizer.add_eos_token
     new.update_post_processor()
     if new.vocab_size > vocab_size:
-        needed = f"special tokens and the alphabet of this text take {new.vocab_size} entries"
-        message = f"vocab_size={vocab_size} is too small: {needed}"
+        message = (
+            f"vocab_size={vocab_size} is too small: special tokens and the alphabet of this text "
+            f"take {new.vocab_size} entries"
+        )
         if is_bound:
             raise ValueError(message)
         logger.warning(message)
@@ -80,35 +109,44 @@ def trained(
 
 
 def read_texts(source: str | os.PathLike | Iterable[str] | Iterable[os.PathLike]) -> Iterable[Any]:
-    """The lines of a file or of a list of files; any other source is itself the texts.
+    """The lines of a file or of a list of files. Any other source is itself the texts.
 
     Raises:
-        FileNotFoundError: when a path is no file.
+        FileNotFoundError: if there is no file at a path.
         ValueError: while reading, for a line that is not UTF-8.
     """
     if isinstance(source, str | os.PathLike):
-        source = [Path(source)]
-    if not (isinstance(source, list | tuple) and source):
+        paths = [Path(source)]
+    elif isinstance(source, list | tuple) and source and names_a_file(source[0]):
+        paths = [Path(path) for path in source]
+    else:
         return source
-    first = source[0]
-    if not (
-        isinstance(first, os.PathLike)
-        or os.path.isfile(first)
-        or str(first).endswith((".txt", ".gz"))
-    ):
-        return source
-    for path in source:
-        if not os.path.isfile(path):
+    for path in paths:
+        if not path.is_file():
             raise FileNotFoundError(f"no such file to train on: {path}")
-    return chain.from_iterable(_read_lines(Path(path)) for path in source)
+    return chain.from_iterable(read_lines(path) for path in paths)
 
 
-def _read_lines(path: Path) -> Iterator[str]:
+def names_a_file(item: Any) -> bool:
+    """Whether the first item of a list says that the list is one of paths."""
+    if isinstance(item, os.PathLike) or os.path.isfile(item):
+        return True
+    return str(item).endswith((".txt", ".gz"))
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, without their ends, unpacked if its name ends in .gz.
+
+    Raises:
+        ValueError: for a line that is not UTF-8, and for a damaged gzip file.
+    """
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                # The first line may begin with a byte order mark.
+                encoding = "utf-8-sig" if number == 1 else "utf-8"
+                yield line.decode(encoding).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason})"
@@ -118,22 +156,34 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def not_empty(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
-    """The texts, from a flat iterable or one of lists, without the blank ones.
+    """The texts that are not blank, from an iterable of texts or of lists of texts.
 
     Raises:
         ValueError: if none is left.
-        TypeError: for an item that is no string.
+        TypeError: for an item that is not a string.
     """
-    texts = filter(
-        _is_text, chain.from_iterable(x if isinstance(x, list | tuple) else [x] for x in items)
-    )
+    texts = (text for text in flatten(items) if is_text(text))
     first = next(texts, None)
     if first is None:
         raise ValueError("nothing to train on: the source holds no text")
     return chain([first], texts)
 
 
-def _is_text(item: Any) -> bool:
+def flatten(items: Iterable[str] | Iterable[list[str]]) -> Iterator[str]:
+    """The texts of an iterable of texts or of lists of texts."""
+    for item in items:
+        if isinstance(item, list | tuple):
+            yield from item
+        else:
+            yield item
+
+
+def is_text(item: Any) -> bool:
+    """Whether a string is not blank.
+
+    Raises:
+        TypeError: for an item that is not a string.
+    """
     if not isinstance(item, str):
         raise TypeError(
             f"the source of texts holds {item!r}, a {type(item).__name__} and not a str"
@@ -142,19 +192,29 @@ def _is_text(item: Any) -> bool:
 
 
 def cut_long_words(texts: Iterable[str], backend: Tokenizer) -> Iterator[str]:
-    """The texts, those with words of more than `_LONGEST_WORD` characters in several parts, so that
-    none is longer."""
+    """The texts in parts, so that no word has more than `MAX_WORD_LENGTH` characters."""
     for text in texts:
-        cuts: list[int] = []
-        for run in _LONG_RUN.finditer(text) if len(text) > _LONGEST_WORD else ():
-            for first in range(run.start(), run.end(), _AT_ONCE):
-                part = text[first : min(first + _AT_ONCE, run.end())]
-                words = [(0, len(part))]
-                if backend.pre_tokenizer is not None:
-                    words = [offsets for _, offsets in backend.pre_tokenizer.pre_tokenize_str(part)]
-                for start, end in words:
-                    cuts += range(first + start + _LONGEST_WORD, first + end, _LONGEST_WORD)
-        yield from (text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
+        cuts = [0, *places_to_cut(text, backend), len(text)]
+        for start, end in pairwise(cuts):
+            yield text[start:end]
+
+
+def places_to_cut(text: str, backend: Tokenizer) -> Iterator[int]:
+    """The places inside long words at which a text is cut, in ascending order."""
+    if len(text) <= MAX_WORD_LENGTH:
+        return
+    for run in LONG_RUN.finditer(text):
+        for first in range(run.start(), run.end(), MAX_RUN_LENGTH):
+            last = min(first + MAX_RUN_LENGTH, run.end())
+            for start, end in offsets_of_words(text[first:last], backend):
+                yield from range(first + start + MAX_WORD_LENGTH, first + end, MAX_WORD_LENGTH)
+
+
+def offsets_of_words(text: str, backend: Tokenizer) -> list[tuple[int, int]]:
+    """Start and end of each word that the pre-tokenizer of `backend` makes of a text."""
+    if backend.pre_tokenizer is None:
+        return [(0, len(text))]
+    return [offsets for _, offsets in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def train_unigram(
@@ -165,87 +225,94 @@ def train_unigram(
     **options: Any,
 ) -> None:
     """
-    Gives `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from
+    Give `tokenizer` a Unigram model of its special tokens, the 256 bytes and pieces learned from
     `texts`.
-
-    The trainer of `tokenizers` does not know byte fallback: it makes a piece for every character,
-    so characters that are to become bytes are withheld from it. It also sees every distinct word
-    once, and proposes as pieces only what continues in two ways: of the common word " that" it
-    proposes " tha". So a common word is shown a second time, with a mark after it.
     """
     backend = tokenizer.backend_tokenizer
     split = backend.pre_tokenizer[0]
-    words = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
-    alphabet = _alphabet(words, min_frequency)
-    special_tokens = [
-        token.content for _, token in sorted(backend.get_added_tokens_decoder().items())
-    ]
-    taken = len(special_tokens) + 256
-    learned_size = max(vocab_size - taken, len(alphabet))
-    rare = {
-        ord(character): _DELIMITER
-        for word in words
-        for character in word
-        if character not in alphabet
-    }
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in split.pre_tokenize_str(text))
+    alphabet = alphabet_of(words, min_frequency)
 
-    def words_as_often_as_seen() -> Iterator[str]:
-        common: Counter[str] = Counter()
-        for word, count in words.items():
-            known = word.translate(rare)
-            yield _DELIMITER.join([known] * count)
-            for part in filter(None, known.split(_DELIMITER)):
-                common[part] += count
-        yield _DELIMITER.join(
-            part + _MARK for part, count in common.items() if count >= _COMMON_WORD
-        )
-
-    trained = Tokenizer(models.Unigram())
-    trained.pre_tokenizer = pre_tokenizers.Split(_DELIMITER, "removed")
-    trainer = UnigramTrainer(vocab_size=learned_size + 1, **options)  # one more for the mark
-    trained.train_from_iterator(words_as_often_as_seen(), trainer)
-    scores = {
-        piece: score
-        for piece, score in json.loads(trained.to_str())["model"]["vocab"]
-        if _MARK not in piece
-    }
-    # The trainer ends with the characters that it had pruned, each 1e-4 above the other, in an
-    # order that changes from run to run, as do the last digits of all scores. They share the lowest
-    # score here.
-    lowest = min(scores.values(), default=0.0)
-    for character in alphabet:
-        if scores.get(character, lowest) < lowest + 1e-4 * (len(alphabet) + 1):
-            scores[character] = lowest
-    learned = sorted(
-        ((piece, round(score, 6)) for piece, score in scores.items()), key=lambda e: (-e[1], e[0])
-    )
-
-    pieces = (
-        [(token, 0.0) for token in special_tokens]
-        + [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
-        + learned
-    )
+    added_tokens = sorted(backend.get_added_tokens_decoder().items())
+    special_tokens = [token.content for _, token in added_tokens]
+    num_learned = max(vocab_size - len(special_tokens) - NUM_BYTES, len(alphabet))
+    pieces = [(token, 0.0) for token in special_tokens]
+    pieces += [(f"<0x{byte:02X}>", 0.0) for byte in range(NUM_BYTES)]
+    pieces += learn_pieces(words, alphabet, num_learned, **options)
     backend.model = models.Unigram(
-        pieces, unk_id=special_tokens.index(tokenizer.unk_token), byte_fallback=True
+        pieces,
+        unk_id=special_tokens.index(tokenizer.unk_token),
+        byte_fallback=True,
     )
-    # Neighbours without a piece would fall back as one and share their offsets: each is set apart.
-    unknown = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [split, pre_tokenizers.Split(Regex(f"[^{unknown}]"), "isolated")]
-    )
+    # Neighbouring characters without a piece would fall back to bytes as one and share their
+    # offsets, so each of them is set apart.
+    known = "".join(rf"\x{{{ord(character):X}}}" for character in sorted(alphabet))
+    set_apart = pre_tokenizers.Split(Regex(f"[^{known}]"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, set_apart])
 
 
-def _alphabet(words: Counter[str], min_frequency: int) -> set[str]:
+def alphabet_of(words: Counter[str], min_frequency: int) -> set[str]:
     """The characters that get a piece each: the space, and frequent ones up to the
-    `_CHARACTER_COVERAGE`."""
+    `CHARACTER_COVERAGE`."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             characters[character] += count
-    alphabet, covered = {" "}, 0
+    enough = CHARACTER_COVERAGE * characters.total()
+    alphabet = {" "}
+    covered = 0
     for character, count in characters.most_common():
-        if count < min_frequency or covered >= _CHARACTER_COVERAGE * characters.total():
+        if count < min_frequency or covered >= enough:
             break
         alphabet.add(character)
         covered += count
-    return alphabet - {_DELIMITER, _MARK}
+    return alphabet - {DELIMITER, MARK}
+
+
+def learn_pieces(
+    words: Counter[str],
+    alphabet: set[str],
+    num_pieces: int,
+    **options: Any,
+) -> list[tuple[str, float]]:
+    """Learn `num_pieces` pieces with their scores, those of the alphabet included."""
+    trainer = UnigramTrainer(vocab_size=num_pieces + 1, **options)  # One more is for the mark.
+    learned = Tokenizer(models.Unigram())
+    learned.pre_tokenizer = pre_tokenizers.Split(DELIMITER, "removed")
+    learned.train_from_iterator(texts_for_trainer(words, alphabet), trainer)
+    scores = {}
+    for piece, score in json.loads(learned.to_str())["model"]["vocab"]:
+        if MARK not in piece:
+            scores[piece] = score
+    # The trainer ends with the characters that it had pruned, each 1e-4 above the other, in an
+    # order that changes from run to run, as do the last digits of all scores. Here they share the
+    # lowest score.
+    lowest = min(scores.values(), default=0.0)
+    for character in alphabet:
+        if scores.get(character, lowest) < lowest + 1e-4 * (len(alphabet) + 1):
+            scores[character] = lowest
+    pieces = [(piece, round(score, 6)) for piece, score in scores.items()]
+    return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
+
+
+def texts_for_trainer(words: Counter[str], alphabet: set[str]) -> Iterator[str]:
+    """
+    The words as the trainer of `tokenizers` needs them, divided by delimiters.
+
+    The trainer does not know byte fallback: it makes a piece for every character, so characters
+    that are to become bytes are withheld from it. It also reads every distinct word only once, and
+    proposes as pieces only strings that continue in two ways: of the common word " that" it
+    proposes " tha". So common words are repeated with a mark after each.
+    """
+    unknown = {character for word in words for character in word} - alphabet
+    withhold = str.maketrans(dict.fromkeys(unknown, DELIMITER))
+    common: Counter[str] = Counter()
+    for word, count in words.items():
+        known = word.translate(withhold)
+        yield DELIMITER.join([known] * count)
+        for part in filter(None, known.split(DELIMITER)):
+            common[part] += count
+    marked = [part + MARK for part, count in common.items() if count >= MIN_COUNT_OF_WORD]
+    yield DELIMITER.join(marked)

@@ -1,1 +1,1 @@
-"""What other libraries must know of this package."""
+"""Entries in the tables of other libraries, which make them know the models of this package."""

@@ -1,8 +1,8 @@
 """Pipelines of the encoder–decoder: `text2text-generation`, `translation` and `summarization`.
 
-transformers 5 has these tasks no longer, and says so before it looks at its registry.
-`register_pipelines` brings them back for this package's encoder–decoder; any other model is
-refused, as without it.
+Transformers 5 has removed these tasks, and refuses them before it looks at its registry.
+`register_pipelines` brings them back for the encoder–decoder of this package. Any other model is
+still refused.
 """
 
 from typing import Any
@@ -13,38 +13,42 @@ from transformers.pipelines.base import Pipeline
 
 from ..model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 
-# where neither the model nor the caller says how long: as in the pipelines of transformers
+# The limit where neither the model nor the caller gives one, as in the pipelines of transformers.
 MAX_NEW_TOKENS = 256
 
 
 class RoFormerLiteText2TextPipeline(Pipeline):
-    """Text in, text out, by an encoder–decoder.
+    """Generates text from text with an encoder–decoder.
 
     As in transformers 4, `pipe(text)` gives `[{"generated_text": ...}]`, one entry for each of
-    `num_return_sequences`. A list of texts gives a list with one entry for each text; with several
-    sequences, a list of lists. A dataset or generator gives an iterator over what `pipe(text)`
-    gives for each. With `batch_size` texts go through the model together; padding is left out of
-    all products but attention's.
+    `num_return_sequences`. A list of texts gives a list with one entry for each text, or a list of
+    lists if there are several sequences. A dataset or generator gives an iterator over the results
+    of `pipe(text)` for each text. With `batch_size`, several texts go through the model together.
 
     Options, for `pipeline(...)` or for one call:
-        clean_up_tokenization_spaces (`bool`): As `tokenizer.decode` has it. Default: the
-            tokenizer's own setting.
-        truncation (`bool`): Cut texts to the tokenizer's `model_max_length`. Default: the
-            tokenizer's own.
-        return_tensors (`bool`): Token ids `(length,)`, padded as generated, under
-            `generated_token_ids` in place of the text.
-        All others go to `generate` (`num_beams`, `max_new_tokens`, `do_sample`, `generation_config`
-        …).
+        clean_up_tokenization_spaces (`bool`, *optional*): As in `tokenizer.decode`. The default is
+            the setting of the tokenizer.
+        truncation (`bool`, *optional*): Whether texts are cut to the `model_max_length` of the
+            tokenizer. The default is the setting of the tokenizer.
+        return_tensors (`bool`, defaults to `False`): Gives token ids `(length,)`, padded as
+            generated, under `generated_token_ids` instead of the text.
+        All others go to `generate` (`num_beams`, `max_new_tokens`, `do_sample`,
+        `generation_config` …).
 
     Raises:
-        ValueError: for a model other than this package's encoder–decoder.
-        TypeError: for an input that is no text.
+        ValueError: for a model other than the encoder–decoder of this package.
+        TypeError: for an input that is not text.
     """
 
-    _load_tokenizer = True
-    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = (
-        False
-    )
+    # Transformers declares these flags as None, and model and tokenizer as optional or without
+    # their methods.
+    _load_tokenizer: Any = True
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+    _load_feature_extractor: Any = False
+    model: Any
+    tokenizer: Any
 
     return_name = "generated"
 
@@ -53,14 +57,14 @@ class RoFormerLiteText2TextPipeline(Pipeline):
         model_type = getattr(self.model.config, "model_type", None)
         if model_type != RoFormerLiteSeq2SeqConfig.model_type:
             raise ValueError(
-                f"model_type={model_type!r}: transformers 5 has no task {self.task!r}; hf_roformer_lite adds it for "
-                f"{RoFormerLiteSeq2SeqConfig.model_type!r} alone."
+                f"model_type={model_type!r}: transformers 5 has no task {self.task!r}; "
+                f"hf_roformer_lite adds it for {RoFormerLiteSeq2SeqConfig.model_type!r} only."
             )
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **options: Any) -> Any:
         if isinstance(inputs, list) and not inputs:
             return []
-        answers = super().__call__(inputs, **options)
+        answers = super().__call__(inputs, *args, **options)
         if isinstance(inputs, list) and all(len(entries) == 1 for entries in answers):
             return [entry for (entry,) in answers]
         return answers
@@ -72,52 +76,49 @@ class RoFormerLiteText2TextPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
         **generation: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        postprocess = {
-            "return_tensors": return_tensors,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        preprocess = {} if truncation is None else {"truncation": truncation}
-        return (
-            preprocess,
-            generation,
-            {key: value for key, value in postprocess.items() if value is not None},
-        )
+        preprocess = {}
+        if truncation is not None:
+            preprocess["truncation"] = truncation
+        postprocess = {}
+        if return_tensors is not None:
+            postprocess["return_tensors"] = return_tensors
+        if clean_up_tokenization_spaces is not None:
+            postprocess["clean_up_tokenization_spaces"] = clean_up_tokenization_spaces
+        return preprocess, generation, postprocess
 
-    def preprocess(self, text: str, **options: Any) -> dict[str, torch.Tensor]:
+    def preprocess(self, input_: Any, **options: Any) -> dict[str, Any]:
         """One text to `input_ids` and `attention_mask`, each `(1, L)`."""
-        if not isinstance(text, str):
+        if not isinstance(input_, str):
             raise TypeError(
-                f"{text!r} is a {type(text).__name__}; the input of {self.task!r} must be text."
+                f"{input_!r} is a {type(input_).__name__}; the input of {self.task!r} must be text."
             )
-        return self.tokenizer(text, return_tensors="pt", **options)
+        return self.tokenizer(input_, return_tensors="pt", **options)
 
-    def _forward(
-        self, inputs: dict[str, torch.Tensor], **generation: Any
-    ) -> dict[str, torch.Tensor]:
-        """`(B, L)` ids to `(B, sequences, Lt)` ids; `sequences` is `num_return_sequences`."""
+    def _forward(self, input_tensors: dict[str, Any], **generation: Any) -> Any:
+        """Ids `(B, L)` to `token_ids` `(B, num_return_sequences, Lt)`."""
         if "generation_config" not in generation:
             given = self.model.generation_config.to_diff_dict() | generation
             if not {"max_length", "max_new_tokens"} & given.keys():
                 generation["max_new_tokens"] = MAX_NEW_TOKENS
-        output = self.model.generate(**inputs, tokenizer=self.tokenizer, **generation)
-        # an output object with return_dict_in_generate
+        output = self.model.generate(**input_tensors, tokenizer=self.tokenizer, **generation)
+        # The output is an object with return_dict_in_generate.
         token_ids = getattr(output, "sequences", output)
-        return {"token_ids": token_ids.unflatten(0, (inputs["input_ids"].shape[0], -1))}
+        num_texts = input_tensors["input_ids"].shape[0]
+        return {"token_ids": token_ids.unflatten(0, (num_texts, -1))}
 
-    def postprocess(
+    # The base class declares a dictionary as the type of each option.
+    def postprocess(  # type: ignore[override]
         self,
         outputs: dict[str, torch.Tensor],
         return_tensors: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """The sequences `(1, sequences, Lt)` of one text to one entry each."""
+        """The sequences `(1, num_return_sequences, Lt)` of one text to one entry each."""
+        sequences = outputs["token_ids"][0]
         if return_tensors:
-            return [
-                {f"{self.return_name}_token_ids": token_ids}
-                for token_ids in outputs["token_ids"][0]
-            ]
+            return [{f"{self.return_name}_token_ids": token_ids} for token_ids in sequences]
         texts = self.tokenizer.batch_decode(
-            outputs["token_ids"][0],
+            sequences,
             skip_special_tokens=True,
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
@@ -125,13 +126,13 @@ class RoFormerLiteText2TextPipeline(Pipeline):
 
 
 class RoFormerLiteTranslationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`; answers are under `translation_text`."""
+    """As `RoFormerLiteText2TextPipeline`, with answers under `translation_text`."""
 
     return_name = "translation"
 
 
 class RoFormerLiteSummarizationPipeline(RoFormerLiteText2TextPipeline):
-    """As `RoFormerLiteText2TextPipeline`; answers are under `summary_text`."""
+    """As `RoFormerLiteText2TextPipeline`, with answers under `summary_text`."""
 
     return_name = "summary"
 
@@ -144,11 +145,11 @@ TASKS: dict[str, type[Pipeline]] = {
 
 
 def register_pipelines() -> None:
-    """Make `transformers.pipeline` know the tasks of this module, but for those it knows already.
+    """Enter the tasks of this module into the registry of transformers, except those that it knows.
 
-    A task goes into the registry as transformers' own do. `PIPELINE_REGISTRY.register_pipeline`
-    would mark the class as custom code, and what `save_pretrained` of a pipeline writes could only
-    be opened with `trust_remote_code`.
+    They are entered as transformers' own tasks are. `PIPELINE_REGISTRY.register_pipeline` would
+    mark the class as custom code, and a saved pipeline could only be opened with
+    `trust_remote_code`.
     """
     registry = pipelines.PIPELINE_REGISTRY
     for task, pipeline_class in TASKS.items():
@@ -159,7 +160,7 @@ def register_pipelines() -> None:
             "pt": (AutoModelForSeq2SeqLM,),
             "type": "text",
         }
-        # older versions of transformers have no such table
+        # Older versions of transformers have no such table.
         getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)
 
 

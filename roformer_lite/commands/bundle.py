@@ -43,7 +43,7 @@ def bundle(directory: Path, out: Path) -> list[str]:
         InputError: when the directory holds neither a model nor a tokenizer of this package, or
             damaged ones, and when the disk is full.
     """
-    from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
+    from hf_roformer_lite.model.hub import RemoteCode
 
     from ..saved_model import load_config, load_tokenizer, model_class_of, naming
 

@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from transformers import TrainingArguments
 
-from hf_roformer_lite.model.configuration_roformer_lite import RemoteCode
+from hf_roformer_lite.model.hub import RemoteCode
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, complete_directory
