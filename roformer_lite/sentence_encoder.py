@@ -10,8 +10,8 @@ from transformers.utils import ModelOutput
 from hf_roformer_lite.model.modeling_roformer_lite import (
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
+    pool,
 )
-from hf_roformer_lite.model.padding import pool
 
 from .errors import InputError
 from .saved_model import load_config, sentence_modules
@@ -98,5 +98,5 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         }
         inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
         states = self.model(**inputs, return_dict=True).last_hidden_state
-        pooled = pool(states, self.config.classifier_pooling, None, attention_mask)
+        pooled = pool(states, self.config.classifier_pooling, attention_mask)
         return SentenceEncoderOutput(states, pooled)

@@ -85,7 +85,9 @@ STYLES: dict[str, dict] = {
 }
 
 
-def stack_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFormerLiteConfig:
+def stack_config(
+    name: str = "default", backend: str = "padding_free", **fields
+) -> RoFormerLiteConfig:
     """A tiny config of `STACKS` or `STYLES`."""
     sizes = {
         "vocab_size": VOCAB,
@@ -100,7 +102,7 @@ def stack_config(name: str = "default", backend: str = "sdpa", **fields) -> RoFo
 
 
 def seq2seq_config(
-    name: str = "default", backend: str = "sdpa", **fields
+    name: str = "default", backend: str = "padding_free", **fields
 ) -> RoFormerLiteSeq2SeqConfig:
     """A tiny pair of two different stacks, the decoder of the kind `name`."""
     encoder = stack_config(hidden_size=24, num_hidden_layers=1, vocab_size=VOCAB + 2)

@@ -96,8 +96,6 @@ def test_outputs_losses_and_gradients(name):
     real = batch["attention_mask"].bool() if expected.logits.ndim == 3 else slice(None)
     torch.testing.assert_close(found.logits[real], expected.logits[real], **CLOSE)
     torch.testing.assert_close(found.loss, expected.loss, **CLOSE)
-    if expected.logits.ndim == 3:
-        assert side == "holes" or not found.logits[~real].any()
     batch |= (
         {"num_items_in_batch": torch.tensor(7)}
         if expected.logits.ndim == 3 and "tokens" not in name
@@ -225,10 +223,17 @@ def test_a_head_that_reads_the_last_place_is_refused():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_meet_outside_attention_are_refused(dtype):
-    """By a convolution, at the size of a fresh model."""
-    torch.manual_seed(0)
-    model = transformers.Lfm2ForCausalLM(build("Lfm2ForCausalLM").config).to(dtype)
-    with pytest.raises(ValueError, match="rows"):
+    """A layer adds a thousandth of the token before, which half precision can't tell from an error
+    of rounding."""
+
+    class Mixing(torch.nn.Linear):
+        def forward(self, states):
+            mapped = super().forward(states)
+            return mapped + 0.001 * mapped.roll(1, dims=1)
+
+    model = make("bert classes").to(dtype)
+    model.bert.encoder.layer[0].intermediate.dense.__class__ = Mixing
+    with pytest.raises(ValueError, match="BertForSequenceClassification"):
         padding_free(model)
 
 
@@ -283,19 +288,28 @@ def test_generate(name):
         assert torch.equal(free.generate(**batch, **options), stock.generate(**batch, **options))
 
 
-def test_caches():
-    """A language model makes the cache that its caller goes on from. Where nobody is likely to,
-    there is none, and an error says so to whoever goes on from it."""
-    _, free = pair("llama")
-    _, classifier = pair("llama classes")
-    batch = batch_for("llama", "left")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_caches(side):
+    """A prompt is a flat row beside a new cache, which holds what the stock model's does."""
+    stock, free = pair("llama")
+    batch = batch_for("llama", side)
     batch.pop("labels")
-    assert free(**batch).past_key_values.get_seq_length() == 12
-    for model in (free.model, classifier):
-        with pytest.raises(AttributeError, match="use_cache=True"):
-            model(batch["input_ids"][:, :1], past_key_values=model(**batch).past_key_values)
+    batch["attention_mask"][batch["attention_mask"].sum(1) == 0] = 1
+    longer = torch.nn.functional.pad(batch["attention_mask"], (0, 1), value=1)
+    steps = []
+    for model in (stock, free):
+        prompt = model(**batch)
+        cache = prompt.past_key_values
+        assert cache.get_seq_length() == 12
+        step = model(
+            batch["input_ids"][:, :1],
+            attention_mask=longer,
+            position_ids=batch["attention_mask"].sum(1, keepdim=True),
+            past_key_values=cache,
+        )
+        steps.append(step.logits)
         assert model(**batch, use_cache=False).past_key_values is None
-        assert model(**batch, use_cache=True).past_key_values.get_seq_length() == 12
+    torch.testing.assert_close(*steps, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +395,6 @@ UNUSUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "positions that restart": ("BertModel", {}, RESTART),
     "the same, causal": ("LlamaModel", {}, RESTART),
     "the same, packed": ("LlamaModel", {}, {**RESTART, **NO_MASK, **NO_CACHE}),
-    "the same, with a cache": ("LlamaModel", {}, {**RESTART, **NO_MASK}),
     "positions with gaps": ("LlamaModel", {}, {**GAPS, **NO_MASK, **NO_CACHE}),
 }
 
@@ -427,17 +440,6 @@ def test_labels_of_padding_and_autocast():
     assert_same_gradients(free, stock, batch)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(free(**batch).loss, stock(**batch).loss, rtol=2e-2, atol=2e-2)
-
-
-def test_embeddings_of_layers_survive_input_gradients():
-    """Gemma 3n reads the ids again, for embeddings of each layer: vectors in their place say
-    less."""
-    stock = build("Gemma3nForCausalLM", activation_sparsity_pattern=[0.0] * 4)
-    free = padding_free(copy.deepcopy(stock))
-    for model in (stock, free):
-        model.enable_input_require_grads()
-        model.get_input_embeddings().neftune_noise_alpha = 0.0  # noise of which there is none here
-    assert_same_gradients(free, stock, batch_for("llama") | {"use_cache": False})
 
 
 def test_every_model_within_a_module():

@@ -1,6 +1,5 @@
-"""The plugin itself: configurations, models and tokenizers, all that travels to the Hub beside the
-weights.
+"""Configurations, models and tokenizers: the files that travel to the Hub together with weights.
 
-Nothing here imports from another folder of the package, but for what trains a tokenizer, when it is
-asked to.
+Of the other folders these files import `padding_free` only, and the training of tokenizers when it
+is asked for. `hub.py` collects what a bundle needs in one flat folder.
 """

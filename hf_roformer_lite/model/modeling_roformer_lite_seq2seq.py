@@ -1,7 +1,7 @@
-"""Encoder–decoder: two stacks, and with an LM head the model for translation and other
-rewriting."""
+"""Encoder–decoder: two stacks, and with an LM head the model for translation and other rewriting."""
 
 import os
+from functools import wraps
 from typing import Any
 
 import torch
@@ -14,16 +14,22 @@ from transformers.processing_utils import Unpack
 from transformers.utils import logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple
 
+from .compatibility import CACHE_NAME, accepts_past_key_values
 from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
 from .heads_roformer_lite import (
-    IGNORE_INDEX,
     LMHeadMixin,
     ask_for_last_real_token,
-    check_shape,
+    check_prompt,
+    ignore_padding,
     keep_positions,
 )
-from .modeling_roformer_lite import RoFormerLiteModel, RoFormerLitePreTrainedModel, accepts_cache
-from .padding import is_padding_mask, positions_of_real_tokens
+from .losses import IGNORE_INDEX, check_shape
+from .modeling_roformer_lite import (
+    RoFormerLiteModel,
+    RoFormerLitePreTrainedModel,
+    is_padding_mask,
+    positions_of_real_tokens,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -33,12 +39,12 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
 
     config: RoFormerLiteSeq2SeqConfig
     main_input_name = "input_ids"
-    _can_record_outputs = {}  # the two stacks record their own
+    _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the
         last; -100 becomes the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
-        shifted = F.pad(labels[:, :-1], (1, 0), value=self.config.decoder_start_token_id)
+        shifted = F.pad(labels[:, :-1], pad=(1, 0), value=self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     def resize_token_embeddings(
@@ -54,35 +60,24 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
             return self.get_input_embeddings()
         if config.encoder.vocab_size != config.decoder.vocab_size:
             logger.warning_once(
-                f"encoder.vocab_size={config.encoder.vocab_size} and decoder.vocab_size={config.decoder.vocab_size} "
-                "are two vocabularies; both get the new size."
+                f"encoder.vocab_size={config.encoder.vocab_size} and "
+                f"decoder.vocab_size={config.decoder.vocab_size} are two vocabularies; both get "
+                "the new size."
             )
         embeddings = super().resize_token_embeddings(
             new_num_tokens, pad_to_multiple_of, mean_resizing
         )
+        num_tokens = embeddings.num_embeddings
         if not config.share_embeddings:
-            self.get_decoder().resize_token_embeddings(
-                embeddings.num_embeddings, mean_resizing=mean_resizing
-            )
+            self.get_decoder().resize_token_embeddings(num_tokens, mean_resizing=mean_resizing)
             self.tie_weights()
-        config.encoder.vocab_size = config.decoder.vocab_size = embeddings.num_embeddings
+        config.encoder.vocab_size = num_tokens
+        config.decoder.vocab_size = num_tokens
         return embeddings
 
 
 class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
-    """Encoder and decoder without a head.
-
-    Args of `forward`:
-        input_ids, attention_mask, position_ids, inputs_embeds: The source, as for
-            `RoFormerLiteModel.forward`.
-        decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: The
-            target.
-        encoder_outputs: What the encoder returned for this source, in place of running it.
-        past_key_values, use_cache: The decoder's cache.
-
-    Raises:
-        ValueError: when inputs do not fit together.
-    """
+    """Encoder and decoder without a head."""
 
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
         super().__init__(config)
@@ -90,7 +85,9 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         self.decoder = RoFormerLiteModel(config.decoder, add_pooling_layer=False)
         if config.share_embeddings and config.tie_word_embeddings:
             self._tied_weights_keys = {
-                "encoder.embeddings.word_embeddings.weight": "decoder.embeddings.word_embeddings.weight"
+                "encoder.embeddings.word_embeddings.weight": (
+                    "decoder.embeddings.word_embeddings.weight"
+                )
             }
         self.post_init()
 
@@ -102,7 +99,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         if self.config.share_embeddings and self.config.tie_word_embeddings:
             self.decoder.set_input_embeddings(value)
 
-    @accepts_cache
+    @accepts_past_key_values
     @can_return_tuple
     def forward(
         self,
@@ -110,17 +107,80 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and run the decoder on the target; the class describes the
-        arguments."""
+        """Encode the source, and run the decoder on the target.
+
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds: The source, as
+                for `RoFormerLiteModel.forward`.
+            decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds:
+                The target. Positions of both sides that restart begin packed documents.
+            encoder_outputs: What the encoder returned for this source, in place of running it.
+            cache, use_cache: The decoder's cache.
+
+        Raises:
+            ValueError: if inputs do not fit together.
+        """
+        self.check_inputs(attention_mask, decoder_input_ids, decoder_inputs_embeds, kwargs)
+        if use_cache is None:
+            use_cache = self.config.use_cache
+        for flag in ("output_hidden_states", "output_attentions"):
+            if getattr(self.config, flag):
+                kwargs.setdefault(flag, True)  # Else the configuration of each stack decides.
+        kwargs["return_dict"] = True
+
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif isinstance(encoder_outputs, tuple | list):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            encoder_position_ids=position_ids,
+            cache=cache,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+            **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
+        )
+
+    def check_inputs(
+        self,
+        attention_mask: torch.Tensor | None,
+        decoder_input_ids: torch.Tensor | None,
+        decoder_inputs_embeds: torch.Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Refuse what one of the two sides would understand in another way than the other."""
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
                 "decoder_input_ids (or decoder_inputs_embeds, or to an LM head labels) are missing."
@@ -131,65 +191,18 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             )
         if kwargs.get("cu_seq_lens_q") is not None:
             raise ValueError(
-                "cu_seq_lens_q can't tell two sides apart; give position_ids and decoder_position_ids."
+                "cu_seq_lens_q can't tell two sides apart; give position_ids and "
+                "decoder_position_ids."
             )
-        for flag in ("output_hidden_states", "output_attentions"):
-            if getattr(self.config, flag):
-                kwargs.setdefault(flag, True)  # else each stack's own config decides
-        kwargs["return_dict"] = True
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids, attention_mask, None, position_ids, inputs_embeds, **kwargs
-            )
-        elif isinstance(encoder_outputs, tuple | list):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        outputs = self.decoder(
-            *(
-                decoder_input_ids,
-                decoder_attention_mask,
-                None,
-                decoder_position_ids,
-                decoder_inputs_embeds,
-            ),
-            *(encoder_outputs.last_hidden_state, attention_mask, past_key_values),
-            use_cache=self.config.use_cache if use_cache is None else use_cache,
-            encoder_position_ids=position_ids,
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=outputs.last_hidden_state,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.hidden_states,
-            decoder_attentions=outputs.attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
 
 
 class RoFormerLiteForConditionalGeneration(
     LMHeadMixin, RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin
 ):
     """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites
-    text.
+    text."""
 
-    Args of `forward`, besides those of `RoFormerLiteSeq2SeqModel`:
-        labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads them
-            shifted by one. With labels no cache is made unless asked for.
-        logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, of the target.
-        skip_logits: Whether labelled positions alone go through the LM head; default: `skip_logits`
-            of the decoder's config while training.
-        num_items_in_batch: Labels in all batches of an optimiser step, which the loss is divided
-            by.
-        smoothing: Label smoothing of the loss.
-
-    Returns of `forward`:
-        `logits` `(B, Lt, vocab)`, or None where they are skipped; `loss` with labels; what the two
-        stacks return.
-    """
-
-    # labels are aligned with the decoder's outputs; nothing shifts them again
+    # Labels are aligned with the decoder's outputs, so nothing must shift them again.
     loss_type = "ForMaskedLM"
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -203,31 +216,35 @@ class RoFormerLiteForConditionalGeneration(
             self._tied_weights_keys["model.encoder.embeddings.word_embeddings.weight"] = target
         self.post_init()
 
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # `generate` reads the signature.
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in every model of transformers, except that the next token follows the last real token
         of each row of a decoder prompt."""
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        mask = kwargs.get("decoder_attention_mask")
-        if is_padding_mask(mask):
-            length = inputs["decoder_input_ids"].shape[1]
-            inputs["decoder_position_ids"] = positions_of_real_tokens(mask)[:, -length:]
-            if length > 1:
-                # in place of a static cache's mask of four dimensions
-                inputs["decoder_attention_mask"] = mask
-                ask_for_last_real_token(inputs)
+        attention_mask = kwargs.get("decoder_attention_mask")
+        if not is_padding_mask(attention_mask):
+            return inputs
+        length = inputs["decoder_input_ids"].shape[1]
+        positions = positions_of_real_tokens(attention_mask)[:, -length:]
+        inputs["decoder_position_ids"] = positions.clone(memory_format=torch.contiguous_format)
+        if length > 1:
+            has_windows = "sliding_attention" in self.config.decoder.layer_types
+            check_prompt(attention_mask, length=length, has_windows=has_windows)
+            # The mask of four dimensions, made for a static cache, does not tell where rows end.
+            inputs["decoder_attention_mask"] = attention_mask
+            ask_for_last_real_token(inputs)
         return inputs
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in every model of transformers. A tied LM head is not written, so the config must say
         that it is tied: PEFT, having merged an adapter, calls it untied wherever it is not the
         encoder's table."""
-        if self.lm_head.weight is getattr(
-            self.get_decoder().get_input_embeddings(), "weight", None
-        ):
+        embeddings = self.get_decoder().get_input_embeddings()
+        if self.lm_head.weight is getattr(embeddings, "weight", None):
             self.config.tie_word_embeddings = True
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    @accepts_cache
+    @accepts_past_key_values
     @can_return_tuple
     def forward(
         self,
@@ -235,12 +252,13 @@ class RoFormerLiteForConditionalGeneration(
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         decoder_position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        cache: Cache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
@@ -250,47 +268,71 @@ class RoFormerLiteForConditionalGeneration(
         count_real_tokens: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """Run both stacks and the LM head; the class describes the arguments."""
+        """As `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
+
+        Args:
+            labels: `(B, Lt)`, -100 where ignored. Without `decoder_input_ids` the decoder reads
+                them shifted by one. With labels no cache is made unless asked for.
+            logits_to_keep, count_real_tokens: As for `RoFormerLiteForCausalLM`, of the target.
+            skip_logits, num_items_in_batch, smoothing: As for `RoFormerLiteForMaskedLM`.
+
+        Returns:
+            `logits` `(B, Lt, vocab)`, or None where they are skipped; `loss` with labels; and what
+            the two stacks return.
+        """
         if labels is not None:
             use_cache = bool(use_cache)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
             check_shape("labels", labels, target.shape[:2])
-        is_plain = (
-            decoder_attention_mask is None
-            and decoder_position_ids is None
-            and past_key_values is None
+        has_plain_target = (
+            decoder_attention_mask is None and decoder_position_ids is None and cache is None
         )
-        if is_plain and self.skips_logits(labels, skip_logits):
-            # No token of a causal row depends on those after it: what follows the last label is not
-            # computed.
-            decoder_attention_mask = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)
-        inputs = (
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            position_ids,
+        if has_plain_target and self.skips_logits(labels, skip_logits):
+            # No token of a causal row depends on those after it, so that nothing after the last
+            # label needs to be computed.
+            is_labelled = labels != IGNORE_INDEX
+            decoder_attention_mask = is_labelled.flip(1).cummax(dim=1).values.flip(1)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
         )
-        inputs += (
-            decoder_position_ids,
-            inputs_embeds,
-            decoder_inputs_embeds,
-            encoder_outputs,
-            past_key_values,
-        )
-        outputs = self.model(*inputs, use_cache, return_dict=True, **kwargs)
-        states = outputs.last_hidden_state
+        hidden_states = outputs.last_hidden_state
         if labels is None:
-            states = keep_positions(
-                states, logits_to_keep, decoder_attention_mask, count_real_tokens
+            hidden_states = keep_positions(
+                hidden_states, logits_to_keep, decoder_attention_mask, count_real_tokens
             )
         logits, loss = self.logits_and_loss(
-            states, labels, skip_logits, num_items_in_batch, smoothing
+            hidden_states,
+            labels=ignore_padding(labels, decoder_attention_mask),
+            skip_logits=skip_logits,
+            num_items_in_batch=num_items_in_batch,
+            smoothing=smoothing,
         )
-        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+            **{CACHE_NAME: outputs.get(CACHE_NAME)},
+        )
 
 
 # All classes of a bundle of a pair, as in `heads_roformer_lite.py`.

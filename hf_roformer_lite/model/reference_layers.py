@@ -22,12 +22,20 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
-from .attention_functions import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
+from .compatibility import update_cache
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
-from .modeling_roformer_lite import LAYERS, RoFormerLiteAttention, make_norm, rotate
+from .modeling_roformer_lite import (
+    LAYERS,
+    RoFormerLiteAttention,
+    RotaryTables,
+    eager_attention_forward,
+    make_norm,
+    rotate,
+)
 from .modeling_roformer_lite_seq2seq import *  # noqa: F401, F403, all classes of a bundle of a pair
 
 SLOPE = 5e-3  # of negative inputs, at the start
@@ -171,54 +179,50 @@ class RoFormerLiteUnit(nn.Module):
 
 
 class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
-    """Attention whose heads have the full `hidden_size`: a linear map gives each head its own
-    version of a token, from which feed-forward units of that head compute query, key and value. (It
-    was published as one small network after the other; here all heads are slices of stacked weights
-    and go through one batched product.)"""
+    """Attention whose heads have the full `hidden_size`.
+
+    A linear map gives each head its own version of a token, from which feed-forward units of that
+    head compute query, key and value. (It was published as one small network after the other; here
+    all heads are slices of stacked weights and go through one batched product.)
+    """
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
-        heads, width = config.num_attention_heads, config.hidden_size
-        dropout = config.hidden_dropout if config.qkv_dropout is None else config.qkv_dropout
-        self.expand_proj = nn.Linear(width, heads * width)
-        self.q_mlp, self.kv_mlp = (
-            nn.Sequential(
-                *(
-                    RoFormerLiteStackedUnit(
-                        config, stack, width, config.qkv_intermediate_size, dropout
-                    )
-                    for _ in range(config.qkv_mlp_layers)
-                )
-            )
-            for stack in (heads, 2 * heads)
-        )
-        self.o_proj = nn.Linear(heads * width, width)
+        num_heads = config.num_attention_heads
+        hidden_size = config.hidden_size
+        self.expand_proj = nn.Linear(hidden_size, num_heads * hidden_size)
+        self.q_mlp = make_stacked_units(config, stack=num_heads)
+        self.kv_mlp = make_stacked_units(config, stack=2 * num_heads)
+        self.o_proj = nn.Linear(num_heads * hidden_size, hidden_size)
 
     def forward(
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
-        key_position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        position_embeddings: RotaryTables | None = None,
+        key_position_embeddings: RotaryTables | None = None,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `RoFormerLiteAttention.forward`; the keys of cross-attention are rotated by tables of
+        """As `RoFormerLiteAttention.forward`; keys of cross-attention are rotated by tables of
         their own."""
-        expanded = self._split_heads(self.expand_proj(hidden_states))  # (B, L, heads, hidden)
+        expanded = self.split_heads(self.expand_proj(hidden_states))  # (B, L, heads, hidden)
         source = expanded
         if self.is_cross_attention:
-            source = self._split_heads(self.expand_proj(key_value_states))
-        query = _by_head(self.q_mlp, expanded)
-        key, value = _by_head(self.kv_mlp, torch.cat((source, source), dim=-2)).chunk(2, dim=-2)
+            source = self.split_heads(self.expand_proj(key_value_states))
+        else:
+            key_position_embeddings = position_embeddings
+        query = apply_by_head(self.q_mlp, expanded)
+        keys_and_values = apply_by_head(self.kv_mlp, torch.cat((source, source), dim=-2))
+        key, value = keys_and_values.chunk(2, dim=-2)
         if position_embeddings is not None:
             query = rotate(query, *position_embeddings)
-            key = rotate(
-                key, *(key_position_embeddings if self.is_cross_attention else position_embeddings)
-            )
-        key, value = key.transpose(1, 2), value.transpose(1, 2)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if key_position_embeddings is not None:
+            key = rotate(key, *key_position_embeddings)
+        key = key.transpose(1, 2)
+        value = value.transpose(1, 2)
+        if cache is not None:
+            key, value = update_cache(cache, key, value, self.layer_idx, kwargs)
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -228,7 +232,7 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
             key,
             value,
             attention_mask,
-            dropout=self.config.attention_dropout if self.training else 0.0,
+            dropout=self.attention_dropout if self.training else 0.0,
             scaling=self.scaling,
             sliding_window=self.sliding_window,
             **kwargs,
@@ -237,45 +241,70 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         return self.o_proj(output), weights
 
 
-def _by_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
+def make_stacked_units(config: RoFormerLiteConfig, stack: int) -> nn.Sequential:
+    """The feed-forward units before the queries, or the keys and values, of `stack` heads."""
+    dropout = config.hidden_dropout if config.qkv_dropout is None else config.qkv_dropout
+    units = [
+        RoFormerLiteStackedUnit(
+            config,
+            stack=stack,
+            width=config.hidden_size,
+            inner=config.qkv_intermediate_size,
+            dropout=dropout,
+        )
+        for _ in range(config.qkv_mlp_layers)
+    ]
+    return nn.Sequential(*units)
+
+
+def apply_by_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
     """Apply a module of `(stack, N, width)` to `(..., stack, width)`."""
     stacked = states.flatten(0, -3).transpose(0, 1).contiguous()  # (stack, N, width)
     return module(stacked).transpose(0, 1).reshape(states.shape)
 
 
 class RoFormerLiteParallelHeadsLayer(GradientCheckpointingLayer):
-    """`out(units([attention(norm(x)), x]))`: the attention's output stands beside the input, twice
-    the width; there is no residual around the layer. With `add_cross_attention` queries meet the
-    encoder's states, not their own."""
+    """`out(units([attention(norm(x)), x]))`: the output of attention is put next to the input, at
+    twice the width, and there is no residual around the layer.
+
+    With `add_cross_attention` queries attend to the encoder's states, not to their own.
+    """
 
     def __init__(self, config: RoFormerLiteConfig, layer_idx: int):
         super().__init__()
         check_layer_style(config)
         self.self_attn_norm = make_norm(config)
         self.self_attn = RoFormerLiteParallelHeadsAttention(
-            config, layer_idx, config.add_cross_attention
+            config, layer_idx, is_cross_attention=config.add_cross_attention
         )
         width = 2 * config.hidden_size
-        self.mlp = nn.Sequential(
-            *(RoFormerLiteUnit(config, width) for _ in range(config.num_mlp_layers))
-        )
+        units = [RoFormerLiteUnit(config, width) for _ in range(config.num_mlp_layers)]
+        self.mlp = nn.Sequential(*units)
         self.out_proj = nn.Linear(width, config.hidden_size)
 
     def forward(
         self,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        cross_attention: dict[str, Any] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        position_embeddings: RotaryTables | None = None,
+        value_position_embeddings: RotaryTables | None = None,
+        encoder_position_embeddings: RotaryTables | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """As `RoFormerLiteLayer.forward`."""
-        options = {**kwargs, **cross_attention} if self.self_attn.is_cross_attention else kwargs
+        if self.self_attn.is_cross_attention:
+            attention_mask = encoder_attention_mask
         attended, _ = self.self_attn(
             self.self_attn_norm(hidden_states),
-            encoder_hidden_states,
-            past_key_values=past_key_values,
-            **options,
+            key_value_states=encoder_hidden_states,
+            attention_mask=attention_mask,
+            position_embeddings=position_embeddings,
+            key_position_embeddings=encoder_position_embeddings,
+            cache=cache,
+            **kwargs,
         )
         return self.out_proj(self.mlp(torch.cat((attended, hidden_states), dim=-1)))
 
@@ -304,12 +333,22 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        cross_attention: dict[str, Any] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        position_embeddings: RotaryTables | None = None,
+        value_position_embeddings: RotaryTables | None = None,
+        encoder_position_embeddings: RotaryTables | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """As `RoFormerLiteLayer.forward`."""
-        branch, _ = self.self_attn(hidden_states, past_key_values=past_key_values, **kwargs)
+        branch, _ = self.self_attn(
+            hidden_states,
+            attention_mask=attention_mask,
+            position_embeddings=position_embeddings,
+            cache=cache,
+            **kwargs,
+        )
         total = hidden_states + self.dropout(branch)
         branch = self.mlp_inner_norm(self.act_fn(self.mlp_proj(total)))
         return self.mlp_norm(self.self_attn_norm(total) + self.dropout(branch))

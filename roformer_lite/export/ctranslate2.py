@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.modeling_roformer_lite import (
+    ALL_LAYERS,
     RoFormerLiteLayer,
     RoFormerLiteModel,
     sinusoidal_positions,
@@ -291,12 +292,16 @@ def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
     CTranslate2 has names for linear and llama3 as well, but none for yarn, and its converter loses
     llama3's factor.
     """
-    if stack.rotary_emb is None or stack.rotary_emb.rope_type == "default":
+    if ALL_LAYERS not in stack.rotary_emb:
         return
-    unscaled, _ = stack.rotary_emb.compute_default_rope_parameters(stack.config)
-    factors = unscaled / stack.rotary_emb.inv_freq
-    spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
-    sharpening = stack.rotary_emb.attention_scaling  # yarn's, of queries and of keys
+    rotary_emb = stack.rotary_emb[ALL_LAYERS]
+    if rotary_emb.rope_type == "default":
+        return
+    unscaled, _ = rotary_emb.compute_default_rope_parameters(stack.config)
+    factors = unscaled / rotary_emb.inv_freq
+    spec.rotary_scaling_long_factor = factors
+    spec.rotary_scaling_short_factor = factors
+    sharpening = rotary_emb.attention_scaling  # That of yarn, of queries and of keys.
     spec.queries_scale = float(stack.config.head_dim**-0.5 * sharpening**2)
 
 

@@ -6,7 +6,6 @@ arXiv:2202.10054).
 """
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from transformers import (
 )
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
-from hf_roformer_lite.padding_free import padding_free
 
 from ..saved_model import is_ours, load_config, read_optional_object
 from .run import Run
@@ -202,12 +200,7 @@ def _labelled_states(
     )
     states, labels = [], []
     hook = layer.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].float()))
-    was_training, is_tagger = (
-        model.training,
-        type(model).__name__.endswith("ForTokenClassification"),
-    )
-    if is_tagger:  # its head computes a flat row, whose tokens are in another order than the labels
-        padding_free(model, False)
+    was_training = model.training
     model.eval()
     for batch in loader:
         labels.append(batch["labels"].to(model.device))
@@ -219,9 +212,6 @@ def _labelled_states(
             break
     model.train(was_training)
     hook.remove()
-    if is_tagger:
-        with suppress(ValueError):
-            padding_free(model)
     return torch.cat(states), torch.cat(labels)
 
 

@@ -27,6 +27,7 @@ LABELS = IDS.masked_fill(
 )
 MASK = torch.ones_like(IDS)
 MASK[1, 200:] = 0
+LABELS[1, 200:] = -100
 
 
 def pair_config(**fields):

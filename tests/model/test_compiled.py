@@ -15,7 +15,7 @@ def make_pair() -> rl.RoFormerLiteForConditionalGeneration:
 
 class CountedGraphs:
     """A backend of torch.compile that runs graphs as they are, counts them, and notes the rows of
-    their inputs."""
+    the inputs of those with a feed-forward network."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -23,6 +23,8 @@ class CountedGraphs:
 
     def __call__(self, graph, inputs):
         self.number += 1
+        if not any("gelu" in str(node.target) for node in graph.graph.nodes):
+            return graph
 
         def run(*given):
             self.rows += [

@@ -100,7 +100,7 @@ def test_prompts_padded_on_any_side(name, cache, mode):
     for side in ("left", "right"):
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_side=side)
         of_cache = CACHES[cache](model.config)
-        if name == "sliding" and side == "right" and "static" in cache:
+        if name == "sliding" and side == "right":
             with pytest.raises(ValueError, match="pad on the left"):
                 model.generate(ids, attention_mask=(ids != 0).long(), **options, **of_cache)
             continue

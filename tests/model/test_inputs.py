@@ -46,6 +46,7 @@ def test_masks(kind):
     ("kwargs", "message"),
     [
         ({"cu_seq_lens_q": torch.tensor([0, 5, 9])}, r"cu_seq_lens_q=\[0, 5, 9\].*32"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 11, 32])}, "in one row"),
         ({"inputs_embeds": torch.zeros(4, 8, 32)}, "exactly one of input_ids and inputs_embeds"),
         (
             {"encoder_hidden_states": torch.zeros(4, 2, 32)},
@@ -126,20 +127,6 @@ def test_labels_of_rows():
             model(IDS, labels=labels)
     assert model.config.problem_type is None  # labels that were refused decide nothing
     assert model(IDS, labels=torch.tensor([[0], [1], [2], [0]])).loss > 0
-
-
-@pytest.mark.parametrize(
-    ("model_class", "wrong", "right"),
-    [
-        (rl.RoFormerLiteForMaskedLM, "lables", "labels"),
-        (rl.RoFormerLiteModel, "position_id", "position_ids"),
-        (rl.RoFormerLiteForConditionalGeneration, "encoder_output", "encoder_outputs"),
-    ],
-)
-def test_misspelt_arguments(model_class, wrong, right):
-    more = PAIR if model_class is rl.RoFormerLiteForConditionalGeneration else {}
-    with pytest.raises(TypeError, match=f"{wrong!r}; did you mean {right!r}"):
-        make(model_class)(IDS, **{wrong: IDS}, **more)
 
 
 def test_segments_where_there_are_none():

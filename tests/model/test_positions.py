@@ -63,10 +63,10 @@ def test_partial_rotation(rope_type):
     rope = {"rope_type": rope_type, "partial_rotary_factor": 0.5, **ROPE[rope_type]}
     rope |= {name: rope[name][:2] for name in rope if name in ("short_factor", "long_factor")}
     model = build(rl.RoFormerLiteModel, stack_config(rope_parameters=rope))
-    assert len(model.rotary_emb.inv_freq) == 2  # heads of 8 channels
+    assert len(model.rotary_emb["all_layers"].inv_freq) == 2  # heads of 8 channels
     for ids in (IDS[:, :10], IDS):
         assert model(ids)[0].isfinite().all()
-        assert len(model.rotary_emb.inv_freq) == 2
+        assert len(model.rotary_emb["all_layers"].inv_freq) == 2
 
 
 @pytest.mark.parametrize("rope_type", ["yarn", "longrope"])
@@ -80,11 +80,11 @@ def test_rotated_values_keep_their_size(rope_type):
         )
         for rotary_value in (True, False)
     )
-    assert rotated.rotary_emb.attention_scaling > 1
+    assert rotated.rotary_emb["all_layers"].attention_scaling > 1
     torch.testing.assert_close(rotated(IDS[:, :1])[0], plain(IDS[:, :1])[0], rtol=0, atol=1e-6)
     default = build(rl.RoFormerLiteModel, stack_config(rotary_value=True))
-    default.rotary_emb.inv_freq = rotated.rotary_emb.inv_freq
+    default.rotary_emb["all_layers"].inv_freq = rotated.rotary_emb["all_layers"].inv_freq
     for layer in default.layers:  # what the scaling of the tables does to queries and keys
-        layer.self_attn.scaling *= rotated.rotary_emb.attention_scaling**2
+        layer.self_attn.scaling *= rotated.rotary_emb["all_layers"].attention_scaling ** 2
     mask = (torch.arange(8) < torch.tensor([[8], [5]])).long()
     torch.testing.assert_close(rotated(IDS[:, :8], mask)[0], default(IDS[:, :8], mask)[0], **CLOSE)

@@ -18,14 +18,20 @@ from roformer_lite.cli import main
 SESSION = Path(__file__).with_name("session_without_package.py")
 TEXTS = ["a house", "今天天气非常好 and the dog"]
 STACK = {
-    "attention_functions",
+    "attention",
+    "batch",
+    "compatibility",
     "configuration_roformer_lite",
     "heads_roformer_lite",
+    "hub",
+    "losses",
     "modeling_roformer_lite",
-    "padding",
+    "parallel",
+    "serving",
+    "switch",
 }
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
-TOKENIZER = {"configuration_roformer_lite", "tokenization_roformer_lite"}
+TOKENIZER = {"hub", "tokenization_roformer_lite"}
 # Loaded, and in a bundle, only with models that use them.
 OPTIONAL = {
     "reference_layers": {"layer_style": "parallel_heads"},

@@ -48,7 +48,7 @@ def test_a_fresh_process(tmp_path):
         assert (
             load_file(folder / "model.safetensors")
             .keys()
-            .isdisjoint({"lm_head.weight", "rotary_emb.inv_freq"})
+            .isdisjoint({"lm_head.weight", "rotary_emb.all_layers.inv_freq"})
         )
         save_file(inputs, folder / "inputs.safetensors")
         expected[folder] = {"loss": model(**inputs).loss}
@@ -130,10 +130,10 @@ def test_resized_embeddings_come_back(fields, tmp_path):
 
 def test_half_precision_keeps_the_rotary_frequencies():
     model = build(rl.RoFormerLiteModel, stack_config())
-    frequencies = model.rotary_emb.inv_freq.clone()
-    assert torch.equal(model.bfloat16().rotary_emb.inv_freq, frequencies)
+    frequencies = model.rotary_emb["all_layers"].inv_freq.clone()
+    assert torch.equal(model.bfloat16().rotary_emb["all_layers"].inv_freq, frequencies)
     assert model.embeddings.word_embeddings.weight.dtype == torch.bfloat16
-    assert torch.equal(model.double().rotary_emb.inv_freq, frequencies)
+    assert torch.equal(model.double().rotary_emb["all_layers"].inv_freq, frequencies)
 
 
 @pytest.mark.parametrize("kind", ["causal", "seq2seq"])

@@ -1,0 +1,61 @@
+"""The versions of transformers from 5.19 to 5.24, which name the key-value cache differently.
+
+It is `cache` from 5.24 on, as in this package, and `past_key_values` before.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import create_causal_mask
+
+CACHE_NAME = "past_key_values"
+if "cache" in inspect.signature(create_causal_mask).parameters:
+    CACHE_NAME = "cache"
+# Until 5.23 the attention functions write the paged cache of continuous batching, then the layers.
+ATTENTION_WRITES_PAGED_CACHE = "cache" in inspect.signature(sdpa_attention_forward).parameters
+
+Forward = TypeVar("Forward", bound=Callable[..., Any])
+
+
+def accepts_past_key_values(forward: Forward) -> Forward:
+    """Let `forward` take its `cache` by the name `past_key_values`, too."""
+
+    @wraps(forward)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("past_key_values") is not None:
+            kwargs["cache"] = kwargs["past_key_values"]
+        kwargs.pop("past_key_values", None)
+        return forward(*args, **kwargs)
+
+    # PEFT looks for the older name among the parameters.
+    signature = inspect.signature(forward)
+    parameters = list(signature.parameters.values())
+    older_name = inspect.Parameter("past_key_values", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters.insert(len(parameters) - 1, older_name)  # The last one is **kwargs.
+    renamed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return renamed  # type: ignore[return-value]
+
+
+def update_cache(
+    cache: Any,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer_idx: int,
+    kwargs: dict[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add keys and values to a cache, and return all that the attention function needs.
+
+    Args:
+        kwargs: What the attention function gets besides. A paged cache changes it in place.
+    """
+    if not isinstance(cache, PagedAttentionCache):
+        return cache.update(key, value, layer_idx)
+    if ATTENTION_WRITES_PAGED_CACHE:
+        kwargs["cache"] = cache
+        return key, value
+    return cache.update(key, value, layer_idx, kwargs=kwargs)

@@ -1,0 +1,228 @@
+"""Losses.
+
+Every loss is a sum over labelled items divided by their number: that of this batch, or
+`num_items_in_batch`, which Trainer counts over all batches of an optimiser step. So accumulating
+gradients over many small batches equals one large batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from transformers.utils.import_utils import is_tracing
+
+IGNORE_INDEX = -100  # The label that losses ignore.
+# Rows of logits that are computed at a time on a CPU: with fewer the products are slower, and with
+# more nothing is faster.
+CHUNK_ROWS = 256
+# Elsewhere every chunk is a launch of kernels: 256 MiB in float32.
+CHUNK_LOGITS = 2**26
+
+
+def check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor of another shape.
+
+    Raises:
+        ValueError: with the name and both shapes.
+    """
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}.")
+
+
+def mean_of_items(
+    total: torch.Tensor,
+    num_items: int | torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None,
+) -> torch.Tensor:
+    """`total` divided by the number of items, at least 1."""
+    count = num_items if num_items_in_batch is None else num_items_in_batch
+    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy of `logits` `(..., classes)` and `labels` `(...)`; 0 if nothing is labelled.
+
+    Args:
+        label_smoothing: The share of the target that all classes get alike (Szegedy et al. 2015,
+            arXiv:1512.00567).
+
+    Raises:
+        ValueError: for labels of another shape, which torch would take if they are as many.
+    """
+    check_shape("labels", labels, logits.shape[:-1])
+    labels = labels.to(device=logits.device, dtype=torch.long).flatten()
+    logits = logits.flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(
+        logits,
+        labels,
+        reduction="sum",
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+    )
+    num_labelled = (labels != ignore_index).sum()
+    return mean_of_items(total, num_labelled, num_items_in_batch)
+
+
+def sequence_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    problem_type: str,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Loss of `logits` `(B, num_labels)` for a `problem_type` of transformers, whose own losses
+    ignore `num_items_in_batch`.
+
+    Args:
+        labels: `(B,)` of classes for single_label_classification, `(B, num_labels)` of 0 and 1 for
+            multi_label_classification (binary cross-entropy), `(B,)` or `(B, num_labels)` of
+            numbers for regression (mean squared error).
+
+    Raises:
+        ValueError: for labels of another shape.
+    """
+    labels = labels.to(logits.device)
+    if problem_type == "single_label_classification":
+        if labels.ndim == 2:
+            labels = labels.squeeze(-1)
+        return cross_entropy(logits, labels, num_items_in_batch)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if labels.ndim > 1 or labels.numel() != logits.numel():
+        check_shape("labels", labels, logits.shape)
+    targets = labels.to(logits.dtype).reshape(logits.shape)
+    if problem_type == "regression":
+        total = F.mse_loss(logits, targets, reduction="sum")
+    else:
+        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    return mean_of_items(total, targets.numel(), num_items_in_batch)
+
+
+def linear_cross_entropy(
+    hidden_states: torch.Tensor,
+    head: nn.Module,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Sum of the cross-entropy of `head(hidden_states)`, for states `(n, width)` and `labels`
+    `(n,)`, none of which is ignored.
+
+    Where gradients are wanted they are computed along with the loss, some rows at a time: no matrix
+    `(n, vocab)` is ever held. A head that is more than a linear layer (an adapter; sharded,
+    quantised or offloaded weights) is called as the module it is.
+    """
+    if is_plain_linear(head) and torch.is_grad_enabled() and not is_tracing(hidden_states):
+        device_type = hidden_states.device.type
+        dtype = hidden_states.dtype
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+        return LinearCrossEntropy.apply(
+            hidden_states, head.weight, head.bias, labels, label_smoothing, dtype
+        )
+    logits = head(hidden_states)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+
+
+def is_plain_linear(head: nn.Module) -> bool:
+    """Whether calling a module is one matrix product with its weight, and nobody watches it."""
+    if type(head) is not nn.Linear or "forward" in vars(head) or has_hooks(head):
+        return False
+    # ZeRO 3 leaves an empty weight behind.
+    is_whole = head.weight.shape == (head.out_features, head.in_features)
+    return type(head.weight) is nn.Parameter and is_whole
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks, which torch keeps in dictionaries of the module."""
+    return any(value and name.endswith("hooks") for name, value in vars(module).items())
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Products are computed in `dtype`, probabilities and sums in float32 at least."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        device_type = hidden_states.device.type
+        vocab_size = len(weight)
+        exact = torch.promote_types(dtype, torch.float32)
+        num_rows = CHUNK_ROWS
+        if device_type != "cpu":
+            num_rows = max(CHUNK_ROWS, CHUNK_LOGITS // vocab_size)
+        loss = torch.zeros((), dtype=exact, device=hidden_states.device)
+        state_grad = torch.empty_like(hidden_states)
+        weight_grad = None
+        if ctx.needs_input_grad[1]:
+            weight_grad = torch.zeros_like(weight, dtype=exact)
+        bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
+
+        with torch.autocast(device_type, enabled=False):
+            weight_in_dtype = weight.to(dtype)
+            bias_in_dtype = None if bias is None else bias.to(dtype)
+            for start in range(0, len(hidden_states), num_rows):
+                rows = slice(start, start + num_rows)
+                states = hidden_states[rows].to(dtype)  # (c, width)
+                logits = F.linear(states, weight_in_dtype, bias_in_dtype)  # (c, vocab)
+                chunk_loss, logit_grad = cross_entropy_and_gradient(
+                    logits, labels[rows, None], label_smoothing, exact
+                )
+                loss += chunk_loss
+                if bias_grad is not None:
+                    bias_grad += logit_grad.sum(dim=0)
+                logit_grad = logit_grad.to(dtype)
+                state_grad[rows] = logit_grad @ weight_in_dtype
+                if weight_grad is not None:
+                    add_product(weight_grad, logit_grad.t(), states)
+        ctx.save_for_backward(state_grad, weight_grad, bias_grad)
+        bias_dtype = None if bias is None else bias.dtype
+        ctx.dtypes = (hidden_states.dtype, weight.dtype, bias_dtype)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients = [
+            None if saved is None else (saved * grad).to(dtype)
+            for saved, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return (*gradients, None, None, None)
+
+
+def cross_entropy_and_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of the cross-entropy of `logits` `(c, vocab)` and `labels` `(c, 1)`, and its gradient
+    with respect to the logits, in `dtype`."""
+    share_of_all = label_smoothing / logits.shape[1]
+    log_probs = logits.log_softmax(dim=-1, dtype=dtype)
+    loss = -(1 - label_smoothing) * log_probs.gather(dim=1, index=labels).sum()
+    if label_smoothing:
+        loss -= share_of_all * log_probs.sum()
+    on_labels = log_probs.new_full(labels.shape, label_smoothing - 1)
+    gradient = log_probs.exp_().scatter_add_(dim=1, index=labels, src=on_labels)
+    if label_smoothing:
+        gradient -= share_of_all
+    return loss, gradient
+
+
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add `left @ right` to `total`, in place."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
