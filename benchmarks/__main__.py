@@ -5,11 +5,12 @@ or gating, `ablations.py`), `inference` (every engine of `predict` in a process 
 `inference.py`), `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `data` (text
 that outgrows memory, prepared and read, `large_data.py`), `long-texts` (a trained model on texts
 longer than it was trained on, `long_texts.py`), `by-length` (time and memory against the length of
-a text, `by_length.py`), `padding_free` (models of transformers, as they come and without padding,
-`padding_free.py`), `processes` (what several of them cost, `several_processes.py`),
-`memory-of-TASK` (peak memory of each contender in a process of its own), `training-memory` (that of
-training by size and length, `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs
-the tasks of the README; `table` reads the directory of results `--out`.
+a text, `by_length.py`), `padding_free` (models of transformers and ours, with padding and without,
+`padding_free.py`), `versions` (this checkout and another one, `versions.py`), `processes` (what
+several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a
+process of its own), `training-memory` (that of training by size and length, `training_memory.py`),
+`trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
+directory of results `--out`.
 """
 
 import sys
@@ -33,6 +34,7 @@ from . import (
     padding_free,
     several_processes,
     training_memory,
+    versions,
 )
 from .floor import FLOOR
 from .processes import peak
@@ -53,6 +55,7 @@ PROGRAMS = {  # with options of their own
     "padding_free": padding_free.main,
     "processes": several_processes.main,
     "training-memory": training_memory.main,
+    "versions": versions.main,
 }
 
 

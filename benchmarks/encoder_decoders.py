@@ -28,7 +28,7 @@ from .workload import PAD, START, Workload, inner_width_of_gated, shifted
 TOKENS = {**SPECIAL_TOKENS, "decoder_start_token_id": START}
 
 
-def stock(config: PreTrainedConfig, attention: str = "sdpa") -> nn.Module:
+def stock(config: PreTrainedConfig, attention: str | None = None) -> nn.Module:
     return AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
 
 

@@ -76,7 +76,7 @@ def roformer_config(work: Workload, **fields: Any) -> RoFormerConfig:
     )
 
 
-def stock(config: PreTrainedConfig, kind: Kind, attention: str = "sdpa") -> nn.Module:
+def stock(config: PreTrainedConfig, kind: Kind, attention: str | None = None) -> nn.Module:
     return AUTO[kind].from_config(config, attn_implementation=attention)
 
 

@@ -1,6 +1,7 @@
 """The benchmarks: the floor counts exactly the model's products, and all contenders do the same
 work."""
 
+import json
 import sys
 
 import pytest
@@ -16,7 +17,15 @@ from roformer_lite.train.trainer import RoFormerLiteTrainerMixin
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import ablations, padding_free, stacks, training_changes  # noqa: E402
+from benchmarks import (  # noqa: E402
+    ablations,
+    contenders,
+    padding_free,
+    stacks,
+    training_changes,
+    versions,
+    versions_worker,
+)
 from benchmarks.floor import attention_operations, backward_too, stack_products  # noqa: E402
 from benchmarks.report import markdown  # noqa: E402
 from benchmarks.workload import Workload, make_batches  # noqa: E402
@@ -52,30 +61,80 @@ def test_the_published_table_is_that_of_the_published_results():
     assert rows in (folder / "README.md").read_text("utf-8") and len(rows.splitlines()) > 30
 
 
-def test_padding_free_models_learn_the_same(tmp_path):
-    """All steps that are timed have the losses of the stock model, also those of converted and of
-    packed models."""
-    options = padding_free.Options(quick=True)
-    families, beside = (
-        list(padding_free.compare_families(options)),
-        list(padding_free.compare_beside(options)),
-    )
-    works = {"bert": ("encode", "classify", "masked lm"), "llama": ("encode", "causal lm")}
-    assert [(row["family"], row["work"]) for row in families] == [
-        (name, work) for name in works for work in works[name]
+@pytest.mark.parametrize("name", padding_free.MODELS)
+def test_padding_free_models_do_the_same_work(name):
+    """Both contenders have the same loss and gradients in everything that is timed, and the same
+    memory for their weights."""
+    options = padding_free.Options(models=[name], quick=True)
+    rows = list(padding_free.comparisons(options))
+    assert [(row["mode"], row["order"]) for row in rows] == [
+        (mode, order) for mode in ("step", "evaluation") for order in ("random", "grouped", "full")
     ]
-    assert {row["way"] for row in beside} == {
-        "padding_free",
-        "converted",
-        "packed",
-        "packed, padding_free",
-    }
-    for row in families + beside:
-        assert row["difference"] <= 1e-5 and row["places"] > 1
-    assert all(row[order] > 0 for row in families for order in ("random", "grouped", "full"))
-    assert padding_free.markdown(families).count("\n") == 1 + len(families)
-    padding_free.draw(families, tmp_path / "steps.svg")
+    for row in rows:
+        assert row["difference"] <= 1e-4
+        assert (row["places_per_token"] > 1) == (row["order"] != "full")
+        assert all(times["least_seconds"] > 0 for times in row["contenders"].values())
+    stock, free = padding_free.both_contenders(name, options).values()
+    for weight, other in zip(stock.parameters(), free.parameters(), strict=True):
+        assert weight.data_ptr() == other.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["bert/classify", "llama/causal-lm", "ours/seq2seq"])
+def test_padding_free_models_learn_the_same_from_the_trainer(name):
+    options = padding_free.Options(models=[name], modes=["trainer"], orders=["grouped"], quick=True)
+    (row,) = padding_free.comparisons(options)
+    assert row["difference"] <= 1e-4
+
+
+def test_result_of_padding_free(tmp_path, capsys):
+    command = "--quick --orders random grouped --models bert/classify --modes step"
+    files = ["--out", str(tmp_path), "--plot", str(tmp_path / "steps.svg")]
+    padding_free.main([*command.split(), *files])
+    printed = capsys.readouterr().out
+    assert "| model | step, random | step, grouped |" in printed
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    assert result["machine"]["processor"]
+    assert [row["order"] for row in result["rows"]] == ["random", "grouped"]
     assert (tmp_path / "steps.svg").stat().st_size
+
+
+def test_versions_have_cases_with_names_of_their_own():
+    cases = versions.all_cases()
+    assert len({case.name for case in cases}) == len(cases)
+    options = versions.Options(other=".", cases=["generate-mini-8x"])
+    assert {case.task for case in options.chosen_cases()} == {"causal-lm", "seq2seq"}
+
+
+def test_versions_map_the_same_weights(tmp_path):
+    size = contenders.SIZES["tiny"]
+    first, second = (contenders.new_model("bert", "classify", size, 99) for _ in range(2))
+    second.classifier.weight.data.zero_()
+    expected = first.classifier.weight.clone()
+    for model in (first, second):
+        versions_worker.map_weights(model, tmp_path, "bert")
+        assert torch.equal(model.classifier.weight, expected)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_versions_do_the_same_work(tmp_path):
+    """This version compared with itself."""
+    cases = ["encoder-forward", "causal-lm", "seq2seq", "classify"]
+    command = ["--quick", "--other", str(ROOT), "--out", str(tmp_path), "--cases", *cases]
+    versions.main(command)
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    assert {row["mode"] for row in result["rows"]} == set(versions_worker.WORKS)
+    for row in result["rows"]:
+        assert row["difference"] == 0
+        assert list(row["contenders"]) == ["this", "other", *versions.PEERS.get(row["task"], ())]
+
+
+@pytest.mark.slow
+def test_versions_refuse_a_folder_without_the_package(tmp_path):
+    with pytest.raises(SystemExit, match="has no hf_roformer_lite|process of other ended"):
+        versions.main(["--quick", "--other", str(tmp_path)])
 
 
 @pytest.mark.parametrize("kind", ["mlm", "causal"])

@@ -1,0 +1,269 @@
+"""`python -m benchmarks versions --other PATH [options]`: this checkout compared with another one of
+the same project, and with models of transformers of the same size.
+
+    python -m benchmarks versions --other ../previous
+    python -m benchmarks versions --other ../transformers-5.23:../previous --cases generate decode
+
+Each version has a process of its own, and both live as long as the comparison: in each round every
+contender works once, in another order, while all others wait. PATH is what the other process finds
+first on its search path; it ends with the checkout. The models of transformers are in the process
+of this version. Both versions map the same file of weights. Times are those of the processor, and
+models have random weights and no dropout. A `step` is forward pass, loss and backward pass, `decode`
+20 passes of one token a row beside a cache, and `generate` greedy generation of 64 tokens.
+`difference` is the largest relative one between the outcomes of the versions: losses, norms of
+gradients, sizes of states and logits, or ids.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import HfArgumentParser
+
+from .contenders import OURS, SIZES, difference, markdown, summary
+from .report import machine, save
+from .timing import MIN_SECONDS
+from .versions_worker import Case
+
+Row = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parent.parent
+THIS = "this"
+OTHER = "other"
+PEERS = {"causal-lm": ("llama",), "seq2seq": ("marian", "bart")}
+
+# The arguments are the folder of this checkout and the settings. What is on the search path comes
+# before this checkout, but for the benchmarks.
+START_WORKER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import benchmarks
+sys.path.remove(sys.argv[1])
+from benchmarks.versions_worker import main
+main()
+"""
+
+
+def all_cases() -> list[Case]:
+    cases = [
+        Case("encoder", "forward", "small", rows=16, seq=256, lengths="real"),
+        Case("encoder", "forward", "small", rows=8, seq=128, lengths="full"),
+        Case("classify", "step", "mini", rows=16, seq=128, lengths="real"),
+        Case("classify", "step", "mini", rows=16, seq=128, lengths="full"),
+        Case("masked-lm", "step", "mini", rows=16, seq=128, lengths="real"),
+        Case("masked-lm", "step", "mini", rows=16, seq=128, lengths="full"),
+        Case("causal-lm", "step", "mini", rows=8, seq=128, lengths="real"),
+        Case("causal-lm", "step", "mini", rows=8, seq=128, lengths="full"),
+        Case("seq2seq", "step", "mini", rows=32, seq=96, lengths="real"),
+        Case("seq2seq", "step", "mini", rows=16, seq=64, lengths="full"),
+    ]
+    for mode in ("decode", "generate"):
+        for task in ("causal-lm", "seq2seq"):
+            for rows in (1, 8, 32):
+                cases.append(Case(task, mode, "mini", rows=rows, seq=64, lengths="real"))
+    return cases
+
+
+@dataclass
+class Options:
+    other: str = field(metadata={"help": "folders, joined as in PYTHONPATH, of the other version"})
+    cases: list[str] = field(
+        default_factory=list,
+        metadata={"help": "parts of names, such as step or generate-mini-8x64; default: all cases"},
+    )
+    size: str | None = field(
+        default=None, metadata={"help": f"of all models, in place of their own: {', '.join(SIZES)}"}
+    )
+    vocab_size: int = 8192
+    rounds: int = field(
+        default=7, metadata={"help": "measurements of each contender; they alternate"}
+    )
+    threads: int = 1
+    quick: bool = field(
+        default=False, metadata={"help": "tiny models and batches, to see that all of it works"}
+    )
+    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON"})
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            self.size = "tiny"
+            self.vocab_size = 500
+            self.rounds = 1
+        if self.size is not None and self.size not in SIZES:
+            raise SystemExit(f"size={self.size!r} is not known; choose from {', '.join(SIZES)}.")
+        for part in self.cases:
+            if not any(part in case.name for case in all_cases()):
+                names = "\n".join(case.name for case in all_cases())
+                raise SystemExit(f"cases={part!r} is in none of these names:\n{names}")
+
+    def chosen_cases(self) -> list[Case]:
+        cases = []
+        for case in all_cases():
+            if self.cases and not any(part in case.name for part in self.cases):
+                continue
+            if self.size is not None:
+                case = replace(case, size=self.size)
+            if self.quick:
+                case = replace(case, rows=min(case.rows, 4), seq=16)
+            cases.append(case)
+        # Small batches of `quick` make some cases equal.
+        return list(dict.fromkeys(cases))
+
+
+class Process:
+    """A version of the package in a process of its own."""
+
+    def __init__(self, name: str, search_path: str, folder: Path, options: Options) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        settings = {
+            "threads": options.threads,
+            "vocab_size": options.vocab_size,
+            "folder": str(folder),
+        }
+        command = [sys.executable, "-c", START_WORKER, str(ROOT), json.dumps(settings)]
+        inherited = os.environ.get("PYTHONPATH", "")
+        variables = {**os.environ, "PYTHONPATH": f"{search_path}{os.pathsep}{inherited}"}
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=variables,
+                cwd=folder,
+                text=True,
+            )
+        self.facts = self.ask("describe")
+        self.check_package(search_path)
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        request = json.dumps({"do": what, **arguments})
+        line = ""
+        try:
+            self.process.stdin.write(f"{request}\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            pass
+        if not line:
+            raise SystemExit(f"The process of {self.name} ended:\n{self.log.read_text()[-2000:]}")
+        return json.loads(line)
+
+    def check_package(self, search_path: str) -> None:
+        """Refuse a package that Python found elsewhere, such as an installed one."""
+        found = Path(self.facts["path"]).resolve()
+        folders = [Path(folder).resolve() for folder in search_path.split(os.pathsep)]
+        if not any(found.is_relative_to(folder) for folder in folders):
+            raise SystemExit(f"{search_path} has no hf_roformer_lite; Python found {found}.")
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+def compare(case: Case, this: Process, other: Process, rounds: int) -> Row:
+    """All contenders at one kind of work."""
+    peers = PEERS.get(case.task, ())
+    # This version comes first: it writes the weights that the other one reads.
+    facts = this.ask("build", case=asdict(case), families=[OURS, *peers])
+    facts_of_other = other.ask("build", case=asdict(case), families=[OURS])[OURS]
+    sources = {THIS: (this, OURS), OTHER: (other, OURS)}
+    for peer in peers:
+        sources[peer] = (this, peer)
+
+    def run(name: str, repeats: int) -> float:
+        process, family = sources[name]
+        return process.ask("measure", family=family, repeats=repeats)
+
+    seconds = take_turns(list(sources), run, rounds)
+    facts = {THIS: facts.pop(OURS), OTHER: facts_of_other, **facts}
+    return {
+        "case": case.name,
+        **asdict(case),
+        "contenders": summary(seconds, base=THIS),
+        "facts": facts,
+        "difference": difference(facts[THIS]["outcome"], facts[OTHER]["outcome"]),
+    }
+
+
+def take_turns(
+    names: list[str], run: Callable[[str, int], float], rounds: int
+) -> dict[str, list[float]]:
+    """The seconds of each contender in each round; every round has another order. Short work is
+    repeated within a measurement."""
+    repeats = {}
+    for name in names:
+        repeats[name] = max(1, round(MIN_SECONDS / run(name, 1)))
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    order = list(names)
+    generator = random.Random(0)
+    for _ in range(rounds):
+        generator.shuffle(order)
+        for name in order:
+            seconds[name].append(run(name, repeats[name]))
+    return seconds
+
+
+@contextmanager
+def both_versions(options: Options) -> Iterator[tuple[Process, Process]]:
+    """The processes of this version and of the other one, until the end of the context."""
+    folders = [str(Path(folder).resolve()) for folder in options.other.split(os.pathsep)]
+    processes: list[Process] = []
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            for version, search_path in ((THIS, str(ROOT)), (OTHER, os.pathsep.join(folders))):
+                processes.append(Process(version, search_path, Path(name), options))
+            this, other = processes
+            yield this, other
+        finally:
+            for process in processes:
+                process.close()
+
+
+COLUMNS = ["case", f"{THIS}, ms", f"{OTHER}, ms", f"{OTHER}, times {THIS}"]
+COLUMNS += ["llama", "marian", "bart", "difference"]
+
+
+def cells_of(row: Row) -> list[str]:
+    """Milliseconds are medians and, in parentheses, the least; so are the multiples of the time of
+    this version."""
+    times = row["contenders"]
+    cells = [row["case"]]
+    for name in (THIS, OTHER):
+        median = 1000 * times[name]["median_seconds"]
+        least = 1000 * times[name]["least_seconds"]
+        cells.append(f"{median:.1f} ({least:.1f})")
+    for name in (OTHER, "llama", "marian", "bart"):
+        own = times.get(name)
+        cells.append("" if own is None else f"{own['times']:.2f} ({own['times_of_least']:.2f})")
+    return [*cells, f"{row['difference']:.0e}"]
+
+
+def main(arguments: list[str]) -> None:
+    warnings.filterwarnings("ignore")
+    parser = HfArgumentParser(Options, prog="python -m benchmarks versions", allow_abbrev=False)
+    (options,) = parser.parse_args_into_dataclasses(arguments)
+    result: Row = {name: getattr(options, name) for name in ("vocab_size", "rounds")}
+    result |= {"task": "versions", "unit": "processor seconds"}
+    result["machine"] = {**machine("cpu"), "threads": options.threads}
+    result["rows"] = []
+    with both_versions(options) as (this, other):
+        result["versions"] = {THIS: this.facts, OTHER: other.facts}
+        for name, facts in result["versions"].items():
+            print(f"{name}: {facts['version']}, transformers {facts['transformers']}")
+        print(markdown(COLUMNS, []), flush=True)
+        for case in options.chosen_cases():
+            row = compare(case, this, other, options.rounds)
+            result["rows"].append(row)
+            print(f"| {' | '.join(cells_of(row))} |", flush=True)
+    if options.out is not None:
+        save(result, options.out)
