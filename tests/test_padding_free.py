@@ -179,6 +179,82 @@ def test_packed_rows_equal_separate_ones(name):
     torch.testing.assert_close(free.train()(**packed).loss, sum(losses) / (29 - 4), **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_packed_rows_beside_a_mask_of_ones_are_kept_apart(name):
+    """transformers' causal masks separate documents only without a mask and without a cache."""
+    stock, free = pair(name)
+    ids = torch.randint(5, VOCAB, (1, 12), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": positions}
+    alone = torch.cat([stock(piece).logits for piece in ids.split([5, 3, 4], dim=1)], dim=1)
+    torch.testing.assert_close(free(**inputs).logits, alone, **CLOSE)
+    assert not torch.allclose(stock(**inputs).logits, alone, atol=1e-3)
+    labels = {"labels": ids.masked_fill(positions == 0, -100), "use_cache": False}
+    assert_same_gradients(free, stock, {**inputs, **labels, "attention_mask": None})
+
+
+def pair_of(class_name: str) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, torch.Tensor]]:
+    """An encoder–decoder, stock and padding-free, with sources and targets of different lengths."""
+    stock = build(class_name)
+    batch = batch_for("bert mlm")
+    lengths = torch.tensor([3, 9, 12, 5])
+    labels = torch.randint(5, VOCAB, (4, 12), generator=torch.Generator().manual_seed(3))
+    batch["labels"] = labels.masked_fill(torch.arange(12) >= lengths[:, None], -100)
+    return stock, padding_free(copy.deepcopy(stock)), batch
+
+
+@pytest.mark.parametrize(
+    "class_name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"]
+)
+@pytest.mark.parametrize("kind", ["plain", "gaps", "decoder mask", "checkpointing"])
+def test_encoder_decoders(class_name, kind):
+    """Losses and gradients; with tokens of the target that have no label, with a mask of the target
+    that leaves out labelled ones, and under gradient checkpointing."""
+    stock, free, batch = pair_of(class_name)
+    if kind == "gaps":
+        batch["labels"][:, 1] = -100
+    elif kind == "decoder mask":
+        batch["decoder_input_ids"] = batch["labels"].clamp(min=0)
+        batch["decoder_attention_mask"] = (batch["labels"] != -100).long()
+        batch["decoder_attention_mask"][2, 8:] = 0
+    elif kind == "checkpointing":
+        for reentrant in (True, False):
+            for model in (stock, free):
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                model.enable_input_require_grads()
+            assert_same_gradients(free, stock, batch)
+    assert_same_gradients(free, stock, batch)
+    generated = [
+        model.eval().generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=6,
+            do_sample=False,
+        )
+        for model in (stock, free)
+    ]
+    assert generated[0].equal(generated[1])
+
+
+def test_parts_called_by_themselves():
+    """The base model and the encoder of a model that is switched on, padded on either side."""
+    stock, free = pair("bert classes")
+    for side in ("left", "right"):
+        batch = batch_for("bert classes", side)
+        batch.pop("labels")
+        real = batch["attention_mask"].bool()
+        expected, found = stock.bert(**batch), free.bert(**batch)
+        torch.testing.assert_close(found.pooler_output, expected.pooler_output, **CLOSE)
+        torch.testing.assert_close(
+            found.last_hidden_state[real], expected.last_hidden_state[real], **CLOSE
+        )
+    stock, free, batch = pair_of("BartForConditionalGeneration")
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    real = batch["attention_mask"].bool()
+    states = [model.get_encoder()(**inputs).last_hidden_state[real] for model in (stock, free)]
+    torch.testing.assert_close(*states, **CLOSE)
+
+
 def test_switched_off_and_saved(tmp_path):
     """Nothing of it is saved, shared with a copy, or left after an error or when it is undone."""
     stock, free = pair("bert mlm")

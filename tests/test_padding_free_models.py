@@ -24,7 +24,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from hf_roformer_lite.padding_free import padding_free
 from hf_roformer_lite.padding_free.attention import FlatMask
-from hf_roformer_lite.padding_free.switch import layers_of
+from hf_roformer_lite.padding_free.layers import layers_of
 
 RESULTS = Path(__file__).with_name("padding_free_models.csv")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "padding_free.md"

@@ -31,7 +31,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..padding_free.attention import NAME as PADDING_FREE
-from ..padding_free.switch import hook_layers
+from ..padding_free.layers import hook_layers
 from .compatibility import CACHE_NAME, accepts_past_key_values, update_cache
 from .configuration_roformer_lite import RoFormerLiteConfig
 from .hub import RemoteCode
@@ -706,8 +706,6 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         given = input_ids if inputs_embeds is None else inputs_embeds
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
-        self.check_kwargs(kwargs, position_ids, cache)
-
         documents = find_packed_documents(
             shape=(given.shape[0], given.shape[1]),
             device=given.device,
@@ -716,11 +714,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
             has_cache=cache is not None,
         )
+        self.check_kwargs(kwargs, position_ids, documents, cache)
         if position_ids is None:
             position_ids = count_positions(given, attention_mask, documents, cache)
         position_ids = position_ids.view(-1, given.shape[1])  # (L,) to (1, L)
-        if token_type_ids is not None:
-            token_type_ids = token_type_ids.expand(given.shape[:2])
         hidden_states = self.embeddings(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -729,10 +726,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             documents=self.documents_of_embeddings(given, attention_mask, documents),
         )  # (B, L, hidden)
 
-        makes_cache = use_cache and self.is_decoder and not self.training
-        if makes_cache and cache is None and documents is None:
+        makes_cache = use_cache and self.is_decoder and not self.training and documents is None
+        if makes_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        if cache is not None and encoder_hidden_states is not None:
+        if encoder_hidden_states is not None:
             cache = with_cross_attention(cache)
         masks = self.create_masks(hidden_states, attention_mask, documents, cache)
         encoder_mask = self.create_encoder_mask(
@@ -744,9 +741,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         )
         if self.rotates_encoder and encoder_position_ids is None:
             encoder_position_ids = count_positions(encoder_hidden_states, encoder_attention_mask)
-        tables = self.rotary_tables(
-            hidden_states, position_ids, encoder_position_ids if self.rotates_encoder else None
-        )
+        tables = self.rotary_tables(hidden_states, position_ids, encoder_position_ids)
 
         for layer_type, layer in zip(self.layer_types, self.layers, strict=False):
             hidden_states = layer(
@@ -763,9 +758,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         hidden_states = without_padding(hidden_states, attention_mask)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(
-                pool(hidden_states, how="cls", attention_mask=attention_mask, documents=documents)
-            )
+            first_states = pool(hidden_states, "cls", attention_mask, documents)
+            pooled = self.pooler(first_states)
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states, pooler_output=pooled, **{CACHE_NAME: cache}
         )
@@ -799,7 +793,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             )
 
     def check_kwargs(
-        self, kwargs: dict[str, Any], position_ids: torch.Tensor | None, cache: Any
+        self,
+        kwargs: dict[str, Any],
+        position_ids: torch.Tensor | None,
+        documents: torch.Tensor | None,
+        cache: Any,
     ) -> None:
         """Refuse what nothing reads, and what can't be combined with a cache."""
         is_causal = kwargs.pop("is_causal", None)
@@ -810,6 +808,13 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             raise ValueError(
                 "seq_idx alone does not separate documents here; give position_ids or "
                 "cu_seq_lens_q."
+            )
+        has_restarts = documents is not None and not has_borders
+        if has_restarts and "flash" in self.config._attn_implementation:
+            raise ValueError(
+                f"attn_implementation={self.config._attn_implementation!r} takes no mask that "
+                "separates documents: give packed input by cu_seq_lens_q, cu_seq_lens_k, "
+                "max_length_q and max_length_k."
             )
         if has_borders and isinstance(cache, Cache):
             raise ValueError(
@@ -908,7 +913,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         for name, rotary_emb in self.rotary_emb.items():
             cos, sin = rotary_emb(hidden_states, position_ids)
             arguments = {"position_embeddings": (cos, sin)}
-            if encoder_position_ids is not None:
+            if self.rotates_encoder:
                 arguments["encoder_position_embeddings"] = rotary_emb(
                     hidden_states, encoder_position_ids
                 )

@@ -3,7 +3,7 @@
 transformers' mask functions (`create_causal_mask` and its siblings) ask the attention
 implementation of a model for the mask. Under "padding_free" they get a `DocumentMask`, which still
 knows the mask function and the padding mask. A layer that computes the batch as it is takes the
-ordinary mask from it. A layer that computes a flat row of real tokens (`switch.py`) takes a
+ordinary mask from it. A layer that computes a flat row of real tokens (`layers.py`) takes a
 `FlatMask`: the documents of the row, which attention computes one after the other, on any device.
 """
 

@@ -183,6 +183,8 @@ def test_flash_attention_gets_the_documents(name, is_decoder, ragged_input):
     expected = model(flat, **packing, use_cache=False)[0]
     model.config._attn_implementation = "flash_stand_in"
     torch.testing.assert_close(model(flat, **packing, use_cache=False)[0], expected, **CLOSE)
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):
+        model(flat, position_ids=packed_forms(*ragged_input.values())[1][0]["position_ids"])
 
 
 # The pair, and cross-attention

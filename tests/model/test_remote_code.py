@@ -24,11 +24,11 @@ STACK = {
     "configuration_roformer_lite",
     "heads_roformer_lite",
     "hub",
+    "layers",
     "losses",
     "modeling_roformer_lite",
     "parallel",
     "serving",
-    "switch",
 }
 PAIR = STACK | {"modeling_roformer_lite_seq2seq"}
 TOKENIZER = {"hub", "tokenization_roformer_lite"}
