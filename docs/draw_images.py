@@ -2,7 +2,8 @@
 
 python docs/draw_images.py [DIRECTORY]
 
-`where_a_token_goes.svg` is a drawing; `speed.svg` shows the results of `benchmarks/results/cpu`.
+`where_a_token_goes.svg` and `documents.svg` are drawings of the mechanism; `speed.svg` shows the
+results of `benchmarks/results/cpu`.
 The pictures of attention and positions come from `tutorials/look_inside.py`.
 """
 
@@ -22,12 +23,17 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "cpu"
 
-TEXTS = (("the", "cat", "sat", "on", "it"), ("a", "fine", "film"), ("good", "dog"))
-COLOURS = ("#7fb3e6", "#f5b971", "#8fd19e")
+TEXTS = (("a", "fine", "film"), ("good", "dog"), ("the", "cat", "sat", "on", "it"))
+COLOURS = ("#f5b971", "#8fd19e", "#7fb3e6")
+# The documents of the second drawing, A and B in one row and C in another: their tokens in the
+# decoder and in the encoder.
+TARGETS = {"A": 3, "B": 2, "C": 4}
+SOURCES = {"A": 5, "B": 3, "C": 2}
+COLOUR_OF = dict(zip(TARGETS, COLOURS, strict=True))
 PADDING, INK, FAINT = "#ececec", "#222222", "#777777"
 
 OURS = "ours"
-# besides those of transformers
+# The contenders that are not models of transformers.
 NOT_MODELS = (OURS, "floor", "ours, all layers local", "torch", "x-transformers")
 
 # Rows of the speed picture: what it says, and the fields of the result that it shows.
@@ -71,80 +77,142 @@ def _heading(axes: Axes, x: float, title: str, shape: str, below: str) -> None:
     axes.text(x, 0.55, below, ha="center", va="center", fontsize=8.5, color=FAINT)
 
 
-def _arrow(axes: Axes, start: float, end: float, y: float = 5.1) -> None:
-    axes.annotate(
-        "", (end, y), (start, y), arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1.6}
-    )
+def _arrow(axes: Axes, start: float, end: float, y: float = 5.1, text: str = "") -> None:
+    """An arrow to the right, with a text below it."""
+    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.6}
+    axes.annotate("", (end, y), (start, y), arrowprops=style)
+    middle = (start + end) / 2
+    axes.text(middle, y - 0.3, text, ha="center", va="top", fontsize=8.5, color=INK)
 
 
 def _grid(axes: Axes, left: float, words: bool) -> None:
     """The batch as a rectangle of three rows, padded to the longest."""
     for row, (tokens, colour) in enumerate(zip(TEXTS, COLOURS, strict=True)):
-        for column in range(5):
-            is_real = column < len(tokens)
-            text = (tokens[column] if words else "") if is_real else ("[PAD]" if words else "0")
-            _cell(
-                axes,
-                left + 0.95 * column,
-                6.2 - 1.3 * row,
-                0.95,
-                1.0,
-                colour if is_real else PADDING,
-                text,
-            )
+        cells = [(colour, token if words else "") for token in tokens]
+        padding = (PADDING, "[PAD]" if words else "0")
+        cells += [padding] * (5 - len(tokens))
+        for column, (colour_of_cell, text) in enumerate(cells):
+            _cell(axes, left + 0.95 * column, 6.2 - 1.3 * row, 0.95, 1.0, colour_of_cell, text)
 
 
 def where_a_token_goes() -> Figure:
-    """Padded ids, the real tokens alone, the layers, and the padded layout restored."""
-    figure, axes = pyplot.subplots(figsize=(13, 5.2), layout="constrained", facecolor="white")
-    axes.set(xlim=(0, 26), ylim=(0, 10.4))
+    """A batch, its flat row within a layer, and the batch again."""
+    figure, axes = pyplot.subplots(figsize=(15, 5.4), layout="constrained", facecolor="white")
+    axes.set(xlim=(0, 30), ylim=(-0.6, 10.4))
     axes.axis("off")
+    texts = zip(TEXTS, COLOURS, strict=True)
+    documents = sorted(texts, key=lambda text: len(text[0]), reverse=True)
 
-    _heading(axes, 2.7, "a padded batch", "(B, L) = (3, 5)", "15 places, 5 of them padding")
-    _grid(axes, 0.3, words=True)
-    _arrow(axes, 5.3, 7.2)
+    _heading(axes, 2.7, "a batch", "(B, L) = (3, 5)", "15 places, 5 of them padding")
+    _grid(axes, left=0.3, words=True)
+    _arrow(axes, 5.3, 8.0, text="embeddings,\npositions, masks:\nof the batch")
 
-    _heading(
-        axes, 8.6, "real tokens only", "(1, N, hidden), N = 10", "found once a batch:  padding.py"
-    )
-    colours = [colour for tokens, colour in zip(TEXTS, COLOURS, strict=True) for _ in tokens]
-    for place, (word, colour) in enumerate(
-        zip([word for text in TEXTS for word in text], colours, strict=True)
-    ):
-        _cell(axes, 7.5, 7.65 - 0.7 * place, 2.2, 0.7, colour, word)
-    _arrow(axes, 9.95, 11.3)
+    _heading(axes, 9.3, "enter_layer", "(1, N, hidden), N = 10", "the longest document first")
+    words = [(word, colour) for tokens, colour in documents for word in tokens]
+    for place, (word, colour) in enumerate(words):
+        _cell(axes, 8.2, 7.65 - 0.7 * place, 2.2, 0.7, colour, word)
+    _arrow(axes, 10.65, 12.0)
 
     _heading(
-        axes, 15.2, "every layer", "(1, N, hidden) → (1, N, hidden)", "modeling_roformer_lite.py"
+        axes, 15.9, "layer", "(1, N, hidden) → (1, N, hidden)", "no scores between two documents"
     )
     axes.add_patch(
         FancyBboxPatch(
-            (11.7, 1.35), 7.0, 7.1, boxstyle="round,pad=0.15", facecolor="#fafafa", edgecolor=FAINT
+            (12.4, 1.35), 7.0, 7.1, boxstyle="round,pad=0.15", facecolor="#fafafa", edgecolor=FAINT
         )
     )
     for y, text in ((7.45, "norm, projections, rotation"), (1.55, "norm, feed-forward")):
-        axes.add_patch(Rectangle((12.0, y), 6.4, 0.85, facecolor="#d9d2e9", edgecolor="white"))
+        axes.add_patch(Rectangle((12.7, y), 6.4, 0.85, facecolor="#d9d2e9", edgecolor="white"))
         axes.text(
-            15.2, y + 0.42, f"{text}: all N tokens at once", ha="center", va="center", fontsize=8.5
+            15.9, y + 0.42, f"{text}: all N tokens at once", ha="center", va="center", fontsize=8.5
         )
-    axes.text(
-        15.2,
-        6.55,
-        "attention: by document (attention_functions.py)",
-        ha="center",
-        fontsize=8.5,
-        color=INK,
-    )
-    for left, tokens, colour in zip((12.35, 15.35, 17.25), TEXTS, COLOURS, strict=True):
+    axes.text(15.9, 6.55, "attention: document by document", ha="center", fontsize=8.5, color=INK)
+    for left, (tokens, colour) in zip((13.05, 16.05, 17.95), documents, strict=True):
         for row in range(len(tokens)):
             for column in range(len(tokens)):
                 _cell(axes, left + 0.55 * column, 5.55 - 0.55 * row, 0.55, 0.55, colour)
-    _arrow(axes, 18.95, 20.4)
+    _arrow(axes, 19.7, 21.0)
 
-    _heading(
-        axes, 23.2, "restored for the caller", "(B, L, hidden)", "zeros at padding:  padding.py"
+    _heading(axes, 23.6, "leave_layer", "(B, L, hidden)", "zeros at padding")
+    _grid(axes, left=21.2, words=False)
+    _arrow(axes, 26.2, 29.2, text="last norm,\npooling, head:\nof the batch")
+
+    corners = ((23.6, 0.2), (23.6, -0.1), (9.3, -0.1), (9.3, 0.2))
+    axes.plot(*zip(*corners[:3], strict=True), color=FAINT, linewidth=1.2)
+    style = {"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2}
+    axes.annotate("", corners[3], corners[2], arrowprops=style)
+    text = "the next layer takes the flat row that is already there"
+    axes.text(15.9, 0.05, text, ha="center", va="bottom", fontsize=8.5, color=FAINT)
+    return figure
+
+
+def _frame(axes: Axes, left: float, top: float, width: float, height: float) -> None:
+    axes.add_patch(
+        Rectangle(
+            (left, top - height), width, height, facecolor="#fafafa", edgecolor=FAINT, linewidth=0.8
+        )
     )
-    _grid(axes, 20.75, words=False)
+
+
+def _block(
+    axes: Axes, corner: tuple[float, float], name: str, keys: int, is_causal: bool, size: float = 1
+) -> None:
+    """The scores of one document, whose upper left corner is at `corner`."""
+    left, top = corner
+    for query in range(TARGETS[name]):
+        for key in range(min(query + 1, keys) if is_causal else keys):
+            _cell(axes, left + size * key, top - size * (query + 1), size, size, COLOUR_OF[name])
+
+
+def _flat_scores(axes: Axes, left: float, title: str, sources: dict[str, int]) -> None:
+    """The scores of the flat row: a block for each document, the longest first."""
+    is_causal = sources is TARGETS
+    num_keys = sum(sources.values())
+    symbol = "N" if is_causal else "M"
+    _frame(axes, left, 9, num_keys, 9)
+    x = left
+    y = 9.0
+    for name in sorted(TARGETS, key=TARGETS.__getitem__, reverse=True):
+        _block(axes, (x, y), name, sources[name], is_causal)
+        axes.text(left - 0.4, y - TARGETS[name] / 2, name, ha="center", va="center", fontsize=10)
+        axes.text(x + sources[name] / 2, 9.2, name, ha="center", va="bottom", fontsize=10)
+        x += sources[name]
+        y -= TARGETS[name]
+    middle = left + num_keys / 2
+    axes.text(middle, 11.0, title, ha="center", va="bottom", fontsize=11, color=INK, weight="bold")
+    shape = f"N = 9 queries, {symbol} = {num_keys} keys"
+    axes.text(middle, 10.9, shape, ha="center", va="top", fontsize=9, family="monospace")
+
+
+def documents() -> Figure:
+    """Documents read off a causal mask; the blocks of self-attention and of cross-attention."""
+    figure, axes = pyplot.subplots(figsize=(13, 5), layout="constrained", facecolor="white")
+    axes.set(xlim=(-3, 34), ylim=(-1.4, 12))
+    axes.set_aspect("equal")
+    axes.axis("off")
+    size = 0.8
+
+    axes.text(2, 11.0, "the causal mask", ha="center", va="bottom", fontsize=11, weight="bold")
+    axes.text(
+        2, 10.9, "(B, L, L) = (2, 5, 5)", ha="center", va="top", fontsize=9, family="monospace"
+    )
+    for top, text in ((9, "row 1:\nA and B"), (4, "row 2:\nC and\npadding")):
+        _frame(axes, 0, top, 5 * size, 5 * size)
+        axes.text(-0.3, top - 2.5 * size, text, ha="right", va="center", fontsize=9)
+    _block(axes, (0, 9), "A", 3, is_causal=True, size=size)
+    _block(axes, (3 * size, 9 - 3 * size), "B", 2, is_causal=True, size=size)
+    _block(axes, (0, 4), "C", 4, is_causal=True, size=size)
+    axes.text(2.5 * size, 9 - 3.5 * size, "×", ha="center", va="center", fontsize=13)
+    text = "× B begins where a token\ndoes not see the one before it"
+    axes.text(2, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
+    _arrow(axes, 5.2, 7.6, y=4.5)
+
+    _flat_scores(axes, 9.2, "self-attention of the flat row", TARGETS)
+    text = "one block for each document,\nthe longest first"
+    axes.text(13.7, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
+    _flat_scores(axes, 22, "cross-attention", SOURCES)
+    text = "the sources in the order of the\ndecoder's documents (flat_from)"
+    axes.text(27, -0.2, text, ha="center", va="top", fontsize=8.5, color=FAINT)
     return figure
 
 
@@ -203,7 +271,7 @@ def speed() -> Figure:
     return figure
 
 
-DRAWINGS = {"where_a_token_goes": where_a_token_goes, "speed": speed}
+DRAWINGS = {"where_a_token_goes": where_a_token_goes, "documents": documents, "speed": speed}
 
 
 def main(directory: Path) -> None:
