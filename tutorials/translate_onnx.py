@@ -64,10 +64,8 @@ def translate(lines: list[str]) -> list[str]:
         ended |= chosen == config["eos_token_id"]
         if ended.all():
             break
-        cache = {
-            name: value for name, value in outputs.items() if name.startswith("past_key_values")
-        }
-        state |= {"decoder_input_ids": chosen, **cache}
+        # Of the outputs, `decode` takes the keys and values of all tokens so far.
+        state |= {**outputs, "decoder_input_ids": chosen}
     return tokenizer.decode_batch(np.concatenate(tokens, 1).tolist())
 
 

@@ -6,6 +6,7 @@ compute the steps.
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,8 @@ import torch
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
-
-from hf_roformer_lite.model.modeling_roformer_lite import accepts_cache
 
 from ..saved_model import naming, read_object
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from transformers.exporters.metadata import ExportMetadata
 
 Graph = Callable[..., ModelOutput]  # called with the arguments of the model's `forward`, by name
+# What transformers calls the keys and values of the tokens before: `past_key_values` before 5.24,
+# `cache` from then on. The inputs of a graph have the name of the version that exported it.
+_NAMES_OF_CACHE = ("cache", "past_key_values")
+_FIELDS = {field.name for field in fields(CausalLMOutputWithPast)}
+_NAME_OF_CACHE = next(name for name in _NAMES_OF_CACHE if name in _FIELDS)  # as installed
 
 
 def load_graphs(folder: Path, engine: str) -> dict[str, Graph]:
@@ -42,10 +47,20 @@ def load_graphs(folder: Path, engine: str) -> dict[str, Graph]:
     with naming(folder):
         return {
             name: load(
-                folder / Path(entry["file"]).name, ExportMetadata.from_dict(entry["metadata"])
+                folder / Path(entry["file"]).name,
+                _with_name_of_cache(ExportMetadata.from_dict(entry["metadata"])),
             )
             for name, entry in manifest["components"].items()
         }
+
+
+def _with_name_of_cache(metadata: "ExportMetadata") -> "ExportMetadata":
+    """What the exporter recorded, with the outputs named as by the installed transformers, which
+    may not be the version that exported the graph."""
+    for name in _NAMES_OF_CACHE:
+        # The names are a string of JSON within one of JSON, so their quotes are escaped.
+        metadata.out_spec = metadata.out_spec.replace(f'\\"{name}\\"', f'\\"{_NAME_OF_CACHE}\\"')
+    return metadata
 
 
 def _onnx_graph(path: Path, metadata: "ExportMetadata") -> Graph:
@@ -125,20 +140,16 @@ class GraphGenerator(GenerationMixin):
     def get_experts_implementation(self) -> None:
         return None
 
-    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.Tensor) -> Cache:
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
         """All beams of a source have the same keys and values of it, so only those of the target
         move. A private name of transformers: `generate` calls it, where a model has it, in place of
         moving the whole cache."""
-        moving = past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            moving = past_key_values.self_attention_cache
-        moving.reorder_cache(beam_idx)
-        return past_key_values
+        _cache_of_target(cache).reorder_cache(beam_idx)
+        return cache
 
     def __call__(self, **inputs: Any) -> ModelOutput:
         return self.forward(**inputs)
 
-    @accepts_cache
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -146,23 +157,39 @@ class GraphGenerator(GenerationMixin):
         position_ids: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: ModelOutput | None = None,
+        cache: Cache | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> ModelOutput:
-        """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it."""
-        past = past_key_values.get_seq_length()
+        """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it, with
+        `cache` or, before transformers 5.24, `past_key_values`."""
+        cache = past_key_values if cache is None else cache
+        past = cache.get_seq_length()
         if attention_mask is None:  # `generate` leaves out one without padding
             states = (
                 encoder_outputs.last_hidden_state if self.config.is_encoder_decoder else input_ids
             )
             length = states.shape[1] + (0 if self.config.is_encoder_decoder else past)
             attention_mask = torch.ones(len(states), length, dtype=torch.long)
-        given = {"attention_mask": attention_mask, "past_key_values": past_key_values}
+        graph = self.graphs["decode" if past else "prefill"]
+        given = {"attention_mask": attention_mask}
+        given |= {name: cache for name in _NAMES_OF_CACHE if name in graph.metadata.kwargs}
         if self.config.is_encoder_decoder:
             given |= {"decoder_input_ids": decoder_input_ids, "encoder_outputs": encoder_outputs}
         else:
             given |= {"input_ids": input_ids, "position_ids": position_ids}
-        return self.graphs["decode" if past else "prefill"](**given)
+        outputs = graph(**given)
+        for layer in _cache_of_target(outputs[_NAME_OF_CACHE]).layers:
+            if layer.is_sliding:
+                # Exporters trace a layer with a window as one without, which has the keys of all
+                # tokens, and keep the number of tokens that it had in the trace.
+                layer.cumulative_length = layer.keys.shape[-2]
+        return outputs
+
+
+def _cache_of_target(cache: Cache) -> Cache:
+    """The keys and values of the tokens that are generated, without those of a source."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 class _Encoder:
