@@ -255,6 +255,89 @@ def test_parts_called_by_themselves():
     torch.testing.assert_close(*states, **CLOSE)
 
 
+@pytest.mark.parametrize("kind", ["in place", "retained gradient", "hook of the gradient"])
+def test_hooks_of_users_on_layers(kind):
+    """They see and change the batch that a layer returns, although the next layer could do without
+    it."""
+    found = []
+    for model in pair("bert mlm"):
+        seen = []
+
+        def look(layer, args, output, seen=seen):
+            if kind == "in place":
+                output.add_(0.1)
+            elif kind == "retained gradient":
+                output.retain_grad()
+                seen.append(output)
+            else:
+                output.register_hook(lambda gradient: gradient * 0)
+
+        model.bert.encoder.layer[0].register_forward_hook(look)
+        batch = batch_for("bert mlm")
+        with torch.set_grad_enabled(kind != "in place"):
+            outputs = model(**batch)
+        if kind == "in place":
+            found.append([outputs.loss])
+            continue
+        outputs.loss.backward()
+        real = batch["attention_mask"].bool()
+        weight = model.bert.embeddings.word_embeddings.weight
+        found.append([outputs.loss, weight.grad, *(output.grad[real] for output in seen)])
+    torch.testing.assert_close(*found, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["REENTRANT", "NO_REENTRANT"])
+def test_checkpoint_wrappers_of_torch(name):
+    """Around some layers, hooks included, as FSDP's activation checkpointing puts them."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+
+    kind = getattr(wrappers.CheckpointImpl, name)
+    stock, free = pair("bert mlm")
+    for model in (stock, free):
+        model.enable_input_require_grads()
+        layers = model.bert.encoder.layer
+        layers[1] = wrappers.checkpoint_wrapper(layers[1], checkpoint_impl=kind)
+    assert_same_gradients(free, stock, batch_for("bert mlm"))
+
+
+ALL = torch.ones(4, 12, dtype=torch.long)
+HOLES = torch.ones(4, 12, dtype=torch.long).index_fill(1, torch.tensor([4, 5]), 0)
+JUMPS = torch.tensor([*range(6), *range(30, 36)]).expand(4, -1)
+
+
+@pytest.mark.parametrize(
+    "class_name, inputs",
+    [
+        ("LlamaModel", {"attention_mask": ALL, "is_causal": False}),
+        ("LlamaModel", {"attention_mask": ALL, "position_ids": JUMPS, "use_cache": False}),
+        ("T5EncoderModel", {"attention_mask": HOLES}),
+        ("UMT5EncoderModel", {"attention_mask": HOLES}),
+        ("GPT2Model", {"output_hidden_states": True}),
+        ("LlamaForSequenceClassification", {"input_ids": ALL * 7}),
+    ],
+)
+def test_what_a_flat_row_must_not_change(class_name, inputs):
+    stock = build(class_name)
+    free = padding_free(copy.deepcopy(stock))
+    batch = {name: value for name, value in batch_for("bert mlm").items() if name != "labels"}
+    expected = real_outputs(stock, batch | inputs)
+    torch.testing.assert_close(real_outputs(free, batch | inputs), expected, **CLOSE)
+    if "output_hidden_states" in inputs:
+        states = zip(free(**batch | inputs)[-1], stock(**batch | inputs)[-1], strict=True)
+        assert all(one.shape == other.shape for one, other in states)
+
+
+def test_choices_padded_on_the_left():
+    stock = build("BertForMultipleChoice")
+    free = padding_free(copy.deepcopy(stock))
+    batch = {
+        name: value.unflatten(0, (2, 2))
+        for name, value in batch_for("bert mlm", "left").items()
+        if name != "labels"
+    }
+    torch.testing.assert_close(free(**batch).logits, stock(**batch).logits, **CLOSE)
+
+
 def test_switched_off_and_saved(tmp_path):
     """Nothing of it is saved, shared with a copy, or left after an error or when it is undone."""
     stock, free = pair("bert mlm")
@@ -450,7 +533,6 @@ PLACES = {
 }
 IMAGE = torch.zeros(4, 12, dtype=torch.long).index_fill(1, torch.arange(1, 4), 1)
 IMAGE[[0, 2, 3]] = 0  # in the second row
-HOLES = torch.ones(4, 12, dtype=torch.long).index_fill(1, torch.tensor([4, 5]), 0)
 ROW = torch.ones(4, 12, dtype=torch.long).index_fill(0, torch.tensor([1]), 0)
 
 RESTART = {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(4, -1)}

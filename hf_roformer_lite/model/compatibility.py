@@ -27,9 +27,9 @@ def accepts_past_key_values(forward: Forward) -> Forward:
 
     @wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("past_key_values") is not None:
-            kwargs["cache"] = kwargs["past_key_values"]
-        kwargs.pop("past_key_values", None)
+        cache = kwargs.pop("past_key_values", None)
+        if cache is not None and kwargs.get("cache") is None:
+            kwargs["cache"] = cache
         return forward(*args, **kwargs)
 
     # PEFT looks for the older name among the parameters.

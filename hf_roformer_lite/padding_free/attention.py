@@ -62,6 +62,8 @@ class FlatMask:
         queries, keys: The documents of both sides; the same object but in cross-attention.
         is_causal: Whether a query sees no key after it.
         window: How many tokens a query reaches to each side, itself included. Default: all.
+        is_left_out: Whether sdpa does without the ordinary mask, so that the layer says whether it
+            is causal.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class FlatMask:
         keys: RealTokens,
         is_causal: bool = False,
         window: int | None = None,
+        is_left_out: bool = False,
     ):
         self.queries = queries
         self.keys = keys
         self.is_causal = is_causal
         self.window = window
+        self.is_left_out = is_left_out
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
@@ -165,8 +169,13 @@ class DocumentMask:
             is_causal = self.mask_function is causal_mask_function
             if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
                 is_causal = self.options.get("allow_is_causal_skip", False)
-            return FlatMask(queries=self.tokens, keys=self.tokens, is_causal=is_causal)
-        if self._has_holes:
+            return FlatMask(
+                queries=self.tokens,
+                keys=self.tokens,
+                is_causal=is_causal,
+                is_left_out=self.is_real is None and self._is_unchanged,
+            )
+        if self.has_holes:
             return None  # Windows count the places of holes too.
         return self._flat_by_probing()
 
@@ -191,11 +200,14 @@ class DocumentMask:
         """
         if self.mask_function in (bidirectional_mask_function, causal_mask_function):
             return True
-        is_unchanged = self.options.get("allow_is_causal_skip") or self.options.get(
-            "allow_is_bidirectional_skip"
-        )
         local_size = self.options.get("local_size")
-        return bool(is_unchanged) and local_size is not None and local_size >= self.shape[1]
+        return self._is_unchanged and local_size is not None and local_size >= self.shape[1]
+
+    @property
+    def _is_unchanged(self) -> bool:
+        """Whether sdpa may do without the mask where nothing is padded."""
+        names = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
+        return any(self.options.get(name, False) for name in names)
 
     @cached_property
     def _begins(self) -> torch.Tensor | None:
@@ -228,7 +240,7 @@ class DocumentMask:
         return numbers, count
 
     @cached_property
-    def _has_holes(self) -> bool:
+    def has_holes(self) -> bool:
         """Whether padding stands between real tokens of a document."""
         if self.is_real is None:
             return False
@@ -277,12 +289,17 @@ class DocumentMask:
 
         if window is None:
             to_both_ends = holds(places - first, is_seen=True)
-            return_flat = to_both_ends and (is_causal or holds(places - last, is_seen=True))
+            is_exact = to_both_ends and (is_causal or holds(places - last, is_seen=True))
         else:
-            return_flat = holds(window - 1, is_seen=True) and holds(window, is_seen=False)
+            is_exact = holds(window - 1, is_seen=True) and holds(window, is_seen=False)
             if not is_causal:
-                return_flat &= holds(1 - window, is_seen=True) and holds(-window, is_seen=False)
-        if not return_flat:
+                is_exact &= holds(1 - window, is_seen=True) and holds(-window, is_seen=False)
+        # Nor may the last query of a document see one of the keys before it.
+        for before in (first - 1, first - 2, torch.zeros_like(first)):
+            is_asked = (numbers != 0) & (first > 0) & (before >= 0) & (places == last)
+            if bool(self._sees(places - before)[is_asked].any()):
+                return None
+        if not is_exact:
             return None
         return FlatMask(queries=self.tokens, keys=self.tokens, is_causal=is_causal, window=window)
 
@@ -433,6 +450,7 @@ def attend_by_document(
     value: torch.Tensor,
     mask: FlatMask,
     position_bias: torch.Tensor | None = None,
+    is_causal: bool | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Attention in a flat row, `(1, heads, N, head_dim)` to `(1, N, heads, head_dim)`.
@@ -442,12 +460,17 @@ def attend_by_document(
 
     Args:
         position_bias: T5's, `(1, heads, longest, longest)`, the same for every document.
+        is_causal: What the layer says; only read where the mask leaves that to it.
     """
     dtype = query.dtype
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if not mask.is_left_out:
+        is_causal = mask.is_causal
     if mask.queries is not mask.keys:
         position_bias = None  # T5's cross-attention has none, and hands over zeros.
     if takes_flat_rows(query, value, position_bias, **kwargs):
-        return attend_at_once(query, key, value, mask, **kwargs)
+        return attend_at_once(query, key, value, mask, is_causal, **kwargs)
     learns_in_float32 = is_slow_in_half_precision(query, mask)
     if learns_in_float32:
         query = query.float()
@@ -465,7 +488,7 @@ def attend_by_document(
                 states = [split_documents(piece, count) for piece in states]
             if position_bias is not None:
                 kwargs["position_bias"] = position_bias[:, :, :q_length, :k_length]
-            output = attend(module, *states, is_causal=mask.is_causal, window=mask.window, **kwargs)
+            output = attend(module, *states, is_causal=is_causal, window=mask.window, **kwargs)
             outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
     return output.unsqueeze(0).to(dtype)
@@ -579,6 +602,7 @@ def attend_at_once(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: FlatMask,
+    is_causal: bool,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
@@ -594,7 +618,7 @@ def attend_at_once(
         mask.queries.longest,
         mask.keys.longest,
         scale=scaling,
-        window_size=(reach, 0 if mask.is_causal else reach),
+        window_size=(reach, 0 if is_causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return output.unsqueeze(0)

@@ -8,6 +8,7 @@ arXiv:2208.08124.)
 """
 
 from contextvars import ContextVar
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -22,7 +23,7 @@ class RealTokens:
         order: `(documents,)`, the numbers of the documents in the batch, in the order of the flat
             row.
         index: `(N,)`, the places of the tokens among the B * L of the batch, in the order of the
-            flat row. None: all tokens are real, and the flat row is the batch as it is.
+            flat row. None: the flat row is the batch as it is.
     """
 
     def __init__(
@@ -36,8 +37,8 @@ class RealTokens:
         self.lengths = lengths
         self.order = order
         self.index = index
-        self._flattened: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._last_restored: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._known: dict[int, FlatForm] = {}
+        self._last_output: int | None = None
 
     @classmethod
     def of_full_rows(cls, shape: tuple[int, int], device: torch.device) -> "RealTokens":
@@ -79,32 +80,25 @@ class RealTokens:
             return False
         if self.index is None or other.index is None:
             return self.index is other.index
-        return torch.equal(self.index, other.index)
+        is_on_same_device = self.index.device == other.index.device
+        return is_on_same_device and torch.equal(self.index, other.index)
 
-    def flatten(self, states: torch.Tensor, reuse: bool = True) -> torch.Tensor:
+    def flatten(self, states: torch.Tensor) -> torch.Tensor:
         """`(B, L, ...)`, or `(1, L, ...)` for all rows alike, to `(1, N, ...)`.
 
-        Args:
-            reuse: Whether a tensor that was made flat before, or restored from a flat one, gives
-                that flat tensor again: all layers share positions and encoder states, and the
-                output of one layer is the input of the next.
+        A tensor that was made flat before, or restored from a flat one, gives that flat tensor
+        again: all layers share positions and encoder states, and the output of one layer is the
+        input of the next.
         """
-        if not reuse:
-            return self._gather(states)
-        last_restored = self._last_restored
-        if last_restored is not None and states is last_restored[0]:
-            return last_restored[1]
-        if id(states) not in self._flattened:
-            # The tensor is kept together with its flat form, so that its id stays its own.
-            self._flattened[id(states)] = (states, self._gather(states))
-        return self._flattened[id(states)][1]
-
-    def _gather(self, states: torch.Tensor) -> torch.Tensor:
-        states = states.expand(*self.shape, *states.shape[2:])
-        states = states.flatten(0, 1)
+        known = self._known.get(id(states))
+        if known is not None and known.is_current(states):
+            return known.flat
+        flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1)
         if self.index is not None:
-            states = states.index_select(0, self.index.to(states.device))
-        return states.unsqueeze(0)
+            flat = Gather.apply(flat, self.index.to(flat.device))
+        flat = flat.unsqueeze(0)
+        self._known[id(states)] = FlatForm(states, flat)
+        return flat
 
     def restore(self, states: torch.Tensor) -> torch.Tensor:
         """`(1, N, ...)` to `(B, L, ...)`, with zeros at padding."""
@@ -113,9 +107,53 @@ class RealTokens:
         if self.index is not None:
             zeros = tokens.new_zeros(batch_size * length, *tokens.shape[1:])
             tokens = zeros.index_copy_(0, self.index.to(tokens.device), tokens)
-        restored = tokens.view(batch_size, length, *tokens.shape[1:])
-        self._last_restored = (restored, states)
+        return tokens.view(batch_size, length, *tokens.shape[1:])
+
+    def restore_output(self, states: torch.Tensor) -> torch.Tensor:
+        """As `restore`, of the output of a layer, which the next one may take as it is."""
+        restored = self.restore(states)
+        if self._last_output is not None:
+            self._known.pop(self._last_output, None)
+        self._known[id(restored)] = FlatForm(restored, states)
+        self._last_output = id(restored)
         return restored
+
+
+class FlatForm:
+    """A batch and its flat row. The batch is kept, so that its id stays its own."""
+
+    def __init__(self, states: torch.Tensor, flat: torch.Tensor):
+        self.states = states
+        self.flat = flat
+        self.version = None if states.is_inference() else states._version
+
+    def is_current(self, states: torch.Tensor) -> bool:
+        """Whether the flat row may be taken in place of the batch.
+
+        Not if a hook has changed the batch in place or watches its gradient, nor if the flat row
+        was computed without a gradient, as in reentrant checkpointing. (torch has no public names
+        for the version of a tensor and for its hooks.)
+        """
+        if self.version is None or states is not self.states:
+            return False
+        is_watched = states.retains_grad or bool(states._backward_hooks)
+        has_gradient = self.flat.requires_grad or not states.requires_grad
+        return states._version == self.version and not is_watched and has_gradient
+
+
+class Gather(torch.autograd.Function):
+    """`states[index]` for an index without repetitions. It saves no tensor for the backward pass,
+    so that a checkpointed layer saves as many whether it gathers or takes a known flat row."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        ctx.index = index
+        ctx.shape = states.shape
+        return states.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy(0, ctx.index, grad), None
 
 
 _last_found: ContextVar[ReferenceType[RealTokens] | None] = ContextVar("last_found", default=None)

@@ -21,9 +21,6 @@ from .batch import RealTokens
 
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
-# Until transformers 5.22 a checkpointed layer runs its hooks again in the backward pass. What they
-# saved for the backward pass must then be the same, so nothing may be reused from another layer.
-HOOKS_ARE_CHECKPOINTED = "__call__" in vars(GradientCheckpointingLayer)
 
 
 def hook_layers(module: nn.Module) -> list[RemovableHandle]:
@@ -34,6 +31,9 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
     """
     handles = []
     for layer in layers_of(module):
+        # A private name, as torch has no other way to see the hooks of a module.
+        if enter_layer in layer._forward_pre_hooks.values():
+            continue
         handles.append(layer.register_forward_pre_hook(enter_layer, with_kwargs=True))
         handles.append(layer.register_forward_hook(leave_layer, with_kwargs=True))
     return handles
@@ -79,8 +79,8 @@ def leave_layer(
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def restored_output(tokens: RealTokens, output: Any) -> Any:
     if isinstance(output, tuple):
-        return tokens.restore(output[0]), *output[1:]
-    return tokens.restore(output)
+        return tokens.restore_output(output[0]), *output[1:]
+    return tokens.restore_output(output)
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
@@ -99,10 +99,9 @@ def flat_arguments(
     if flat_mask is None:
         return None
     tokens = mask.tokens
-    is_checkpointed = getattr(layer, "gradient_checkpointing", False) and layer.training
-    reuse = not (HOOKS_ARE_CHECKPOINTED and is_checkpointed)
-
-    if not flatten_source(given, mask, reuse):
+    if computes_bias(layer) and mask.has_holes:  # Its distances would not count the holes.
+        return None
+    if not flatten_source(given, mask):
         return None
     for name in CACHES:
         if given.get(name) is not None:
@@ -111,12 +110,12 @@ def flat_arguments(
         add_position_bias(layer, given, tokens.longest)
     for name, value in given.items():
         if not name.startswith("encoder_") and name != "position_bias":
-            given[name] = flatten(value, tokens, reuse)
+            given[name] = flatten(value, tokens)
     given["attention_mask"] = flat_mask
     return tuple(given.pop(name) for name in names), given
 
 
-def flatten_source(given: dict[str, Any], mask: DocumentMask, reuse: bool) -> bool:
+def flatten_source(given: dict[str, Any], mask: DocumentMask) -> bool:
     """Make the states and positions of an encoder flat. False where it can't be told which
     documents of the encoder belong to those of the decoder."""
     cross_mask = given.get("encoder_attention_mask")
@@ -127,7 +126,7 @@ def flatten_source(given: dict[str, Any], mask: DocumentMask, reuse: bool) -> bo
         return False
     for name, value in given.items():
         if name.startswith("encoder_"):
-            given[name] = flatten(value, flat_mask.keys, reuse)
+            given[name] = flatten(value, flat_mask.keys)
     given["encoder_attention_mask"] = flat_mask
     return True
 
@@ -152,21 +151,26 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
 
 
-def flatten(value: Any, tokens: RealTokens, reuse: bool) -> Any:
+def flatten(value: Any, tokens: RealTokens) -> Any:
     """Tensors `(B, L, ...)`, `(B, 1, L, ...)` and tuples of such, flat; others as they are. In
     place of B there may be a 1, for all rows alike."""
     if isinstance(value, tuple):
-        return tuple(flatten(part, tokens, reuse) for part in value)
+        return tuple(flatten(part, tokens) for part in value)
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
     if value.shape[0] not in (1, batch_size):
         return value
     if value.shape[1] == length:
-        return tokens.flatten(value, reuse)
+        return tokens.flatten(value)
     if value.ndim == 4 and value.shape[1:3] == (1, length):  # for all heads alike
-        return tokens.flatten(value.squeeze(1), reuse).unsqueeze(1)
+        return tokens.flatten(value.squeeze(1)).unsqueeze(1)
     return value
+
+
+def computes_bias(layer: nn.Module) -> bool:
+    """Whether attention adds a bias of distances to its scores, as in T5."""
+    return any(hasattr(module, "compute_bias") for module in layer.modules())
 
 
 def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> None:

@@ -62,34 +62,36 @@ def padding_free(model: ModuleT, enabled: bool = True, skip_logits: bool = True)
             interface of transformers.
         enabled: False undoes it.
         skip_logits: Whether, in training with labels, the head of a language model computes the
-            labelled positions only. The output then has no `logits`.
+            labelled positions only. The output then has no `logits`. Models of this package have
+            a field of their configuration for it.
 
     Returns:
         `model` itself.
 
     Raises:
         TypeError: if there is no model of transformers in `model`.
-        ValueError: if a model can't be padding-free, with the reason. All are left as they were.
+        ValueError: if a model can't be padding-free, with the reason. All others are switched off
+            as well.
     """
     models = outermost_models(model)
     if not models:
         raise TypeError(
             f"padding_free: {type(model).__name__} is no model of transformers, and holds none."
         )
-    for part in models:
-        if is_our_own(part):
-            part.set_attn_implementation(NAME if enabled else "sdpa")
-            continue
+    others = [part for part in models if not is_our_own(part)]
+    for part in others:
         switch_off(part)
-        if not enabled:
-            continue
+    for part in others if enabled else ():
         try:
             switch_on(part, skip_logits=skip_logits)
         except Exception as error:
-            for other in models:
+            for other in others:
                 switch_off(other)
             reason = str(error) or type(error).__name__
             raise ValueError(f"{type(part).__name__} can't be padding-free: {reason}") from error
+    for part in models:
+        if is_our_own(part):
+            part.set_attn_implementation(NAME if enabled else "sdpa")
     return model
 
 
@@ -294,11 +296,13 @@ def run_labelled(
 
 def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
     """Whether the output depends on the states of padding."""
-    mask = given.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
-        return False
+    if wants_all_layers(model, given):
+        return True
     name = type(model).__name__
-    if switch.head == "question":
+    mask = given.get("attention_mask")
+    if not isinstance(mask, torch.Tensor) or mask.ndim not in (2, 3):
+        mask = None
+    if switch.head == "question" and mask is not None:
         logger.warning_once(
             f"padding_free: {name} computes padding, as the probability of an answer counts the "
             "scores of padding."
@@ -312,12 +316,40 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
         return True
     if switch.head == "seq2seq":
         return has_unlabelled_tokens(given)
-    if switch.head != "" or model.config.is_encoder_decoder:
+    if mask is None or switch.head != "" or model.config.is_encoder_decoder:
         return False
-    # A pooler or a head may read the first place, or the last one of a row without tokens.
-    if switch.is_causal:
-        return not bool((mask != 0).any(dim=1).all())
-    return not bool(mask[:, 0].all())
+    return reads_padding(model, switch, given, mask.flatten(0, -2))  # of all choices
+
+
+def wants_all_layers(model: PreTrainedModel, given: dict[str, Any]) -> bool:
+    """Whether outputs of all layers are asked for. They are recorded in the shape that the layers
+    see."""
+    names = ("output_hidden_states", "output_attentions", "output_router_logits")
+    configs = (model.config, model.config.get_text_config())
+    return any(
+        given.get(name) or any(getattr(config, name, False) for config in configs) for name in names
+    )
+
+
+def reads_padding(
+    model: PreTrainedModel, switch: Switch, given: dict[str, Any], mask: torch.Tensor
+) -> bool:
+    """Whether a pooler or head may read a state of padding: the first place of a row, or in causal
+    models the last one that is no padding token."""
+    is_real = mask != 0  # (B, L)
+    if not switch.is_causal:
+        return not bool(is_real[:, 0].all())
+    if not bool(is_real.any(dim=1).all()):
+        return True
+    ids = given.get("input_ids")
+    padding = model.config.get_text_config().pad_token_id
+    if model.base_model is model or bool(is_real[:, -1].all()):
+        return False
+    if ids is None or padding is None or ids.shape != mask.shape:
+        return True
+    places = torch.arange(ids.shape[1], device=ids.device)
+    last = (places * (ids != padding)).argmax(dim=1, keepdim=True)
+    return not bool(is_real.to(ids.device).gather(1, last).all())
 
 
 def has_unlabelled_tokens(given: dict[str, Any]) -> bool:
@@ -339,9 +371,9 @@ def has_labels_at_padding(model: PreTrainedModel, switch: Switch, given: dict[st
     labels = given.get("labels")
     is_of_decoder = model.config.is_encoder_decoder
     mask = given.get("decoder_attention_mask" if is_of_decoder else "attention_mask")
-    if switch.head == "" or not isinstance(labels, torch.Tensor) or mask is None:
+    if not isinstance(labels, torch.Tensor) or not isinstance(mask, torch.Tensor):
         return False
-    if mask.shape != labels.shape:
+    if mask.ndim != 2 or mask.shape != labels.shape:
         return False
     is_padding = mask.to(labels.device) == 0
     if switch.shifts_labels:
@@ -362,7 +394,9 @@ def separate_packed_rows(given: dict[str, Any], names: tuple[str, ...]) -> None:
     has_cache = any(given.get(name) is not None for name in CACHES)
     if has_cache or given.get("use_cache") or (mask is not None and not is_all_ones(mask)):
         return
-    if bool((positions.diff(dim=1) != 1).any()):
+    goes_on = positions.diff(dim=1) == 1
+    restarts = ~goes_on & (positions[:, 1:] == 0)
+    if bool(restarts.any()) and bool((goes_on | restarts).all()):
         given["attention_mask"] = None
         if "use_cache" in names:
             given["use_cache"] = False
@@ -413,6 +447,8 @@ def skips_logits(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) 
         and is_loss_of_positions
         and returns_dict is not False
         and given.get("shift_labels") is None
+        and not isinstance(given.get("logits_to_keep"), torch.Tensor)
+        and not given.get("logits_to_keep")
     )
 
 
