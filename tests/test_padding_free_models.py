@@ -389,10 +389,11 @@ def numbers_of_flat_tokens(model: PreTrainedModel, batch: dict[str, torch.Tensor
 
 def result_of(kind: str) -> str:
     """The result of the first class of a type, where it is exact the worst of all its classes."""
-    results = {head.__name__: result_of_class(kind, head) for head in classes_of(kind)}
-    first = next(iter(results.values()))
+    first = result_of_class(kind, class_of(kind))
     if not first.startswith("exact"):
         return first
+    results = {head.__name__: result_of_class(kind, head) for head in classes_of(kind)[1:]}
+    results[class_of(kind).__name__] = first
     for name, result in results.items():
         if result.startswith("refused"):
             return f"refused: {name}, as {result.partition(': ')[2]}"

@@ -314,9 +314,9 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
             "padding on the left, count in its loss. Set them to -100, or pad on the right."
         )
         return True
-    if switch.head == "seq2seq":
-        return has_unlabelled_tokens(given)
-    if mask is None or switch.head != "" or model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder:
+        return switch.head == "seq2seq" and has_unlabelled_tokens(given)
+    if mask is None or switch.head != "":
         return False
     return reads_padding(model, switch, given, mask.flatten(0, -2))  # of all choices
 
@@ -342,7 +342,7 @@ def reads_padding(
     if not bool(is_real.any(dim=1).all()):
         return True
     ids = given.get("input_ids")
-    padding = model.config.get_text_config().pad_token_id
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     if model.base_model is model or bool(is_real[:, -1].all()):
         return False
     if ids is None or padding is None or ids.shape != mask.shape:
@@ -517,7 +517,7 @@ def try_out(model: PreTrainedModel, switch: Switch) -> None:
 
 
 def random_batches(model: PreTrainedModel) -> list[dict[str, torch.Tensor]]:
-    """Random rows with labels, padded on the right and on the left."""
+    """Random rows with labels, padded on the right, on the left, and not at all."""
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None) or 512
     lengths = torch.tensor((17, 11, 5) if limit > 24 else (7, 5, 3))
@@ -535,7 +535,7 @@ def random_batches(model: PreTrainedModel) -> list[dict[str, torch.Tensor]]:
     labels[torch.rand(shape, generator=generator) < 0.5] = IGNORE_INDEX
     on_the_right = (torch.arange(shape[1]) < lengths[:, None]).long()
     batches = []
-    for mask in (on_the_right, on_the_right.flip(1)):
+    for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
         batch = {
             "input_ids": ids.where(mask != 0, padding),
             "attention_mask": mask,
