@@ -52,6 +52,7 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 def test_as_a_whole():
     """The losses, logits and gradients of the plain model, without a break in the graph, in few
     graphs."""
@@ -70,6 +71,7 @@ def test_as_a_whole():
     assert backend.number <= 3
 
 
+@pytest.mark.slow
 def test_by_regions():
     """As accelerate compiles: layer by layer. No layer sees padding, and the numbers are those of
     the plain model."""
