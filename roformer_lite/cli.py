@@ -93,7 +93,7 @@ def _beyond_us(error: BaseException) -> str:
 
 def _check_encoding(options: Sequence[str]) -> None:
     for before, argument in zip(("", *options), options, strict=False):
-        # as Python reads other bytes
+        # Python reads other bytes in the same way.
         if any("\ud800" <= character <= "\udfff" for character in argument):
             option = f"{before} " if before.startswith("--") else ""
             raise InputError(f"{option}{argument!r}: not UTF-8")

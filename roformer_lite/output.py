@@ -54,7 +54,7 @@ def check_place(option: str, path: str) -> str:
     if not parent.is_dir():
         raise InputError(f"{given}: {parent} is not a directory")
     try:
-        # as long a name as any needed
+        # The name is as long as any that will be needed.
         with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):
             pass
     except OSError as error:
@@ -231,7 +231,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
         disk_full = is_disk_full(error, target.parent)
         if not direct:
             written.unlink(missing_ok=True)
-        # which says so already, of another file
+        # The error says so already, of another file.
         if disk_full and not isinstance(error, InputError):
             unchanged = "" if direct else "; what was there before is unchanged"
             raise InputError(f"{name}: no space left on the disk{unchanged}") from error

@@ -781,8 +781,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             )
         if is_tracing(given):
             return
-        has_segments = token_type_ids is not None and bool(token_type_ids.any())
-        if has_segments and not self.config.type_vocab_size:
+        takes_segments = token_type_ids is None or self.config.type_vocab_size > 0
+        if not takes_segments and bool(token_type_ids.any()):
             raise ValueError(
                 "token_type_ids: this model has no segments (type_vocab_size=0); leave them out."
             )
@@ -827,12 +827,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         """The number of the document of each token, `(B, L)`, 0 at padding, for token dropout."""
         if self.config.token_dropout_mask_id is None:
             return None
-        if documents is None:
-            rows = torch.arange(1, given.shape[0] + 1, device=given.device)
-            documents = rows[:, None].expand(given.shape[:2])
-        if is_padding_mask(attention_mask):
-            documents = documents * (attention_mask != 0)
-        return documents
+        shape = (given.shape[0], given.shape[1])
+        return number_tokens(shape, given.device, attention_mask, documents)
 
     def create_masks(
         self,
@@ -1112,7 +1108,6 @@ def document_numbers(
 
     The arguments are those of `find_packed_documents`.
     """
-    batch_size, length = shape
     packed = None
     if not is_tracing(position_ids if cu_seq_lens_q is None else cu_seq_lens_q):
         packed = find_packed_documents(
@@ -1122,15 +1117,22 @@ def document_numbers(
             position_ids=position_ids,
             cu_seq_lens_q=cu_seq_lens_q,
         )
-    if packed is None:
-        numbers = torch.arange(1, batch_size + 1, device=device)[:, None].expand(shape)
-        count = batch_size
-    else:
-        numbers = packed
-        count = int(packed[-1, -1])
+    count = shape[0] if packed is None else int(packed[-1, -1])
+    return number_tokens(shape, device, attention_mask, packed), count
+
+
+def number_tokens(
+    shape: tuple[int, int],
+    device: torch.device,
+    attention_mask: Any,
+    documents: torch.Tensor | None,
+) -> torch.Tensor:
+    """`documents` `(B, L)`, by default the rows from 1, with 0 at padding."""
+    if documents is None:
+        documents = torch.arange(1, shape[0] + 1, device=device)[:, None].expand(shape)
     if is_padding_mask(attention_mask):
-        numbers = numbers * (attention_mask.to(device) != 0)
-    return numbers, count
+        documents = documents * (attention_mask.to(device) != 0)
+    return documents
 
 
 def same_document(

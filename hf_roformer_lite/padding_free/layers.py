@@ -99,7 +99,7 @@ def flat_arguments(
     if flat_mask is None:
         return None
     tokens = mask.tokens
-    if computes_bias(layer) and mask.has_holes:  # Its distances would not count the holes.
+    if mask.has_holes and computes_bias(layer):  # Its distances would not count the holes.
         return None
     if not flatten_source(given, mask):
         return None
@@ -134,8 +134,7 @@ def flatten_source(given: dict[str, Any], mask: DocumentMask) -> bool:
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     """Whether a layer can compute a flat row of the arguments that it is `given`.
 
-    Outputs of all layers are recorded in the shape that the layers see, so they need the batch. A
-    cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
+    A cache gets the keys of the batch; only one that grows can be handed over by `FlatCache`.
     """
     states = next(iter(given.values()))
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
@@ -145,10 +144,18 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     if given.get("encoder_hidden_states") is not None:
         if not isinstance(given.get("encoder_attention_mask"), DocumentMask):
             return False
-    for name in ("output_hidden_states", "output_attentions", "output_router_logits"):
-        if given.get(name) or getattr(mask.config, name, False):
-            return False
+    if wants_all_layers(given, mask.config):
+        return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
+
+
+def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
+    """Whether the arguments or a configuration ask for outputs of all layers, which are recorded
+    in the shape that the layers see."""
+    names = ("output_hidden_states", "output_attentions", "output_router_logits")
+    return any(
+        given.get(name) or any(getattr(config, name, False) for config in configs) for name in names
+    )
 
 
 def flatten(value: Any, tokens: RealTokens) -> Any:

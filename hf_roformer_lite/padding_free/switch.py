@@ -24,7 +24,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
 from .attention import NAME, FlatMask, computing_padding
-from .layers import CACHES, hook_layers, layers_of, parameters_of
+from .layers import CACHES, hook_layers, layers_of, parameters_of, wants_all_layers
 
 logger = logging.get_logger(__name__)
 
@@ -296,7 +296,7 @@ def run_labelled(
 
 def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
     """Whether the output depends on the states of padding."""
-    if wants_all_layers(model, given):
+    if wants_all_layers(given, model.config, model.config.get_text_config()):
         return True
     name = type(model).__name__
     mask = given.get("attention_mask")
@@ -319,16 +319,6 @@ def needs_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any])
     if mask is None or switch.head != "":
         return False
     return reads_padding(model, switch, given, mask.flatten(0, -2))  # of all choices
-
-
-def wants_all_layers(model: PreTrainedModel, given: dict[str, Any]) -> bool:
-    """Whether outputs of all layers are asked for. They are recorded in the shape that the layers
-    see."""
-    names = ("output_hidden_states", "output_attentions", "output_router_logits")
-    configs = (model.config, model.config.get_text_config())
-    return any(
-        given.get(name) or any(getattr(config, name, False) for config in configs) for name in names
-    )
 
 
 def reads_padding(
@@ -358,13 +348,18 @@ def has_unlabelled_tokens(given: dict[str, Any]) -> bool:
     They become padding tokens, which some decoders mask by themselves, and others don't.
     """
     labels = given.get("labels")
-    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
     if not isinstance(labels, torch.Tensor) or labels.ndim != 2:
         return False
-    if any(given.get(name) is not None for name in names):
+    if has_decoder_inputs(given):
         return False
     is_labelled = labels != IGNORE_INDEX
     return bool((~is_labelled[:, :-1] & is_labelled[:, 1:]).any())
+
+
+def has_decoder_inputs(given: dict[str, Any]) -> bool:
+    """Whether the target of an encoder–decoder is given, and not to be made of labels."""
+    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
+    return any(given.get(name) is not None for name in names)
 
 
 def has_labels_at_padding(model: PreTrainedModel, switch: Switch, given: dict[str, Any]) -> bool:
@@ -459,8 +454,7 @@ def has_target(model: PreTrainedModel, given: dict[str, Any], labels: torch.Tens
     The decoder then reads the shifted labels, up to the last one: it is causal, so that no label
     depends on what comes after it. (Labels have no gaps here, see `has_unlabelled_tokens`.)
     """
-    names = ("decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask")
-    if not model.config.is_encoder_decoder or any(given.get(name) is not None for name in names):
+    if not model.config.is_encoder_decoder or has_decoder_inputs(given):
         return True
     if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
         return False

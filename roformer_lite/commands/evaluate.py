@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _SIGNS = (REPORT_FILE, RESULTS_FILE)  # of a finished evaluation
 _BATCH_SIZE, _SEED = 64, 42  # of a training, unless it notes others
-# as they are called in training
+# The names are those of the training.
 _DATA = ("dataset_name", "dataset_config_name", "test_split", "column_names")
 
 

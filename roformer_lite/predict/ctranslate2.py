@@ -114,7 +114,7 @@ class CTranslate2Generator:
         if chosen.do_sample:
             import ctranslate2
 
-            # so that torch's seed decides
+            # This way the seed of torch decides.
             ctranslate2.set_random_seed(int(torch.randint(2**31, ())))
         if self.config.is_encoder_decoder:
             # transformers' own default; the start token counts
