@@ -26,6 +26,7 @@ from .metrics import (
 )
 
 Baselines = dict[str, dict[str, Metrics]]  # metrics by the name of the baseline and by split
+BaselinesRight = dict[str, dict[str, np.ndarray]]  # whether each answer is right, likewise
 # texts, and classes (rows,), sets (rows, labels) of 0 and 1, or numbers
 Examples = tuple[Sequence[str], np.ndarray]
 Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]  # words and tags of each

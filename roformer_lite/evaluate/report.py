@@ -24,6 +24,7 @@ class Outcome:
         mistake: 0 where the answer is right, and larger the worse it is, to find the worst ones.
         true, predicted: The labels of a row, or the tags of a sentence. Empty for tasks without
             labels.
+        score: The probability that the model gives its answer, where it gives one.
     """
 
     origin: str
@@ -31,6 +32,11 @@ class Outcome:
     mistake: float
     true: list[str] = field(default_factory=list)
     predicted: list[str] = field(default_factory=list)
+    score: float | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.mistake == 0
 
 
 @dataclass

@@ -1,0 +1,695 @@
+"""The task classify: a text, or a pair of texts, gets a label, several labels, or a number."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    SchedulerType,
+)
+from transformers.configuration_utils import PreTrainedConfig
+
+from hf_roformer_lite.model.losses import IGNORE_INDEX
+
+from ..data.data_files import Row, number_of, text_of, value_of
+from ..errors import InputError
+from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
+from ..tasks.task_arguments import ClassifyDataArguments
+from .base import Answer, Input, Shown, quoted
+from .labels import LabelRecipe
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, Trainer, TrainingArguments
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    from hf_roformer_lite.model.text_features import (
+        RoFormerLiteDocumentScores,
+        RoFormerLiteTextScores,
+    )
+
+    from ..answers import SavedModel
+    from ..evaluate.baselines import Baselines, BaselinesRight
+    from ..train.run import Run
+    from ..train.text_scores_weights import Split
+
+SINGLE = "single_label_classification"
+MULTI = "multi_label_classification"
+REGRESSION = "regression"
+METRIC_NAMES = {
+    SINGLE: ("accuracy", "macro_f1"),
+    MULTI: ("accuracy", "macro_f1", "micro_f1"),
+    REGRESSION: ("pearson", "spearman", "mse"),
+}
+MAIN_METRICS = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "pearson"}
+# What makes probabilities of logits, as the pipeline calls it.
+ACTIVATIONS = {SINGLE: "softmax", MULTI: "sigmoid", REGRESSION: "none"}
+LABEL_OPTIONS = ("top_k", "threshold", "none_label")
+NO_LABEL = "-"  # Stands for a label below the threshold.
+UNREACHABLE = 2.0  # A threshold that no score reaches.
+
+
+class Classify(LabelRecipe):
+    """A text, or a pair, gets a label, several, or a number.
+
+    A row has a `text`, perhaps a `text_pair`, and `labels`, or a `number`. The model is an encoder
+    with a head for labels, and a linear model on n-grams beside it.
+    """
+
+    options_class = ClassifyDataArguments
+    options: ClassifyDataArguments
+    pipeline_tag = "text-classification"
+    architecture = "ForSequenceClassification"
+    auto_model = AutoModelForSequenceClassification
+    label_word = "label"
+    answer_options = (*LABEL_OPTIONS, "text_pair_column")
+
+    def __init__(self, options: ClassifyDataArguments):
+        super().__init__(options)
+        self.problem_type: str | None = options.problem_type
+        if self.problem_type is None and options.label_separator:
+            self.problem_type = MULTI
+        self.takes_pairs = options.text_pair_column is not None
+        self.label_separator = options.label_separator or ","
+        # The least score of a label that `predict` gives.
+        self.threshold: float | None = None
+        # Whether the training is over once the head is fitted.
+        self.may_end_fitted = False
+
+    # Reading the data.
+
+    def select_columns(self, row: Row) -> Row:
+        selected = {
+            "text": text_of(row, self.options.text_column, "text_column"),
+            "origin": row["origin"],
+        }
+        if self.options.text_pair_column:
+            selected["text_pair"] = text_of(row, self.options.text_pair_column, "text_pair_column")
+        column = self.options.label_column
+        label = value_of(row, column, "label_column")
+        if self.problem_type is None:
+            self.problem_type = MULTI if isinstance(label, list) else SINGLE
+        if self.problem_type == REGRESSION:
+            number = number_of(label)
+            message = f"column {column!r} must be a number for regression, not {label!r}"
+            self.require(number is not None, row, message)
+            return {**selected, "number": number}
+        return {**selected, "labels": self.names_in(label, row)}
+
+    def names_in(self, label: Any, row: Row) -> list[str]:
+        """The names of the labels of a row."""
+        column = self.options.label_column
+        separator = self.options.label_separator
+        names = label if isinstance(label, list) else [label]
+        if isinstance(label, str) and separator and self.problem_type == MULTI:
+            names = [part for part in label.split(separator) if part.strip()]
+        are_names = all(isinstance(name, (str, int)) for name in names)
+        self.require(are_names, row, f"column {column!r} must be a label, not {label!r}")
+        names = [str(name).strip() for name in names]
+        self.require(all(names), row, f"column {column!r} is empty")
+        fits = self.problem_type == MULTI or len(names) == 1
+        self.require(fits, row, f"one label is needed, not {label!r}")
+        return names
+
+    def is_empty(self, row: Row) -> bool:
+        return not row["text"] or row.get("text_pair") == ""
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        return (row[name] for row in rows for name in ("text", "text_pair") if name in row)
+
+    @property
+    def fewest_rows(self) -> int:
+        """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
+        its checkpoints."""
+        from ..train.linear_probe import CONTRASTED_ROWS
+
+        if self.learns_from_few and self.problem_type == SINGLE:
+            return CONTRASTED_ROWS
+        return super().fewest_rows
+
+    def inspect(self, rows: DatasetDict) -> None:
+        if self.problem_type != REGRESSION:
+            names = set(chain.from_iterable(rows["train"]["labels"]))
+            self.set_labels(sorted(names, key=numbers_first))
+        if self.options.min_precision is not None and "validation" not in rows:
+            raise InputError(
+                f"--min_precision {self.options.min_precision}: there are no validation data to "
+                "find the threshold on; give --validation_file or a --validation_fraction"
+            )
+        for name in ("class_weights", "min_precision"):
+            value = getattr(self.options, name)
+            if value is not None and self.problem_type != SINGLE:
+                raise InputError(
+                    f"--{name} {value} is for rows with one label, not for {self.problem_type}; "
+                    "leave it out"
+                )
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.problem_type = problem_type_of(config)
+        if self.problem_type != REGRESSION:
+            super().inspect_model(config, settings)
+        self.takes_pairs = settings.get("pairs", self.takes_pairs)
+        if not isinstance(self.takes_pairs, bool):
+            raise InputError(f"pairs must be true or false, not {self.takes_pairs!r}")
+        self.label_separator = settings.get("label_separator") or ","
+        self.threshold = settings.get("threshold")
+
+    def config_labels(self) -> list[str]:
+        if self.problem_type == REGRESSION:
+            return ["value"]
+        return super().config_labels()
+
+    def settings(self) -> dict[str, Any]:
+        found = {
+            "pairs": self.takes_pairs,
+            **super().settings(),
+            "label_separator": self.label_separator,
+        }
+        if self.options.min_precision is not None:
+            found["threshold"] = UNREACHABLE if self.threshold is None else self.threshold
+        return found
+
+    # Encoding.
+
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        if self.problem_type != REGRESSION:
+            self.note_foreign(rows["labels"])
+        return rows.map(
+            self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
+        )
+
+    def encode_batch(self, batch: dict[str, list]) -> dict[str, list]:
+        inputs = self.tokenizer(
+            batch["text"],
+            batch.get("text_pair"),
+            truncation=True,
+            max_length=self.options.max_length,
+        )
+        if self.problem_type == REGRESSION:
+            labels = batch["number"]
+        elif self.problem_type == SINGLE:
+            labels = [self.labels.get(names[0], IGNORE_INDEX) for names in batch["labels"]]
+        else:
+            labels = [
+                [float(label in names) for label in self.labels] for names in batch["labels"]
+            ]
+        return {**inputs, "labels": labels}
+
+    def collator(self, model: PreTrainedModel) -> DataCollatorWithPadding:
+        return DataCollatorWithPadding(self.tokenizer)
+
+    # The model, and its training.
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"problem_type": self.problem_type, **super().config_fields()}
+
+    def trainer_parts(
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        from ..train.linear_probe import ends_fitted
+
+        parts = super().trainer_parts(run, args, model, rows, encoded)
+        if self.options.class_weights:
+            from sklearn.utils.class_weight import compute_class_weight
+
+            weights = compute_class_weight(
+                self.options.class_weights,
+                classes=np.arange(model.num_labels),
+                y=np.array(encoded["train"]["labels"]),
+            )
+            parts["compute_loss_func"] = partial(
+                weighted_loss, torch.from_numpy(weights).float(), args.label_smoothing_factor
+            )
+        has_validation = "validation" in encoded
+        is_pairs_only = not has_validation and self.learns_from_pairs(args, encoded["train"])
+        self.may_end_fitted = is_pairs_only and ends_fitted(run, args)
+        return parts
+
+    def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
+        """Whether the encoder learns the labels from pairs of rows first, which are few."""
+        from ..train.linear_probe import CONTRASTED_ROWS
+
+        is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
+        is_small = self.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
+        return is_fitted and is_small and args.world_size == 1
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
+        if self.learns_from_pairs(trainer.args, train):
+            from ..train.linear_probe import contrast
+
+            print(
+                "The rows are few: the encoder learns the labels from pairs of them first",
+                file=sys.stderr,
+            )
+            contrast(trainer, train)
+        is_fitted = super().prepare_head(trainer, train)
+        if self.may_end_fitted and is_fitted:
+            print(
+                "The fitted head stays as it is, as there are no validation data to tell whether "
+                "training on helps",
+                file=sys.stderr,
+            )
+            # A step with a learning rate of 0 saves the fitted head as a checkpoint.
+            trainer.args.max_steps = 1
+            trainer.args.warmup_steps = 1
+            trainer.args.lr_scheduler_type = SchedulerType.LINEAR
+        if self.options.teacher is not None:
+            from ..train.teacher import open_teacher, take_over_tokens
+
+            teacher = open_teacher(self.options.teacher)
+            take_over_tokens(trainer.model.get_input_embeddings(), teacher)
+        return is_fitted
+
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteDocumentScores:
+        from sklearn.utils.class_weight import compute_sample_weight
+
+        from ..train.text_scores_fit import fit_document_scores
+
+        labels = np.array(train["labels"])
+        importance = None
+        if self.options.class_weights:
+            importance = compute_sample_weight(self.options.class_weights, labels)
+        return fit_document_scores(tokens, train["input_ids"][:], labels, config, importance)
+
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
+        return split_of(trainer, scores, encoded, self.problem_type, self.truth(rows))
+
+    def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
+        from datasets import concatenate_datasets
+
+        from ..train.text_scores_weights import weighted
+        from ..train.token_bytes import token_bytes
+
+        if not self.text_weights or "validation" not in encoded:
+            return False
+        known = [
+            place
+            for place, label in enumerate(encoded["validation"]["labels"])
+            if label != IGNORE_INDEX
+        ]
+        rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
+        scores = self.fit_text_scores(token_bytes(self.tokenizer), rows, trainer.model.config)
+        trainer.model.add_text_scores(weighted(scores, self.text_weights))
+        return True
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        return METRIC_NAMES[self.problem_type]
+
+    @property
+    def main_metric(self) -> str:
+        if self.options.class_weights:
+            return "macro_f1"
+        return MAIN_METRICS[self.problem_type]
+
+    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        logits = prediction.predictions[: len(rows)]
+        labels = prediction.label_ids[: len(rows)]
+        found = measure_logits(self.problem_type, logits, self.truth(rows))
+        if self.problem_type == SINGLE and (labels == IGNORE_INDEX).any():
+            # That of the rows whose label the model has. The Trainer's is not a number where a
+            # batch has none.
+            found["loss"] = torch.nn.functional.cross_entropy(
+                torch.from_numpy(logits).float(), torch.from_numpy(labels).long()
+            ).item()
+        return found
+
+    # Answering.
+
+    def check_options(self, config: PreTrainedConfig, given: dict[str, Any]) -> None:
+        super().check_options(config, given)
+        ranking = [name for name in LABEL_OPTIONS if name in given]
+        if ranking and self.problem_type == REGRESSION:
+            raise InputError(f"--{ranking[0]} is for labels; this model gives a number")
+        if "none_label" in given and "threshold" not in given and self.threshold is None:
+            raise InputError(
+                f"--none_label {given['none_label']} has no effect without a threshold; give "
+                "--threshold"
+            )
+        if given.get("top_k", 1) > config.num_labels:
+            raise InputError(f"--top_k {given['top_k']}: this model has {config.num_labels} labels")
+        if "text_pair_column" in given and not self.takes_pairs:
+            raise InputError(
+                f"--text_pair_column {given['text_pair_column']}: this model takes one text, and "
+                "no pairs"
+            )
+
+    def text_columns(self) -> list[str]:
+        columns = [self.options.text_column]
+        if self.takes_pairs:
+            columns.append(self.options.text_pair_column or "text_pair")
+        return columns
+
+    def input_of_line(self, line: str) -> Input:
+        if not self.takes_pairs:
+            return line
+        return self.checked_pair(line.split("\t"))
+
+    def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
+        options = ("text_column", "text_pair_column")
+        texts = [text_of(row, *pair) for pair in zip(columns, options, strict=False)]
+        if self.takes_pairs:
+            return self.checked_pair(texts)
+        return texts[0]
+
+    def input_of_row(self, row: Row) -> Input:
+        if self.takes_pairs:
+            return [row["text"], row["text_pair"]]
+        return row["text"]
+
+    def checked_pair(self, texts: list[str]) -> list[str]:
+        if len(texts) != 2:
+            raise InputError(
+                "this model takes pairs of texts, separated by a tab or in two columns of a table "
+                f"(--text_column, --text_pair_column), not {texts[0]!r}"
+            )
+        return texts
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The score of each label, the highest first, or under `value` the number."""
+        given = list(inputs)
+        if self.takes_pairs:
+            given = [{"text": text, "text_pair": pair} for text, pair in inputs]
+        saved.warn_of_truncation(given)
+        found = saved.pipe(
+            given,
+            top_k=None,
+            function_to_apply=ACTIVATIONS[self.problem_type],
+            truncation=True,
+            batch_size=len(given),
+        )
+        if self.problem_type == REGRESSION:
+            return [{"value": scores[0]["score"]} for scores in found]
+        return [{entry["label"]: entry["score"] for entry in scores} for scores in found]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        if self.problem_type == REGRESSION:
+            return ["value"]
+        if "top_k" not in options:
+            return ["label", "score"]
+        places = range(1, options["top_k"] + 1)
+        return [f"{name}_{place}" for place in places for name in ("label", "score")]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        """`label TAB score`, with `top_k` several of them; with several labels for a text those
+        whose score is above one half, or reaches the `threshold`; the number of a regression.
+
+        Without `top_k`, the default of `threshold` is what `--min_precision` chose when the model
+        was trained.
+        """
+        if self.problem_type == REGRESSION:
+            value = answer["value"]
+            return Shown(line=f"{value:.4f}", columns={"value": round(value, 4)})
+        if "top_k" not in options and self.threshold is not None:
+            options = {"threshold": self.threshold, **options}
+        if self.problem_type == MULTI and "top_k" not in options:
+            return self.show_all(answer, options)
+        found: list[str | float] = []
+        for label, score in list(answer.items())[: options.get("top_k", 1)]:
+            is_sure = score >= options.get("threshold", 0)
+            found.append(label if is_sure else options.get("none_label", NO_LABEL))
+            found.append(round(score, 4))
+        texts = [value if isinstance(value, str) else f"{value:.4f}" for value in found]
+        columns = dict(zip(self.answer_columns(options), found, strict=True))
+        return Shown(line="\t".join(texts), columns=columns)
+
+    def show_all(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        """Every label that the text has."""
+        chosen = self.labels_in(answer, options.get("threshold"))
+        label = self.label_separator.join(chosen)
+        if not chosen and "threshold" in options:
+            label = options.get("none_label", NO_LABEL)
+        scores = self.label_separator.join(f"{answer[name]:.4f}" for name in chosen)
+        return Shown(line=label, columns={"label": label, "score": scores})
+
+    def labels_in(self, answer: Answer, threshold: float | None = None) -> list[str]:
+        """The labels in an answer, in the order of their numbers."""
+        if self.problem_type == SINGLE:
+            return [next(iter(answer))]
+        if threshold is not None:
+            return [label for label in self.labels if answer[label] >= threshold]
+        return [label for label in self.labels if answer[label] > 0.5]
+
+    # Measuring.
+
+    def truth(self, rows: Dataset) -> np.ndarray:
+        """What is right for each row: a number, a class `(rows,)`, or 0 and 1 for each label
+        `(rows, labels)`. Labels that the training data lack have numbers beyond the others."""
+        if self.problem_type == REGRESSION:
+            return np.array(rows["number"])
+        return self.numbers_of(rows["labels"], self.with_foreign(rows["labels"]))
+
+    def numbers_of(self, labels: Iterable[Sequence[str]], known: Sequence[str]) -> np.ndarray:
+        """The labels of each row as classes, or as 0 and 1 for each of the `known` labels."""
+        numbers = {label: number for number, label in enumerate(known)}
+        if self.problem_type == SINGLE:
+            return np.array([numbers[names[0]] for names in labels])
+        found = np.zeros((len(labels), len(numbers)), dtype=int)
+        for row, names in zip(found, labels, strict=True):
+            row[[numbers[name] for name in names]] = 1
+        return found
+
+    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+        true = self.truth(rows)
+        if self.problem_type == REGRESSION:
+            predicted = np.array([answer["value"] for answer in answers])
+            return {"loss": float(np.mean((predicted - true) ** 2))} | regression_metrics(
+                predicted, true
+            )
+        self.note_foreign(rows["labels"])
+        found = [self.labels_in(answer) for answer in answers]
+        predicted = self.numbers_of(found, list(self.labels))
+        metrics = classification_metrics(predicted, true)
+        return {"loss": self.loss_of(answers, rows["labels"])} | metrics
+
+    def loss_of(self, answers: list[Answer], labels: Iterable[Sequence[str]]) -> float:
+        """The mean cross-entropy of the scores, in nats, of rows whose labels the model has."""
+        least = float(np.finfo(np.float32).tiny)
+        losses = []
+        for answer, names in zip(answers, labels, strict=True):
+            if self.problem_type == SINGLE and names[0] in answer:
+                losses.append(-np.log(max(answer[names[0]], least)))
+            elif self.problem_type == MULTI:
+                right = [s if label in names else 1 - s for label, s in answer.items()]
+                losses.append(float(np.mean([-np.log(max(score, least)) for score in right])))
+        return float(np.mean(losses)) if losses else 0.0
+
+    def outcome(self, row: Row, answer: Answer) -> Outcome:
+        texts = {name: row[name] for name in ("text", "text_pair") if name in row}
+        if self.problem_type == REGRESSION:
+            value = answer["value"]
+            columns = {**texts, "label": row["number"], "prediction": round(value, 4)}
+            return Outcome(row["origin"], columns, mistake=abs(row["number"] - value))
+        true = row["labels"]
+        predicted = self.labels_in(answer)
+        if self.problem_type == MULTI:
+            columns = {
+                **texts,
+                "label": self.label_separator.join(true),
+                "prediction": self.label_separator.join(predicted),
+            }
+            mistake = len(set(true) ^ set(predicted))
+            return Outcome(row["origin"], columns, mistake, true, predicted)
+        score = answer[predicted[0]]
+        columns = {
+            **texts,
+            "label": true[0],
+            "prediction": predicted[0],
+            "score": round(score, 4),
+        }
+        mistake = score * (predicted != true)
+        return Outcome(row["origin"], columns, mistake, true, predicted, score=score)
+
+    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+        if self.problem_type == REGRESSION:
+            return None
+        true = [outcome.true for outcome in outcomes]
+        predicted = [outcome.predicted for outcome in outcomes]
+        if self.problem_type == MULTI:
+            return report_of_sets(true, predicted, self.with_foreign(true))
+        return report_of_classes(
+            [*chain(*true)], [*chain(*predicted)], self.with_foreign(true)
+        )
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        from ..evaluate.baselines import classification_baselines
+
+        examples = {
+            split: (["\t".join(self.texts([row])) for row in rows[split]], self.truth(rows[split]))
+            for split in rows
+        }
+        train = examples.pop("train")
+        metrics, predicted = classification_baselines(self.problem_type, train, examples)
+        right: BaselinesRight = {}
+        if self.problem_type == SINGLE:
+            for name, by_split in predicted.items():
+                right[name] = {
+                    split: own == examples[split][1] for split, own in by_split.items()
+                }
+        return metrics, right
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        if self.problem_type == REGRESSION:
+            return [
+                "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared "
+                "errors."
+            ]
+        notes = [
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be "
+            "they frequent or rare. The loss is the cross-entropy in nats."
+        ]
+        if self.foreign:
+            notes.append(self.foreign_sentence(self.foreign))
+        return notes
+
+    def neutral_example(self) -> Row:
+        row = {"text": "a text to classify"}
+        if self.takes_pairs:
+            row["text_pair"] = "the second text of a pair"
+        return row
+
+    def example_line(self, row: Row) -> str:
+        return "\t".join(self.texts([row]))
+
+    def snippet(self, row: Row) -> str:
+        texts = ", ".join(map(quoted, self.texts([row])))
+        answers = {
+            SINGLE: "model.config.id2label[logits.argmax().item()]",
+            MULTI: "[name for i, name in model.config.id2label.items() if logits[0, i] > 0]",
+            REGRESSION: "logits.item()",
+        }
+        return (
+            f"logits = model(**tokenizer({texts}, return_tensors='pt')).logits\n"
+            f"print({answers[self.problem_type]})"
+        )
+
+
+def weighted_loss(
+    weights: torch.Tensor,
+    smoothing: float,
+    outputs: SequenceClassifierOutput,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A `compute_loss_func` of the Trainer: cross-entropy in which each row counts by the weight of
+    its label, `(labels,)`. Where it is only measured, all rows count alike."""
+    logits = outputs.logits.float()
+    options: dict[str, Any] = {}
+    if logits.requires_grad:
+        options = {"weight": weights.to(logits.device), "label_smoothing": smoothing}
+    total = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", **options)
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORE_INDEX).sum()
+    return total / num_items_in_batch
+
+
+def measure_logits(problem_type: str, logits: np.ndarray, true: np.ndarray) -> Metrics:
+    """Metrics of logits `(rows, labels)`; `true` are numbers, classes `(rows,)`, or 0 and 1 for
+    each label."""
+    if problem_type == REGRESSION:
+        return regression_metrics(logits.squeeze(-1), true)
+    predicted = logits.argmax(-1)
+    if problem_type == MULTI:
+        predicted = (logits > 0).astype(int)
+    return classification_metrics(predicted, true.astype(int))
+
+
+def split_of(
+    trainer: Trainer,
+    scores: RoFormerLiteTextScores,
+    encoded: Sequence[Row],
+    problem_type: str,
+    true: np.ndarray,
+) -> Split:
+    """What the encoder and the scores of the text say. `true` is what they are measured by, with
+    labels that the model lacks; they are weighed by the labels of `encoded`."""
+    from ..train.text_scores_weights import make_split
+
+    ids = [row["input_ids"] for row in encoded]
+    labels = np.array([row["labels"] for row in encoded])
+    logits = trainer.predict(encoded).predictions[: len(labels)]
+    measure = partial(measure_logits, problem_type, true=true)
+    return make_split(scores, ids, logits, labels, measure)
+
+
+def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
+    """Add to a classifier of this package what `roformer-lite train classify` adds: a linear model
+    on n-grams.
+
+    It is fitted to `trainer.train_dataset`; `trainer.eval_dataset` decides how much it counts
+    beside the encoder, or whether one of the two is better alone.
+
+    Args:
+        trainer: After its training. Any `Trainer` of transformers, with `input_ids` and `labels` in
+            the rows of both datasets and the tokenizer as `processing_class`.
+
+    Returns:
+        Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when
+        the encoder alone is best, and the model stays as it is.
+
+    Raises:
+        InputError: when the model or its tokenizer can't have a linear model.
+    """
+    from ..train.text_scores_fit import fit_document_scores
+    from ..train.text_scores_weights import add_fitted_scores
+    from ..train.token_bytes import token_bytes
+
+    model = trainer.model
+    problem_type = problem_type_of(model.config)
+    tokens = token_bytes(trainer.processing_class)
+    if tokens is None or not hasattr(model, "add_text_scores"):
+        raise InputError(
+            f"{type(model).__name__} with this tokenizer can't read its text for a linear model"
+        )
+    ids = [row["input_ids"] for row in trainer.train_dataset]
+    labels = np.array([row["labels"] for row in trainer.train_dataset])
+    model.add_text_scores(None)
+    scores = fit_document_scores(tokens, ids, labels, model.config)
+    true = np.array([row["labels"] for row in trainer.eval_dataset])
+    split = split_of(trainer, scores, trainer.eval_dataset, problem_type, true)
+    parts, _ = add_fitted_scores(
+        model, scores, {"validation": split}, MAIN_METRICS[problem_type]
+    )
+    return {name: by_split["validation"] for name, by_split in parts.items()}
+
+
+def problem_type_of(config: PreTrainedConfig) -> str:
+    """What the head of a saved model gives. If a checkpoint does not say it, the number of labels
+    does."""
+    if config.problem_type:
+        return config.problem_type
+    return REGRESSION if config.num_labels == 1 else SINGLE
+
+
+def numbers_first(label: str) -> tuple[bool, int, str]:
+    """Sorts numbers by their value, and before all other labels."""
+    if label.isdecimal():
+        return False, int(label), label
+    return True, 0, label

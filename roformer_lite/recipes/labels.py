@@ -1,0 +1,215 @@
+"""What tasks with a fixed set of labels have in common."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..errors import InputError
+from ..tasks.task_arguments import LabelArguments
+from .base import Recipe
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import Trainer
+
+    from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
+
+    from ..evaluate.baselines import Baselines
+    from ..train.run import Run
+    from ..train.text_scores_weights import Split
+
+MAX_SHOWN_LABELS = 20
+
+
+class LabelRecipe(Recipe):
+    """A model with a head for the labels of the training data, in an order that its configuration
+    keeps, and, where that helps, scores of the text."""
+
+    options: LabelArguments
+    has_labels = True
+    new_model = {"num_hidden_layers": 2, "hidden_dropout": 0.3}
+    # What messages call a label and what has one, the column of the rows that has a list of labels,
+    # and the label of what is nothing to be found.
+    label_word: ClassVar[str]
+    labelled: ClassVar[str] = "rows"
+    names_column: ClassVar[str] = "labels"
+    outside: ClassVar[str | None] = None
+
+    def __init__(self, options: LabelArguments):
+        super().__init__(options)
+        # The labels and their numbers; and those that are only in rows to measure, with the number
+        # of rows that have them.
+        self.labels: dict[str, int] = {}
+        self.foreign: Counter[str] = Counter()
+        # The weights of the encoder and of the scores of the text, where these were added.
+        self.text_weights: tuple[float, ...] = ()
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Take the labels of the training data, in the order of their numbers.
+
+        Raises:
+            InputError: when there are fewer than two.
+        """
+        self.labels = {label: number for number, label in enumerate(labels)}
+        if len(self.labels) < 2:
+            only = ", ".join(self.labels)
+            raise InputError(
+                f"the training data have a single {self.label_word}, {only}: there is nothing to "
+                "learn"
+            )
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        self.set_labels(labels_of(config))
+
+    def needed_for_training(self, train: Dataset, held_out: Dataset) -> list[int]:
+        if self.names_column not in train.column_names:  # Numbers have no labels.
+            return []
+        known = set(chain.from_iterable(train[self.names_column]))
+        needed = []
+        for number, names in enumerate(held_out[self.names_column]):
+            if not known.issuperset(names):
+                known.update(names)
+                needed.append(number)
+        return needed
+
+    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
+        """Count the labels that the training data lack, and report them in a line: they are missed.
+        `rows` are the labels of each row.
+
+        Raises:
+            InputError: when there is no label that can be found, as where the wrong column was
+                given.
+        """
+        counts = Counter(chain.from_iterable(rows))
+        new = Counter({label: count for label, count in counts.items() if label not in self.labels})
+        if not new:
+            return
+        if not counts.keys() - new.keys() - {self.outside}:
+            raise InputError(
+                f"the {self.label_word}s {shown(sorted(new))} are all unknown to the model, which "
+                f"has: {shown(self.labels)}; --{self.label_word}_column names their column"
+            )
+        if new != self.foreign:
+            print(self.foreign_sentence(new), file=sys.stderr)
+        self.foreign = new
+
+    def foreign_sentence(self, counts: Counter[str]) -> str:
+        """That labels, with their counts, are only in rows to measure."""
+        return (
+            f"{counts.total():,} of the {self.labelled} to measure have {len(counts):,} "
+            f"{self.label_word}s that the training data lack ({shown(counts)}): they count as "
+            "missed."
+        )
+
+    def with_foreign(self, rows: Iterable[Iterable[str]]) -> list[str]:
+        """The labels in the order of their numbers, and after them those that only these rows
+        have."""
+        return [*self.labels, *sorted(set(chain.from_iterable(rows)) - set(self.labels))]
+
+    def config_labels(self) -> list[str]:
+        """The labels that the configuration of the model names, in the order of their numbers."""
+        return list(self.labels)
+
+    def config_fields(self) -> dict[str, Any]:
+        id2label = dict(enumerate(self.config_labels()))
+        label2id = {label: number for number, label in id2label.items()}
+        return {"id2label": id2label, "label2id": label2id}
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        theirs = labels_of(config)
+        ours = self.config_labels()
+        why = self.has_no_head(config)
+        if not why and set(theirs) != set(ours):
+            why = (
+                f"its {self.label_word}s are {shown(theirs)}, those of the training data "
+                f"{shown(ours)}"
+            )
+        if not why and self.labels:
+            self.set_labels(theirs)
+        return why
+
+    def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
+        if not (self.has_new_head and self.options.fit_head):
+            return False
+        if trainer.is_fsdp_enabled:
+            if trainer.is_world_process_zero():
+                print("with FSDP the new head begins with random numbers", file=sys.stderr)
+            return False
+        from ..train.linear_probe import fit_head
+
+        return fit_head(trainer, train)
+
+    def complete(
+        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
+    ) -> Baselines:
+        from ..train.text_scores_weights import add_fitted_scores
+        from ..train.token_bytes import token_bytes
+
+        is_new = run.model.model_name_or_path is None
+        wanted = self.options.text_scores
+        if wanted is None:
+            wanted = is_new
+        tokens = token_bytes(self.tokenizer)
+        if tokens is None or not wanted or trainer.is_fsdp_enabled:
+            return {}
+        can_weigh = "validation" in encoded
+        if not can_weigh and trainer.is_world_process_zero():
+            print(self.sentence_on_weights(is_new), file=sys.stderr)
+        if not (can_weigh or is_new):
+            return {}
+        scores = self.fit_text_scores(tokens, encoded["train"], trainer.model.config)
+        splits = {
+            split: self.split_of(trainer, scores, rows[split], encoded[split])
+            for split in ("validation", "test")
+            if split in encoded
+        }
+        parts, self.text_weights = add_fitted_scores(
+            trainer.model, scores, splits, self.main_metric
+        )
+        return parts
+
+    def sentence_on_weights(self, is_new: bool) -> str:
+        """That there are no validation data by which encoder and scores could be weighed."""
+        alone = "the encoder answers alone"
+        if is_new:
+            alone = "the linear model or CRF on the text answers alone"
+        return (
+            f"There are no validation data to weigh the encoder by: {alone} "
+            "(--validation_fraction holds rows out; --text_scores false takes the encoder alone)"
+        )
+
+    @abstractmethod
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteTextScores:
+        """Scores of the text, fitted to the encoded training data; `tokens` are the tokenizer's
+        `token_bytes`."""
+
+    @abstractmethod
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
+        """What the trained encoder and the scores of the text say about a split."""
+
+    @property
+    def metric_for_best_model(self) -> str:
+        return self.main_metric
+
+
+def labels_of(config: PreTrainedConfig) -> list[str]:
+    """The labels of a model, in the order of their numbers."""
+    return [str(config.id2label[number]) for number in sorted(config.id2label)]
+
+
+def shown(labels: Iterable[str]) -> str:
+    labels = list(labels)
+    more = " …" if len(labels) > MAX_SHOWN_LABELS else ""
+    return ", ".join(labels[:MAX_SHOWN_LABELS]) + more
