@@ -195,7 +195,9 @@ def recipe_of(directory: str, config: PreTrainedConfig) -> Recipe:
     settings = results.get("settings", {})
     if not isinstance(settings, dict):
         raise InputError(f"{directory}/{RESULTS_FILE}: settings must be an object")
-    known = {name: settings[name] for name in kind.options_class.measuring_options & settings.keys()}
+    known = {
+        name: settings[name] for name in kind.options_class.measuring_options & settings.keys()
+    }
     try:
         recipe = kind(kind.options_class(dataset_name="-", **known))
         recipe.inspect_model(config, settings)

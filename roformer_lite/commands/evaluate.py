@@ -3,8 +3,9 @@ wrong."""
 
 import json
 import shlex
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from ..errors import (
@@ -22,10 +23,9 @@ from ..tasks.task_arguments import TASK_ARGUMENTS
 from .command_parser import CommandParser, option
 
 if TYPE_CHECKING:
-    from ..evaluate.evaluation import SavedEvaluation
-    from ..evaluate.report import LabelReport
-    from ..predict.predictor import Predictor
-    from ..tasks.base import Task
+    from ..answers import SavedModel
+    from ..evaluate.evaluation import Evaluation
+    from ..recipes.base import Recipe
 
 REPORT_FILE, PICTURE_FILE = "report.txt", "confusion.png"
 _SIGNS = (REPORT_FILE, RESULTS_FILE)  # of a finished evaluation
@@ -118,60 +118,73 @@ def main(argv: list[str]) -> None:
 
     from hf_roformer_lite.version import __version__
 
-    from ..evaluate.evaluation import evaluate_saved
-    from ..predict.predictor import Predictor
+    from ..answers import open_model
+    from ..data.splits import load_splits
+    from ..evaluate.evaluation import evaluate
 
-    disable_progress_bar()  # of loading the weights
-    predictor = Predictor.load(paths.dir, options.device)
-    task = _task(predictor, options, given, paths.dir)
-    arguments = _training_arguments(paths.dir, options)
-    found = evaluate_saved(task, predictor.saved, arguments)
-    report = task.metrics.report(found.outcomes)
-    text = _report_text(found, report, options.examples)
+    disable_progress_bar()
+    saved = open_model(paths.dir, options.device)
+    recipe = recipe_for(saved, options, given, paths.dir)
+    arguments = noted_arguments(paths.dir, options)
+    with TemporaryDirectory(prefix="roformer-lite-evaluate-") as folder:
+        rows = load_splits(recipe, recipe.options, Path(folder), seed=0, wanted=("test",))["test"]
+        found = evaluate(
+            saved=replace(saved, recipe=recipe),
+            split="test",
+            rows=rows,
+            batch_size=arguments["per_device_eval_batch_size"],
+            seed=arguments["seed"],
+        )
+    text = _report_text(found, options.examples)
     print(text)
-    _print_metrics(task, found)
+    _print_metrics(recipe.name, found)
+    for note in recipe.notes():
+        print(note)
     if options.output_dir is not None:
         results = {
-            "task": task.name,
+            "task": recipe.name,
             "command": shlex.join(["roformer-lite", "evaluate", *argv]),
-            "settings": task.data.settings(),
+            "settings": recipe.settings(),
             "metrics": {"test": found.metrics},
-            "labels": report.scores if report is not None else {},
+            "labels": {} if found.report is None else found.report.scores,
             "evaluation_seconds": {"test": round(found.seconds, 1)},
             "rows": {"test": found.rows},
             "arguments": arguments,
-            "device": str(predictor.saved.model.device),
+            "device": str(saved.model.device),
             "version": __version__,
         }
-        _save(options, results, text, found, report)
+        _save(options, results, text, found)
         print(f"Results, report, picture and predictions: {options.output_dir}")
 
 
-def _task(
-    predictor: "Predictor", options: EvaluateArguments, given: dict[str, Any], directory: str
-) -> "Task":
-    """The task of the model. Explicit options override those of its training."""
-    kind = predictor.task.arguments
-    foreign = [name for name in given if name not in kind.measuring_options]
+def recipe_for(
+    saved: "SavedModel", options: EvaluateArguments, given: dict[str, Any], directory: str
+) -> "Recipe":
+    """The recipe of the model for the data that are given. Explicit options override those of its
+    training."""
+    from ..saved_model import read_optional_object
+
+    kind = type(saved.recipe)
+    options_class = kind.options_class
+    foreign = [name for name in given if name not in options_class.measuring_options]
     if foreign:
-        theirs = ", ".join(f"--{name}" for name in kind.measuring_options)
-        raise InputError(f"--{foreign[0]} is not for {kind.task} models, which take {theirs}")
-    noted = {
-        name: value
-        for name, value in predictor.saved.settings.items()
-        if name in kind.measuring_options
-    }
+        theirs = ", ".join(f"--{name}" for name in options_class.measuring_options)
+        raise InputError(f"--{foreign[0]} is not for {kind.name} models, which take {theirs}")
+    noted = {name: getattr(saved.recipe.options, name) for name in options_class.measuring_options}
     data = {name: getattr(options, name) for name in _DATA}
-    # only the latter is read
+    # Only the test data are read.
     files = {"train_file": options.test_file, "test_file": options.test_file}
-    try:
-        kind(dataset_name="any", **noted)
-    except (InputError, TypeError) as error:
-        raise InputError(f"{directory}/{RESULTS_FILE}: settings: {error}") from error
-    return predictor.task(kind(**data, **files, **{**noted, **given}))
+    recipe = kind(options_class(**{**data, **files, **noted, **given}))
+    settings = read_optional_object(directory, RESULTS_FILE).get("settings", {})
+    recipe.inspect_model(saved.model.config, settings)
+    recipe.tokenizer = saved.tokenizer
+    if given.keys() & {"max_length", "max_source_length"}:
+        longest = min(recipe.max_length, saved.tokenizer.model_max_length)
+        saved.tokenizer.model_max_length = longest
+    return recipe
 
 
-def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str, Any]:
+def noted_arguments(directory: str, options: EvaluateArguments) -> dict[str, Any]:
     """The arguments of the training that its final metrics depend on."""
     from ..saved_model import read_optional_object
 
@@ -179,32 +192,32 @@ def _training_arguments(directory: str, options: EvaluateArguments) -> dict[str,
     noted = (training.get("arguments") if isinstance(training, dict) else None) or {}
     arguments = {"seed": _SEED, "per_device_eval_batch_size": _BATCH_SIZE}
     arguments |= {name: value for name, value in noted.items() if name in arguments}
-    return (
-        arguments
-        if options.batch_size is None
-        else {**arguments, "per_device_eval_batch_size": options.batch_size}
-    )
+    if options.batch_size is not None:
+        arguments["per_device_eval_batch_size"] = options.batch_size
+    return arguments
 
 
-def _report_text(found: "SavedEvaluation", report: "LabelReport | None", examples: int) -> str:
+def _report_text(found: "Evaluation", examples: int) -> str:
     """The report: scores by label, what is confused, the worst answers."""
     from ..evaluate.report import confused_pairs, example_text, worst
 
-    parts = []
-    if report is not None:
-        parts.append(report.text.rstrip("\n"))
-        pairs = confused_pairs(report)
-        parts += ["Most often confused (true -> predicted):", *pairs] if pairs else []
+    lines = []
+    if found.report is not None:
+        lines.append(found.report.text.rstrip("\n"))
+        pairs = confused_pairs(found.report)
+        if pairs:
+            lines += ["Most often confused (true -> predicted):", *pairs]
     shown = worst(found.outcomes, examples)
-    parts += ["", "The worst answers:", *map(example_text, shown)] if shown else []
-    return "\n".join(parts) + "\n"
+    if shown:
+        lines += ["", "The worst answers:", *map(example_text, shown)]
+    return "\n".join(lines) + "\n"
 
 
-def _print_metrics(task: "Task", found: "SavedEvaluation") -> None:
+def _print_metrics(task: str, found: "Evaluation") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("metric", title=f"{task.name}: {found.rows:,} rows in {found.seconds:.1f} s")
+    table = Table("metric", title=f"{task}: {found.rows:,} rows in {found.seconds:.1f} s")
     table.add_column("value", justify="right")
     for name, value in found.metrics.items():
         table.add_row(name, f"{value:.4f}")
@@ -212,28 +225,25 @@ def _print_metrics(task: "Task", found: "SavedEvaluation") -> None:
 
 
 def _save(
-    options: "EvaluateArguments",
-    results: dict[str, Any],
-    text: str,
-    found: "SavedEvaluation",
-    report: "LabelReport | None",
+    options: "EvaluateArguments", results: dict[str, Any], text: str, found: "Evaluation"
 ) -> None:
     """Write the output directory, as a whole."""
     from ..evaluate.confusion_picture import draw_confusion
 
-    target, name = Path(options.output_dir), f"predictions.{options.table_format}"
+    target = Path(options.output_dir)
     with complete_directory(
         target, "the evaluation", options.overwrite_output_dir, _SIGNS
     ) as folder:
-        with (folder / name).open("w", encoding="utf-8") as stream:
+        table_file = folder / f"predictions.{options.table_format}"
+        with table_file.open("w", encoding="utf-8") as stream:
             table = TableWriter(stream, f".{options.table_format}")
             for outcome in found.outcomes:
                 table.write({"origin": outcome.origin, **outcome.columns})
+        report = found.report
         if report is not None and report.true:
             numbered = draw_confusion(report.true, report.predicted, folder / PICTURE_FILE)
-            text += "".join(
-                f"{name} in {PICTURE_FILE} is {label}\n" for name, label in numbered.items()
-            )
+            for name, label in numbered.items():
+                text += f"{name} in {PICTURE_FILE} is {label}\n"
         (folder / REPORT_FILE).write_text(text, "utf-8")
         content = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / RESULTS_FILE).write_text(content + "\n", "utf-8")

@@ -23,7 +23,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from ..output import check_files
-from ..tasks.base import Task
+from ..recipes.base import Recipe
 from ..tasks.task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
 from .data_files import Row, row_of
 
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 
 def load_splits(
-    task: Task, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
+    recipe: Recipe, args: DataArguments, cache_dir: Path, seed: int, wanted: Sequence[str] = _SPLITS
 ) -> DatasetDict:
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
@@ -57,54 +57,56 @@ def load_splits(
         InputError: about a file, a line or a column that cannot be used.
     """
     if getattr(args, "prepared", None):
-        return _prepared_splits(task, args, cache_dir, seed)
-    sources, splits = _open_splits(task, args, wanted), DatasetDict()
+        return _prepared_splits(recipe, args, cache_dir, seed)
+    sources, splits = _open_splits(recipe, args, wanted), DatasetDict()
     streamed = sources.pop("train") if getattr(args, "streaming", False) else None
     if streamed is not None:
         skipped = 0
         if "validation" not in sources and args.validation_fraction is None:
             counted = sum(1 for _ in islice(streamed.rows(), 5 * _MOST_HELD_OUT))
-            skipped = _rows_to_hold_out(counted, None, "the first ones", task.data.fewest_rows)
+            skipped = _rows_to_hold_out(counted, None, "the first ones", recipe.fewest_rows)
         if skipped:
             sources["validation"] = Source(streamed.name, lambda: islice(streamed.rows(), skipped))
         splits["train"] = IterableDataset.from_generator(
-            _stream, gen_kwargs={"task": task, "source": streamed, "skipped": skipped}
+            _stream, gen_kwargs={"recipe": recipe, "source": streamed, "skipped": skipped}
         )
     for split, source in sources.items():
-        splits[split] = _collect_rows(source, task, cache_dir / split)
+        splits[split] = _collect_rows(source, recipe, cache_dir / split)
     if streamed is None and "train" in splits and "validation" not in splits:
-        which = "at random" if task.data.rows_are_independent else "the last ones"
+        which = "at random" if recipe.rows_are_independent else "the last ones"
         amount = _rows_to_hold_out(
-            len(splits["train"]), args.validation_fraction, which, task.data.fewest_rows
+            len(splits["train"]), args.validation_fraction, which, recipe.fewest_rows
         )
         if amount:
             parts = splits["train"].train_test_split(
-                amount, seed=seed, shuffle=task.data.rows_are_independent
+                amount, seed=seed, shuffle=recipe.rows_are_independent
             )
             splits["train"], splits["validation"] = _with_all_labels(
-                task, parts["train"], parts["test"]
+                recipe, parts["train"], parts["test"]
             )
     return DatasetDict({split: splits[split] for split in _SPLITS if split in splits})
 
 
-def _open_splits(task: Task, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
+def _open_splits(recipe: Recipe, args: DataArguments, wanted: Sequence[str]) -> dict[str, Source]:
     """Where the rows of each split come from."""
     if args.dataset_name:
         return {
-            split: Source(f"{args.dataset_name} [{split}]", partial(_hub_rows, task, args, dataset))
+            split: Source(
+                f"{args.dataset_name} [{split}]", partial(_hub_rows, recipe, args, dataset)
+            )
             for split, dataset in _hub_splits(args, wanted).items()
         }
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     return {
-        split: Source(", ".join(paths), partial(task.data.read_rows, paths))
+        split: Source(", ".join(paths), partial(recipe.read_rows, paths))
         for split, paths in files.items()
         if paths and split in wanted
     }
 
 
-def _stream(task: Task, source: Source, skipped: int) -> Iterator[Row]:
+def _stream(recipe: Recipe, source: Source, skipped: int) -> Iterator[Row]:
     for row in islice(source.rows(), skipped, None):
-        if not task.data.is_empty(row):
+        if not recipe.is_empty(row):
             yield row
 
 
@@ -134,9 +136,9 @@ def _rows_to_hold_out(rows: int, fraction: float | None, which: str, fewest_rows
     return amount
 
 
-def _with_all_labels(task: Task, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
+def _with_all_labels(recipe: Recipe, train: Dataset, held_out: Dataset) -> tuple[Dataset, Dataset]:
     """The same two, but for the rows held out that are needed for training."""
-    needed = task.data.needed_for_training(train, held_out)
+    needed = recipe.needed_for_training(train, held_out)
     if not needed or len(needed) == len(held_out):
         return train, held_out
     logger.warning("%d of them are trained on, as no other row has their label", len(needed))
@@ -145,7 +147,7 @@ def _with_all_labels(task: Task, train: Dataset, held_out: Dataset) -> tuple[Dat
 
 
 def _prepared_splits(
-    task: Task, args: LanguageModelDataArguments, cache_dir: Path, seed: int
+    recipe: Recipe, args: LanguageModelDataArguments, cache_dir: Path, seed: int
 ) -> DatasetDict:
     """The blocks of prepared data, and the rows that were held out there, unless files are
     given."""
@@ -162,8 +164,8 @@ def _prepared_splits(
         kept = [folder for folder in args.prepared if split in read_prepared(folder)["held_out"]]
         if files:
             splits[split] = _collect_rows(
-                Source(", ".join(files), partial(task.data.read_rows, files)),
-                task,
+                Source(", ".join(files), partial(recipe.read_rows, files)),
+                recipe,
                 cache_dir / split,
             )
         elif kept:
@@ -200,7 +202,7 @@ def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset
     return {split: loaded[names[split]] for split in wanted if names[split] in loaded}
 
 
-def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
+def _hub_rows(recipe: Recipe, args: DataArguments, dataset: Dataset) -> Iterator[Row]:
     def named(value: Any, feature: Any) -> Any:
         """The name of a class number, in lists too; -1 means no label."""
         if isinstance(feature, ClassLabel):
@@ -214,12 +216,12 @@ def _hub_rows(task: Task, args: DataArguments, dataset: Dataset) -> Iterator[Row
 
     for number, row in enumerate(dataset):
         row = {column: named(value, dataset.features[column]) for column, value in row.items()}
-        yield task.data.select_columns(
+        yield recipe.select_columns(
             row_of(row, f"{args.dataset_name} [{dataset.split}] row {number}")
         )
 
 
-def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
+def _collect_rows(source: Source, recipe: Recipe, cache_dir: Path) -> Dataset:
     """Store rows in `cache_dir`, those without text left out.
 
     Raises:
@@ -231,10 +233,10 @@ def _collect_rows(source: Source, task: Task, cache_dir: Path) -> Dataset:
     def with_text() -> Iterator[Row]:
         nonlocal has_text
         for row in source.rows():
-            if task.data.is_empty(row):
+            if recipe.is_empty(row):
                 left_out.append(row["origin"])
             else:
-                has_text = has_text or any(text.strip() for text in task.data.texts([row]))
+                has_text = has_text or any(text.strip() for text in recipe.texts([row]))
                 yield row
 
     kept = with_text()

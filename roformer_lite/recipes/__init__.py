@@ -2,5 +2,7 @@
 
 from .base import Recipe
 from .classify import Classify
+from .language_model import CausalLM, MaskedLM
+from .seq2seq import Seq2Seq
 
-RECIPES: dict[str, type[Recipe]] = {recipe.name: recipe for recipe in (Classify,)}
+RECIPES: dict[str, type[Recipe]] = {recipe.name: recipe for recipe in (Seq2Seq, MaskedLM, CausalLM, Classify)}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.configuration_utils import PreTrainedConfig
@@ -317,6 +318,20 @@ class Recipe(ABC):
         there may be more predictions than rows, because each process gets equally many; those
         beyond the last row are ignored."""
         return {}
+
+    def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
+        """Choose the least score of an answer that `predict` gives, where options ask for it.
+
+        Args:
+            scores: The probabilities that the model gives its answers to the validation data,
+                `(rows,)`; None where it gives none.
+            right: Whether they are right, `(rows,)`.
+        """
+        return None
+
+    def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
+        """What that threshold means on a split; the arguments are as for `choose_threshold`."""
+        return []
 
     # Answering.
 

@@ -22,7 +22,12 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
-from ..evaluate.metrics import Metrics, classification_metrics, regression_metrics
+from ..evaluate.metrics import (
+    Metrics,
+    classification_metrics,
+    regression_metrics,
+    threshold_for,
+)
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
 from ..tasks.task_arguments import ClassifyDataArguments
 from .base import Answer, Input, Shown, quoted
@@ -72,6 +77,7 @@ class Classify(LabelRecipe):
     architecture = "ForSequenceClassification"
     auto_model = AutoModelForSequenceClassification
     label_word = "label"
+    text_part = "linear model on n-grams"
     answer_options = (*LABEL_OPTIONS, "text_pair_column")
 
     def __init__(self, options: ClassifyDataArguments):
@@ -200,9 +206,7 @@ class Classify(LabelRecipe):
         elif self.problem_type == SINGLE:
             labels = [self.labels.get(names[0], IGNORE_INDEX) for names in batch["labels"]]
         else:
-            labels = [
-                [float(label in names) for label in self.labels] for names in batch["labels"]
-            ]
+            labels = [[float(label in names) for label in self.labels] for names in batch["labels"]]
         return {**inputs, "labels": labels}
 
     def collator(self, model: PreTrainedModel) -> DataCollatorWithPadding:
@@ -309,6 +313,7 @@ class Classify(LabelRecipe):
         rows = concatenate_datasets([encoded["train"], encoded["validation"].select(known)])
         scores = self.fit_text_scores(token_bytes(self.tokenizer), rows, trainer.model.config)
         trainer.model.add_text_scores(weighted(scores, self.text_weights))
+        self.has_learned_validation_rows = True
         return True
 
     # Choosing a checkpoint.
@@ -334,6 +339,38 @@ class Classify(LabelRecipe):
                 torch.from_numpy(logits).float(), torch.from_numpy(labels).long()
             ).item()
         return found
+
+    def choose_threshold(self, scores: np.ndarray | None, right: np.ndarray) -> None:
+        wanted = self.options.min_precision
+        if wanted is None or scores is None:
+            return
+        self.threshold = threshold_for(scores, right, wanted)
+        if self.threshold is None:
+            print(
+                f"{self.sentence_on_no_threshold()} `predict --threshold` chooses another one",
+                file=sys.stderr,
+            )
+
+    def sentence_on_no_threshold(self) -> str:
+        return (
+            f"No score is so high that {self.options.min_precision:g} of the answers to the "
+            "validation data were right: `predict` gives no label."
+        )
+
+    def notes_on_threshold(self, scores: np.ndarray, right: np.ndarray, split: str) -> list[str]:
+        if self.options.min_precision is None:
+            return []
+        if self.threshold is None:
+            return [self.sentence_on_no_threshold()]
+        is_sure = scores >= self.threshold
+        precision = ""
+        if is_sure.any():
+            precision = f", and {right[is_sure].mean():.3f} of these answers are right"
+        return [
+            f"Below a score of {self.threshold:.4f}, chosen on the validation data for a precision "
+            f"of {self.options.min_precision:g}, `predict` gives no label. On the {split} data it "
+            f"answers {is_sure.mean():.3f} of the rows{precision}."
+        ]
 
     # Answering.
 
@@ -479,7 +516,7 @@ class Classify(LabelRecipe):
             return {"loss": float(np.mean((predicted - true) ** 2))} | regression_metrics(
                 predicted, true
             )
-        self.note_foreign(rows["labels"])
+        self.foreign = self.find_foreign(rows["labels"])
         found = [self.labels_in(answer) for answer in answers]
         predicted = self.numbers_of(found, list(self.labels))
         metrics = classification_metrics(predicted, true)
@@ -530,9 +567,7 @@ class Classify(LabelRecipe):
         predicted = [outcome.predicted for outcome in outcomes]
         if self.problem_type == MULTI:
             return report_of_sets(true, predicted, self.with_foreign(true))
-        return report_of_classes(
-            [*chain(*true)], [*chain(*predicted)], self.with_foreign(true)
-        )
+        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
 
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
@@ -548,26 +583,22 @@ class Classify(LabelRecipe):
         right: BaselinesRight = {}
         if self.problem_type == SINGLE:
             for name, by_split in predicted.items():
-                right[name] = {
-                    split: own == examples[split][1] for split, own in by_split.items()
-                }
+                right[name] = {split: own == examples[split][1] for split, own in by_split.items()}
         return metrics, right
 
     # What the card shows.
 
     def notes(self) -> list[str]:
-        if self.problem_type == REGRESSION:
-            return [
-                "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared "
-                "errors."
-            ]
-        notes = [
+        about_metrics = (
             "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the labels, be "
             "they frequent or rare. The loss is the cross-entropy in nats."
-        ]
-        if self.foreign:
-            notes.append(self.foreign_sentence(self.foreign))
-        return notes
+        )
+        if self.problem_type == REGRESSION:
+            about_metrics = (
+                "Pearson and Spearman are correlations from -1 to 1; loss and mse are mean squared "
+                "errors."
+            )
+        return [about_metrics, *super().notes()]
 
     def neutral_example(self) -> Row:
         row = {"text": "a text to classify"}
@@ -674,9 +705,7 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     scores = fit_document_scores(tokens, ids, labels, model.config)
     true = np.array([row["labels"] for row in trainer.eval_dataset])
     split = split_of(trainer, scores, trainer.eval_dataset, problem_type, true)
-    parts, _ = add_fitted_scores(
-        model, scores, {"validation": split}, MAIN_METRICS[problem_type]
-    )
+    parts, _ = add_fitted_scores(model, scores, {"validation": split}, MAIN_METRICS[problem_type])
     return {name: by_split["validation"] for name, by_split in parts.items()}
 
 

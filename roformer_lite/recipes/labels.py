@@ -42,6 +42,8 @@ class LabelRecipe(Recipe):
     labelled: ClassVar[str] = "rows"
     names_column: ClassVar[str] = "labels"
     outside: ClassVar[str | None] = None
+    # What the scores of the text are called.
+    text_part: ClassVar[str]
 
     def __init__(self, options: LabelArguments):
         super().__init__(options)
@@ -49,8 +51,10 @@ class LabelRecipe(Recipe):
         # of rows that have them.
         self.labels: dict[str, int] = {}
         self.foreign: Counter[str] = Counter()
-        # The weights of the encoder and of the scores of the text, where these were added.
+        # The weights of the encoder and of the scores of the text, where these were added, and
+        # whether the latter have learned the validation rows, too.
         self.text_weights: tuple[float, ...] = ()
+        self.has_learned_validation_rows = False
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Take the labels of the training data, in the order of their numbers.
@@ -80,9 +84,9 @@ class LabelRecipe(Recipe):
                 needed.append(number)
         return needed
 
-    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
-        """Count the labels that the training data lack, and report them in a line: they are missed.
-        `rows` are the labels of each row.
+    def find_foreign(self, rows: Iterable[Sequence[str]]) -> Counter[str]:
+        """The labels that the training data lack, with the number of times that they occur in
+        `rows`, the labels of each row. They are missed.
 
         Raises:
             InputError: when there is no label that can be found, as where the wrong column was
@@ -90,16 +94,19 @@ class LabelRecipe(Recipe):
         """
         counts = Counter(chain.from_iterable(rows))
         new = Counter({label: count for label, count in counts.items() if label not in self.labels})
-        if not new:
-            return
-        if not counts.keys() - new.keys() - {self.outside}:
+        if new and not counts.keys() - new.keys() - {self.outside}:
             raise InputError(
                 f"the {self.label_word}s {shown(sorted(new))} are all unknown to the model, which "
                 f"has: {shown(self.labels)}; --{self.label_word}_column names their column"
             )
-        if new != self.foreign:
+        return new
+
+    def note_foreign(self, rows: Iterable[Sequence[str]]) -> None:
+        """Note and report the labels that the training data lack."""
+        new = self.find_foreign(rows)
+        self.foreign.update(new)
+        if new:
             print(self.foreign_sentence(new), file=sys.stderr)
-        self.foreign = new
 
     def foreign_sentence(self, counts: Counter[str]) -> str:
         """That labels, with their counts, are only in rows to measure."""
@@ -202,6 +209,21 @@ class LabelRecipe(Recipe):
     @property
     def metric_for_best_model(self) -> str:
         return self.main_metric
+
+    def notes(self) -> list[str]:
+        notes = super().notes()
+        if self.foreign:
+            notes.append(self.foreign_sentence(self.foreign))
+        if self.text_weights and self.text_weights[0] == 0:
+            notes.append(
+                f"The {self.text_part} alone answers: the encoder has no part in the answers."
+            )
+        if self.has_learned_validation_rows:
+            notes.append(
+                f"After the validation metrics were measured, the {self.text_part} was fitted "
+                "again, to the training and the validation rows together."
+            )
+        return notes
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

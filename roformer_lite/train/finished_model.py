@@ -11,11 +11,14 @@ from transformers import TrainingArguments
 
 from hf_roformer_lite.model.hub import RemoteCode
 
+from ..answers import open_model
 from ..errors import InputError
+from ..evaluate.confusion_picture import draw_reliability
+from ..evaluate.evaluation import Evaluation, evaluate
 from ..output import RESULTS_FILE, complete_directory
 from .model_card import write_model_card
 from .options import PublishingOptions
-from .results import FinishedTraining, print_summary, summarise
+from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
 from .run import Run
 from .training_directory import TrainingDirectory
 
@@ -23,7 +26,8 @@ CURVE_FILE = "loss_curve.png"
 
 
 def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory) -> dict[str, Any]:
-    """Save everything at once, and remove the checkpoints.
+    """Save the model, measure what was saved, and write results and card; then remove the
+    checkpoints. The directory of the model is there as a whole or not at all.
 
     Args:
         finished: The training.
@@ -33,27 +37,59 @@ def save_finished_model(finished: FinishedTraining, directory: TrainingDirectory
         The contents of `results.json`.
     """
     run = finished.run
-    finished.model.config.use_cache = True  # the Trainer turns it off for training
+    recipe = finished.recipe
+    finished.model.config.use_cache = True  # The Trainer turns it off for training.
     with complete_directory(
         directory.run.output_dir, overwrite=run.training.overwrite_output_dir
     ) as folder:
-        for part in (finished.model, finished.task.data.tokenizer):
-            # a stock tokenizer needs no code
+        for part in (finished.model, recipe.tokenizer):
+            # A stock tokenizer needs no code.
             if run.card.remote_code and isinstance(part, RemoteCode):
                 part.remote_code = True
             part.save_pretrained(folder)
-        finished.task.model.save_beside(folder)
-        draw_loss_curve(
-            finished.trainer.state.log_history, folder / CURVE_FILE, finished.chosen_step
-        )
-        finished.task.metrics.draw(folder)
-        results = summarise(finished)
+        recipe.save_beside(folder)
+        evaluations = measure_saved_model(finished, folder)
+        history = finished.trainer.state.log_history
+        draw_loss_curve(history, folder / CURVE_FILE, finished.chosen_step)
+        if evaluations and evaluations[-1].scores is not None:
+            last = evaluations[-1]
+            draw_reliability(last.scores, last.right, folder / RELIABILITY_FILE)
+        results = summarise(finished, evaluations)
         run.save(folder)
         write_model_card(results, finished, folder)
         write_results(results, folder)
     if not run.training.keep_checkpoints:
         directory.clear()
     return results
+
+
+def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evaluation]:
+    """The metrics of the model in `folder`, as `evaluate` finds them later.
+
+    Validation data come first, as they also choose a threshold for scores, and a part of the model
+    may then learn their rows, too. The test data measure the model that is kept.
+    """
+    recipe = finished.recipe
+    args = finished.trainer.args
+    evaluations = []
+    for split in ("validation", "test"):
+        if split not in finished.rows:
+            continue
+        write_results({"task": recipe.name, "settings": recipe.settings()}, folder)
+        saved = open_model(folder, device=str(args.device))
+        evaluation = evaluate(
+            saved=saved,
+            split=split,
+            rows=finished.rows[split],
+            batch_size=args.per_device_eval_batch_size,
+            seed=args.seed,
+        )
+        evaluations.append(evaluation)
+        if split == "validation":
+            recipe.choose_threshold(evaluation.scores, evaluation.right)
+            if recipe.learn_validation_rows(finished.trainer, finished.encoded):
+                finished.model.save_pretrained(folder)
+    return evaluations
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:

@@ -12,8 +12,7 @@ from transformers import PreTrainedConfig
 from ..data.data_files import Row
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
-from ..tasks.base import Task
-from ..tasks.examples import example_line, neutral_example, snippet
+from ..recipes.base import Recipe
 from .results import FinishedTraining, beside_table, seeds_sentence
 from .run import Run
 from .tokenizers import begins_with_teachers_tokens
@@ -38,31 +37,35 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         finished: The training.
         folder: Where the model is being saved.
     """
-    options, task, model = finished.run, finished.task, finished.model
-    model_id = _model_id(options)
-    example = finished.example if options.card.card_example else neutral_example(task)
+    run = finished.run
+    recipe = finished.recipe
+    model = finished.model
+    model_id = _model_id(run)
+    example = finished.example(from_data=run.card.card_example)
+    line = recipe.example_line(example)
+    teacher = getattr(run.data, "teacher", None)
     card = ModelCard.from_template(
-        _metadata(results, finished, _widget(task, example)),
+        _metadata(results, finished, _widget(recipe, example)),
         template_path=str(TEMPLATE),
-        title=_title(options),
+        title=_title(run),
         summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: "
-        f"{task.summary.partition(':')[0]}.",
+        f"{recipe.summary.partition(':')[0]}.",
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
-        metric_notes=task.metrics.notes(model),
+        metric_notes=results["notes"],
         beside=beside_table(results),
         by_label=_shown_labels(results["by_label"]),
-        package=task.package if task.model.has_own_class else task.library,
-        snippet=snippet(task, model_id, example),
-        command=f"echo {shlex.quote(example_line(task, example))} | roformer-lite predict {shlex.quote(model_id)}",
+        package=recipe.package if recipe.has_own_class else recipe.library,
+        snippet=recipe.loading_code(model_id) + recipe.snippet(example),
+        command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(model, "remote_code", False),
-        base=" and ".join(map(_shown_base, options.model.pretrained)),
-        begins_with_tokens=begins_with_teachers_tokens(options),
-        teacher=_shown_base(teacher) if (teacher := getattr(options.data, "teacher", None)) else "",
-        dataset_title=_dataset_title(options),
+        base=" and ".join(map(_shown_base, run.model.pretrained)),
+        begins_with_tokens=begins_with_teachers_tokens(run),
+        teacher=_shown_base(teacher) if teacher else "",
+        dataset_title=_dataset_title(run),
         one_of_several=finished.is_one_of_several,
-        limitations=options.card.limitations or _LIMITATIONS,
+        limitations=run.card.limitations or _LIMITATIONS,
     )
     card.save(folder / "README.md")
 
@@ -83,25 +86,25 @@ def _shown_base(name: str) -> str:
     return name if is_hub_name(name) else Path(name).name or "another model"
 
 
-def _widget(task: Task, example: Row) -> list[dict[str, Any]] | None:
+def _widget(recipe: Recipe, example: Row) -> list[dict[str, Any]] | None:
     """The card's example as the Hub's page offers it to be tried, in the fields of its task; no
     page takes pairs."""
-    if task.pipeline_tag == "sentence-similarity":
-        source, *others = task.data.texts([example])
+    if recipe.pipeline_tag == "sentence-similarity":
+        source, *others = recipe.texts([example])
         return [{"source_sentence": source, "sentences": others}]
-    line = example_line(task, example)
-    return (
-        None
-        if "\t" in line
-        else [{"text": line.replace("[MASK]", task.data.tokenizer.mask_token or "[MASK]")}]
-    )
+    line = recipe.example_line(example)
+    if "\t" in line:
+        return None
+    mask = recipe.tokenizer.mask_token or "[MASK]"
+    return [{"text": line.replace("[MASK]", mask)}]
 
 
 def _metadata(
     results: dict[str, Any], finished: FinishedTraining, widget: list | None
 ) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
-    options, task = finished.run, finished.task
+    options = finished.run
+    recipe = finished.recipe
     hub_datasets = options.card.datasets or [
         name for name in [options.data.dataset_name] if name is not None and is_hub_name(name)
     ]
@@ -114,7 +117,7 @@ def _metadata(
     ]
     evaluations = [
         EvalResult(
-            task_type=task.pipeline_tag,
+            task_type=recipe.pipeline_tag,
             dataset_type=hub_datasets[0] if hub_datasets else "text",
             dataset_name=_dataset_title(options),
             dataset_split=split,
@@ -127,9 +130,9 @@ def _metadata(
     return ModelCardData(
         language=options.card.language or None,
         license=options.card.license,
-        library_name=task.library,
-        pipeline_tag=task.pipeline_tag,
-        tags=[*(_own_tags(finished.model.config) if task.model.has_own_class else []), task.name],
+        library_name=recipe.library,
+        pipeline_tag=recipe.pipeline_tag,
+        tags=[*(_own_tags(finished.model.config) if recipe.has_own_class else []), recipe.name],
         datasets=hub_datasets or None,
         base_model=bases[0] if len(bases) == 1 else bases or None,
         metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in values}) or None,

@@ -26,23 +26,23 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
 from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
+from ..recipes.base import Recipe
 from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
-from ..tasks.base import Task
 from .run import Run
 
 
 def make_model(
     run: Run,
-    task: Task,
+    recipe: Recipe,
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     given: Mapping[str, PreTrainedConfig],
 ) -> PreTrainedModel:
-    """The model given with a head for the task, a pair with the encoder given, or a new one of the
+    """The model given with a head for the recipe, a pair with the encoder given, or a new one of the
     size asked for.
 
     Args:
-        run, task, args: Of the training; the task knows the labels.
+        run, recipe, args: Of the training; the task knows the labels.
         tokenizer: The vocabulary of a model that is given must hold all of its tokens.
         given: The configurations of the models that the training starts from, by their names.
 
@@ -52,21 +52,21 @@ def make_model(
     """
     name = run.model.model_name_or_path
     overrides = parse_overrides(
-        run.model.config, type(given[name]) if name else task.model.config_class
+        run.model.config, type(given[name]) if name else recipe.config_class
     )
     try:
         if name:
-            model = pretrained_for_task(name, given[name], task, args, tokenizer, overrides)
+            model = pretrained_for_task(name, given[name], recipe, args, tokenizer, overrides)
         elif given:
             name, config = next(iter(given.items()))
             model = encoder_of_a_pair(name, config, run.model.size, args, tokenizer, overrides)
         else:
-            fields = {} if run.model.size else task.model.new_model
-            tokens = _token_ids(tokenizer, task.model.config_class) | {"vocab_size": len(tokenizer)}
-            fields = {**tokens, **fields, **task.model.config_fields(), **overrides}
-            config = task.model.config_class.from_preset(run.model.size or "mini", **fields)
-            model = task.model.auto_model.from_config(config)
-        _check_positions(run, task, model)
+            fields = {} if run.model.size else recipe.new_model
+            tokens = _token_ids(tokenizer, recipe.config_class) | {"vocab_size": len(tokenizer)}
+            fields = {**tokens, **fields, **recipe.config_fields(), **overrides}
+            config = recipe.config_class.from_preset(run.model.size or "mini", **fields)
+            model = recipe.auto_model.from_config(config)
+        _check_positions(run, recipe, model)
         return model
     except InputError:
         raise  # it says already what is wrong, and in which file
@@ -90,22 +90,25 @@ def _token_ids(
     return ids | ({"decoder_start_token_id": first} if is_pair else {})
 
 
-def _check_positions(run: Run, task: Task, model: PreTrainedModel) -> None:
+def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     """Refuse texts longer than a table of learned positions, before the first long one stops the
     training. A length that was not given becomes that of the table."""
     most = most_positions(model)
     lengths = {
-        name: getattr(task.args, name, 0)
+        name: getattr(recipe.options, name, 0)
         for name in ("max_length", "max_source_length", "max_target_length")
     }
-    for name, length in {**lengths, "block_size": getattr(task.args, "longest_block", 0)}.items():
+    for name, length in {
+        **lengths,
+        "block_size": getattr(recipe.options, "longest_block", 0),
+    }.items():
         if most is not None and length > most:
             if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
                 raise InputError(
                     f"--{name} {length} is more than the model has positions for; give --{name} {most} or less"
                 )
-            setattr(task.args, name, most)
-            task.data.tokenizer.model_max_length = task.data.max_length
+            setattr(recipe.options, name, most)
+            recipe.tokenizer.model_max_length = recipe.max_length
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def pretrained_config(name: str) -> PreTrainedConfig:
 def pretrained_for_task(
     name: str,
     given: PreTrainedConfig,
-    task: Task,
+    recipe: Recipe,
     args: TrainingArguments,
     tokenizer: PreTrainedTokenizerBase,
     fields: Mapping[str, Any],
@@ -180,28 +183,28 @@ def pretrained_for_task(
 
     Args:
         name, given: The model and its configuration.
-        task, args: Of the training; the task knows the labels.
+        recipe, args: Of the training; the task knows the labels.
         tokenizer: The vocabulary of the model must hold all of its tokens.
         fields: Fields of the configuration that shall not be the given model's.
 
     Raises:
         InputError: when a file is missing or wrong, or the model does not fit the options.
     """
-    if given.is_encoder_decoder != (task.name == "seq2seq"):
+    if given.is_encoder_decoder != (recipe.name == "seq2seq"):
         kind, fitting = ("a single stack", "--encoder_name_or_path")
         if given.is_encoder_decoder:
             kind, fitting = "an encoder–decoder", "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
-    if getattr(task.args, "text_scores", False) and not is_own:
+    if getattr(recipe.options, "text_scores", False) and not is_own:
         raise InputError(
             f"--text_scores: a model of type {given.model_type} has no place for them; leave the option out, or start "
             f"from what `roformer-lite convert {name} OUT --from auto` writes"
         )
     # before `config_fields`, which gives the labels in their order
-    why_new_head = task.model.why_new_head(given)
+    why_new_head = recipe.why_new_head(given)
     of_task = {
-        field: value for field, value in task.model.config_fields().items() if hasattr(given, field)
+        field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
     }
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
     # its weights have the shapes of these
@@ -210,21 +213,21 @@ def pretrained_for_task(
         type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
     )
     check_vocabulary(tokenizer, given, name)
-    model, new = load_with_new_head(task.model.auto_model, name, own_config)
+    model, new = load_with_new_head(recipe.auto_model, name, own_config)
     message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
     if why_new_head:  # even where the weights of the old one would fit
         stack, new = model.base_model.state_dict(), ["the head"]
-        model = task.model.auto_model.from_config(config).to(model.dtype)
+        model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
         message = f"{why_new_head}; the training starts with a new head"
-    task.model.has_new_head, task.model.has_own_class = bool(new), is_own
-    if getattr(task.args, "text_scores", False):
+    recipe.has_new_head, recipe.has_own_class = bool(new), is_own
+    if getattr(recipe.options, "text_scores", False):
         # others are fitted beside the encoder, which is trained and weighed without these
         model.add_text_scores(None)
     try:
         padding_free(model)
     except ValueError as error:
-        if getattr(task.args, "packing", False):
+        if getattr(recipe.options, "packing", False):
             raise InputError(
                 f"--packing: documents of one row would see each other, as {error}"
             ) from error

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..output import CHECKSUMS_FILE, RESULTS_FILE, check_files, complete_directory, note_files
+from ..recipes import RECIPES
 from ..saved_model import read_object
-from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
 from .results import chosen_by
@@ -39,9 +39,7 @@ def train_seeds(run: Run) -> None:
             f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the first training; "
             "give one --seed to each of several commands, or start this one without the launcher"
         )
-    args = make_training_arguments(
-        run.with_defaults(), TASKS[run.task].model_class.training_classes()[0]
-    )
+    args = make_training_arguments(run.with_defaults(), RECIPES[run.task].training_classes()[0])
     with directory.opened(args):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)

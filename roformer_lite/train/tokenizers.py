@@ -13,8 +13,8 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 
 from ..errors import InputError
 from ..output import check_files, note_files
+from ..recipes.base import Recipe
 from ..saved_model import load_tokenizer, try_tokenizer
-from ..tasks.base import Task
 from .options import TokenizerArguments
 from .run import Run
 
@@ -23,7 +23,7 @@ _TOKENIZER_CHARACTERS = 10**9
 
 def make_tokenizer(
     run: Run,
-    task: Task,
+    recipe: Recipe,
     args: TrainingArguments,
     train_rows: Dataset | IterableDataset,
     state_dir: Path,
@@ -45,7 +45,7 @@ def make_tokenizer(
                 f"--prepared {prepared[0]}: it was not prepared with the tokenizer of {given}; give `roformer-lite "
                 f"prepare` the option --tokenizer {given}"
             )
-        return set_up_tokenizer(theirs, task)
+        return set_up_tokenizer(theirs, recipe)
     if given:
         tokenizer, model = pretrained_tokenizer(given), run.model.model_name_or_path
         own = load_tokenizer(model) if run.model.tokenizer and model else None
@@ -54,17 +54,17 @@ def make_tokenizer(
                 f"--tokenizer {given} has other tokens than that of --model_name_or_path {model}, whose weights "
                 "belong to its own; leave --tokenizer out"
             )
-        return set_up_tokenizer(tokenizer, task)
+        return set_up_tokenizer(tokenizer, recipe)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
-            texts = _first_texts(task.data.texts(train_rows))
-            tokenizer = train_tokenizer(texts, run.model, task.data.new_tokenizer)
+            texts = _first_texts(recipe.texts(train_rows))
+            tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
             note_files(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
         check_files(state_dir / "tokenizer")
         tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
-    return set_up_tokenizer(tokenizer, task)
+    return set_up_tokenizer(tokenizer, recipe)
 
 
 def _first_texts(texts: Iterable[str]) -> Iterator[str]:
@@ -90,13 +90,13 @@ def begins_with_teachers_tokens(run: Run) -> bool:
     return teacher is not None and not run.model.pretrained and tokenizer_source(run) == teacher
 
 
-def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, task: Task) -> PreTrainedTokenizerBase:
+def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:
     """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
-    task.data.tokenizer, tokenizer.model_max_length = tokenizer, task.data.max_length
-    if task.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
+    recipe.tokenizer, tokenizer.model_max_length = tokenizer, recipe.max_length
+    if recipe.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
         # a prompt is [CLS] x: after a [SEP] another text would begin
         tokenizer.add_bos_token = True
-    task.data.adapt_tokenizer()
+    recipe.adapt_tokenizer()
     return tokenizer
 
 

@@ -2,23 +2,21 @@
 
 import sys
 import time
-from typing import Any
+from pathlib import Path
 
-from datasets import Dataset, DatasetDict, disable_progress_bars
+from datasets import DatasetDict, disable_progress_bars
 from transformers import Trainer, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
-from ..evaluate.baselines import Baselines
-from ..evaluate.evaluation import encode, evaluate
+from ..evaluate.baselines import Baselines, BaselinesRight
+from ..recipes import RECIPES
+from ..recipes.base import Recipe
 from ..saved_model import reason
-from ..tasks.base import Task
-from ..tasks.examples import neutral_example
-from ..tasks.registry import TASKS
 from .finished_model import create_repository, publish, save_finished_model
 from .linear_probe import ends_fitted, read_as_trained
 from .models import make_model, pretrained_config
-from .results import Evaluation, FinishedTraining
+from .results import FinishedTraining
 from .run import Run
 from .tokenizers import make_tokenizer
 from .trainer import fit, make_trainer
@@ -26,8 +24,9 @@ from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, hashes_of, last_checkpoint
 
 
-def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
-    """Read the data, train tokenizer and model, evaluate, save, and print the results.
+def train(run: Run, of_seeds: Run | None = None) -> None:
+    """Read the data, train tokenizer and model, save them, measure what was saved, and print the
+    results.
 
     A training that was interrupted continues from its last checkpoint when it is begun again with
     the same run.
@@ -40,27 +39,28 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
         InputError: about options and data, before the model is trained; when the disk is full, when
             another process trains into the same directory, and when the training diverges.
     """
-    started, options = time.monotonic(), run.with_defaults()
-    task, directory = TASKS[run.task](options.data), TrainingDirectory(run)
-    args = make_training_arguments(options, task.model.training_classes()[0])
+    started = time.monotonic()
+    options = run.with_defaults()
+    recipe = RECIPES[run.task](options.data)
+    directory = TrainingDirectory(run)
+    args = make_training_arguments(options, recipe.training_classes()[0])
     with directory.opened(args) as cache:
         start = read_as_trained(run, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
         if not args.should_save:
-            disable_progress_bars()  # every process prepares the data, but only one shows it
+            disable_progress_bars()  # Every process prepares the data, but only one shows it.
         elif run.card.push_to_hub:
-            # so that a missing login shows before the data
+            # A missing login shows before the data are read.
             create_repository(run.card, args, run.output_dir.name)
         set_seed(args.seed)
         # Seeds are chosen by rows that are held out.
-        task.data.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
-        rows = load_splits(
-            task, run.data, cache, of_seeds.training.seeds[0] if of_seeds else args.seed
-        )
+        recipe.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
+        first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
+        rows = load_splits(recipe, run.data, cache, first_seed)
         if of_seeds and "validation" not in rows:
             raise InputError(
-                "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
-                "--validation_fraction"
+                "--seeds: there are no validation data to choose the best model by; give "
+                "--validation_file or a --validation_fraction"
             )
         with args.main_process_first(local=False, desc="comparing with the interrupted training"):
             if args.should_save:
@@ -68,80 +68,73 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
                 for compared in (directory, *([TrainingDirectory(of_seeds)] if of_seeds else [])):
                     compared.check_data(hashes)
         checkpoint = last_checkpoint(directory.path, averaged=bool(options.training.ema_decay))
-        task.data.inspect(rows)
-        task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
-        tokenizer = make_tokenizer(start, task, args, rows["train"], (of_seeds or run).checkpoints)
-        model = make_model(start, task, args, tokenizer, given)
-        encoded = encode(task, rows)
-        baselines: Baselines = {}
-        if run.training.baselines and args.should_save and len(rows) > 1:
-            baselines = task.metrics.baselines(rows, encoded)
-            for name, by_split in baselines.items():
-                shown = ", ".join(
-                    f"{split} {by_split[split][task.metrics.main]:.4f}" for split in by_split
-                )
-                print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
-        generation_config = task.model.prepare_generation(model, args)
-        trainer = make_trainer(options, task, args, model, rows, encoded, started)
-        fit(trainer, task, encoded["train"], checkpoint, directory)
-        parts, evaluations = measure(options, task, trainer, rows, encoded)
-        model.generation_config = generation_config
-        finished = FinishedTraining(
-            run=of_seeds or run,
-            task=task,
-            model=model,
-            trainer=trainer,
-            rows={split: len(rows[split]) for split in rows if isinstance(rows[split], Dataset)},
-            example=_example(task, rows),
-            evaluations=evaluations,
-            baselines=baselines,
-            parts=parts,
-            is_one_of_several=of_seeds is not None,
+        recipe.inspect(rows)
+        recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+        tokenizer = make_tokenizer(
+            start, recipe, args, rows["train"], (of_seeds or run).checkpoints
         )
-        if args.should_save:
+        model = make_model(start, recipe, args, tokenizer, given)
+        encoded = DatasetDict()
+        for split, dataset in rows.items():
+            encoded[split] = recipe.encode(dataset, training=split == "train")
+        baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
+        generation_config = recipe.prepare_generation(model, args)
+        trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
+        fit(trainer, recipe, encoded["train"], checkpoint, directory)
+        try:
+            parts = recipe.complete(options, trainer, rows, encoded)
+            leave_process_group(trainer)
+            model.generation_config = generation_config
+            finished = FinishedTraining(
+                run=of_seeds or run,
+                recipe=recipe,
+                model=model,
+                trainer=trainer,
+                rows=rows,
+                encoded=encoded,
+                baselines=baselines,
+                baselines_right=baselines_right,
+                parts=parts,
+                is_one_of_several=of_seeds is not None,
+            )
+            if not args.should_save:
+                return
             results = save_finished_model(finished, directory)
-            if of_seeds is None:
-                publish(results, run, args)
-        _leave_process_group(trainer)
-        return finished
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the model is trained, but cannot be measured or saved: {reason(error)}. "
+                f"{where_weights_are(run.checkpoints)}"
+            ) from error
+        if of_seeds is None:
+            publish(results, run, args)
 
 
-def measure(
-    run: Run, task: Task, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
-) -> tuple[Baselines, list[Evaluation]]:
-    """Complete the trained model, and measure it: the metrics of its parts alone, and those of the
-    whole.
-
-    Raises:
-        InputError: when that fails, whatever the reason; the last checkpoint then has the trained
-            weights.
-    """
-    try:
-        parts = task.model.complete(run, trainer, rows, encoded, task.metrics)
-        evaluations = []
-        for split in [name for name in ("validation", "test") if name in rows]:
-            evaluations.append(evaluate(trainer, task, split, rows[split], encoded[split]))
-            if split == "validation":
-                task.model.learn_validation_rows(trainer, encoded)
-        return parts, evaluations
-    except InputError:
-        raise
-    except Exception as error:
-        kept = last_checkpoint(run.checkpoints)
-        raise InputError(
-            f"the model is trained, but cannot be measured: {reason(error)}. Its weights and tokenizer are in {kept}; "
-            "the same command, also with another --test_file, measures it again"
-        ) from error
+def measure_baselines(
+    run: Run, recipe: Recipe, rows: DatasetDict, encoded: DatasetDict, is_main_process: bool
+) -> tuple[Baselines, BaselinesRight]:
+    """The metrics of the baselines, and whether their answers are right; nothing where no data are
+    there to measure them on."""
+    if not run.training.baselines or not is_main_process or len(rows) < 2:
+        return {}, {}
+    baselines, right = recipe.baselines(rows, encoded)
+    for name, by_split in baselines.items():
+        values = [f"{split} {by_split[split][recipe.main_metric]:.4f}" for split in by_split]
+        print(f"Baseline, {recipe.main_metric}: {name}: {', '.join(values)}", file=sys.stderr)
+    return baselines, right
 
 
-def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
-    """A row of the data for the card; prepared data and a stream have none as it was."""
-    source = rows.get("validation", rows["train"])
-    is_row = isinstance(source, Dataset) and "input_ids" not in source.column_names
-    return source[0] if is_row else neutral_example(task)
+def where_weights_are(checkpoints: Path) -> str:
+    """Where the weights of a trained model are that could not be finished."""
+    kept = last_checkpoint(checkpoints)
+    return (
+        f"Its weights and tokenizer are in {kept}; the same command, also with another "
+        "--test_file, measures it again"
+    )
 
 
-def _leave_process_group(trainer: Trainer) -> None:
+def leave_process_group(trainer: Trainer) -> None:
     """End the process group, and the wrapper of `DistributedDataParallel` before it.
 
     A wrapper that outlives the group's name is the last to hold the group, and would destroy it

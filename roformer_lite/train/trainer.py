@@ -41,7 +41,7 @@ from .training_arguments import epochs_for, is_greater_better
 from .training_directory import CheckedCheckpoints, TrainingDirectory
 
 if TYPE_CHECKING:
-    from ..tasks.base import Task
+    from ..recipes.base import Recipe
 
 
 _MEASURED_BATCHES = 2  # by which memory and time are estimated
@@ -234,7 +234,7 @@ class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
 
 def make_trainer(
     run: Run,
-    task: "Task",
+    recipe: "Recipe",
     args: TrainingArguments,
     model: PreTrainedModel,
     rows: DatasetDict,
@@ -246,7 +246,7 @@ def make_trainer(
 
     Args:
         run: With its defaults filled in.
-        task, args, model: Of the training.
+        recipe, args, model: Of the training.
         rows, encoded: The data, as rows and as inputs of the model.
         started: When the command began, by `time.monotonic`.
 
@@ -257,24 +257,25 @@ def make_trainer(
     if "validation" not in encoded:
         args.eval_strategy, args.load_best_model_at_end = "no", False
     if isinstance(train, Dataset):
-        tokens = _tokens_of_a_row(task, train) if task.data.has_labels else 0.0
+        tokens = _tokens_of_a_row(recipe, train) if recipe.has_labels else 0.0
         if options.num_train_epochs is None:
             args.num_train_epochs = epochs_for(len(train), tokens * len(train))
         if "per_device_train_batch_size" in run.filled and tokens:
             most = max(1, round(_TOKENS_OF_A_BATCH / tokens))
             args.per_device_train_batch_size = min(args.per_device_train_batch_size, most)
     if "metric_for_best_model" not in options.stock:
-        args.metric_for_best_model = task.metrics.for_best_model
+        args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
     has_lengths = options.max_tokens_per_batch and isinstance(train, Dataset)
-    parts = task.trainer_parts(run, args, model, rows, encoded)
+    rows, encoded = longest_first(recipe, rows, encoded)
+    parts = recipe.trainer_parts(run, args, model, rows, encoded)
     try:
-        return task.model.training_classes()[1](
+        return recipe.training_classes()[1](
             args=args,
-            processing_class=task.data.tokenizer,
+            processing_class=recipe.tokenizer,
             **parts,
             options=options,
-            lengths=task.data.lengths(train) if has_lengths else (),
+            lengths=recipe.lengths(train) if has_lengths else (),
             command_started=started,
         )
     except (ImportError, ValueError) as error:
@@ -283,15 +284,32 @@ def make_trainer(
         ) from error
 
 
-def _tokens_of_a_row(task: "Task", train: Dataset) -> float:
+def longest_first(
+    recipe: "Recipe", rows: DatasetDict, encoded: DatasetDict
+) -> tuple[DatasetDict, DatasetDict]:
+    """The same data with the longest validation rows first, as generating a batch takes as long as
+    its longest row."""
+    has_row_for_row = "validation" in rows and len(rows["validation"]) == len(encoded["validation"])
+    if not has_row_for_row:
+        return rows, encoded
+    lengths = recipe.lengths(encoded["validation"])
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    sorted_rows = DatasetDict(rows)
+    sorted_rows["validation"] = rows["validation"].select(order)
+    sorted_encoded = DatasetDict(encoded)
+    sorted_encoded["validation"] = encoded["validation"].select(order)
+    return sorted_rows, sorted_encoded
+
+
+def _tokens_of_a_row(recipe: "Recipe", train: Dataset) -> float:
     """On average, by at most 1,000 random rows."""
     some = train.shuffle(seed=0).select(range(min(len(train), _MEASURED_ROWS)))
-    return sum(task.data.lengths(some)) / len(some)
+    return sum(recipe.lengths(some)) / len(some)
 
 
 def fit(
     trainer: RoFormerLiteTrainerMixin,
-    task: "Task",
+    recipe: "Recipe",
     train: Dataset,
     checkpoint: str | None,
     directory: TrainingDirectory,
@@ -301,17 +319,13 @@ def fit(
     args, before = trainer.args, None
     planned = args.max_steps
     try:
-        if (
-            trainer.options.bf16 is None
-            and task.model.tries_bfloat16
-            and args.mixed_precision == "no"
-        ):
+        if trainer.options.bf16 is None and recipe.tries_bfloat16 and args.mixed_precision == "no":
             known = directory.state().get("bf16")  # a continued training keeps its type
             chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
             if args.should_save:
                 directory.note(bf16=chosen)
         if checkpoint is None:
-            task.model.prepare_head(trainer, train)
+            recipe.prepare_head(trainer, train)
         else:
             trainer.checkpoints.check(Path(checkpoint))
             before = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
@@ -324,7 +338,7 @@ def fit(
             getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
         )
         if (
-            task.model.tries_bfloat16
+            recipe.tries_bfloat16
             and checkpoint is None
             and not (trainer.is_fsdp_enabled or saves_memory)
         ):

@@ -1,0 +1,432 @@
+"""The tasks mlm and causal: masked and causal language modelling, on documents split into
+blocks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from ..data.blocks import BlockCollator, blocks, document_tokens, packed
+from ..data.data_files import Row, file_format, read_running_text, text_of
+from ..errors import InputError
+from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
+from ..evaluate.report import Outcome
+from ..tasks.task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from .base import Answer, Input, Recipe, Shown, quoted
+from .seq2seq import shown_text
+from .token_losses import longest_first, token_logits
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict, IterableDataset
+    from transformers import EvalPrediction
+
+    from ..answers import SavedModel
+    from ..evaluate.baselines import Baselines, BaselinesRight
+
+SHUFFLED_BLOCKS = 10_000  # Of a stream, at once.
+# What tokens that follow on a space begin with, by the kind of the tokenizer.
+SPACES = ("Ġ", "▁", " ")
+MAX_NEW_TOKENS = 50
+# What a causal model draws from, where neither the user nor the model says it: any number of
+# tokens.
+SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 0}
+
+
+class LanguageModel(Recipe):
+    """What masked and causal language models share.
+
+    A row has a `text`, which is a line of a `document`. The metrics are those of the tokens of the
+    text, which the answers say nothing about.
+    """
+
+    options: LanguageModelDataArguments
+    rows_are_independent = False
+    is_causal: ClassVar[bool]
+
+    # Reading the data.
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        for path in files:
+            if file_format(path) != ".txt":
+                yield from super().read_rows([path])
+                continue
+            for row in read_running_text(path):
+                if self.options.line_by_line:
+                    yield {**row, "text": row["text"].rstrip("\n"), "document": row["origin"]}
+                else:
+                    yield {**row, "document": str(path)}
+
+    def select_columns(self, row: Row) -> Row:
+        return {
+            "text": text_of(row, self.options.text_column, "text_column"),
+            "document": row["origin"],
+            "origin": row["origin"],
+        }
+
+    def is_empty(self, row: Row) -> bool:
+        # A blank line within a document is text.
+        is_document = row["document"] == row["origin"]
+        return is_document and not row["text"].strip()
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        return (row["text"] for row in rows)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "block_size": self.options.longest_block}
+
+    # Encoding.
+
+    @property
+    def max_length(self) -> int:
+        return self.options.longest_block
+
+    def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
+        """The blocks of the rows, packed for training if the options ask for that."""
+        from datasets import Dataset, IterableDataset
+        from datasets.fingerprint import generate_fingerprint
+
+        options = {
+            "tokenizer": self.tokenizer,
+            "block_size": self.options.longest_block,
+            "is_causal": self.is_causal,
+        }
+        if isinstance(rows, IterableDataset):
+            encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
+            encoded = encoded.shuffle(seed=0, buffer_size=SHUFFLED_BLOCKS)
+        else:
+            self.require_word(rows, options)
+            encoded = Dataset.from_generator(
+                blocks,
+                gen_kwargs={"rows": rows, **options},
+                cache_dir=str(Path(rows.cache_files[0]["filename"]).parent),
+                # The library would hash the tokenizer for a fingerprint of its own.
+                fingerprint=generate_fingerprint(rows),
+            )
+        if training and self.options.packing:
+            return packed(encoded, self.options.packing)
+        return encoded
+
+    def require_word(self, rows: Dataset, options: dict[str, Any]) -> None:
+        """Read on until the first word; `InputError` where there is none."""
+        special = set(self.tokenizer.all_special_ids)
+        if all(special.issuperset(block["input_ids"]) for block in blocks(rows, **options)):
+            raise InputError(
+                f"{rows[0]['origin']}: from here on the tokenizer finds no word, so nothing can be "
+                "predicted"
+            )
+
+    # Choosing a checkpoint.
+
+    @abstractmethod
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        """The `token_scores` of each row, `(B, 3)`."""
+
+    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        return self.metrics_of(prediction.predictions, rows)
+
+    # Answering.
+
+    def input_of_row(self, row: Row) -> Input:
+        return row["text"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        return shown_text(answer)
+
+    # Measuring.
+
+    def evaluate(
+        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
+    ) -> tuple[Metrics, list[Outcome]]:
+        """The metrics of the tokens, and a block of text with its loss in the place of each row."""
+        encoded = self.encode(rows, training=False)
+        # The blocks of a long document have nearly the same length already.
+        if len(encoded) == len(rows):
+            encoded = longest_first(encoded, self.lengths(encoded))
+        set_seed(seed)
+        collator = self.collator(saved.model)
+        scores: list[np.ndarray] = []
+        true: list[np.ndarray] = []
+        for logits, labels in token_logits(saved.model, encoded, collator, batch_size):
+            scores.extend(self.reduce_logits(logits, labels).cpu().numpy())
+            true.extend(labels.cpu().numpy())
+        measured = zip(encoded["input_ids"], scores, true, strict=True)
+        outcomes = [
+            self.outcome_of_block(number, *block) for number, block in enumerate(measured, 1)
+        ]
+        return self.metrics_of(np.stack(scores), rows), outcomes
+
+    def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
+        """The metrics of the rows by the `token_scores` of all their blocks."""
+        return perplexity_metrics(scores)
+
+    def outcome_of_block(
+        self, number: int, ids: Sequence[int], scores: np.ndarray, labels: np.ndarray
+    ) -> Outcome:
+        """A block of text. Its loss is its mistake; the row that it comes from is not known any
+        more."""
+        text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        loss, tokens, right = scores.tolist()
+        mean = loss / max(tokens, 1)
+        columns = {
+            "text": text,
+            **self.measured_tokens(labels),
+            "tokens": int(tokens),
+            "loss": round(mean, 4),
+            "right": int(right),
+        }
+        return Outcome(f"block {number}", columns, mistake=mean)
+
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+        """The tokens of a block that were to be predicted, as a column of a table. Nothing where
+        that were all of them."""
+        return {}
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        return {}, {}
+
+
+class MaskedLM(LanguageModel):
+    """Filling in masked tokens: an encoder with a head that predicts them."""
+
+    options_class = MaskedLMDataArguments
+    options: MaskedLMDataArguments
+    pipeline_tag = "fill-mask"
+    architecture = "ForMaskedLM"
+    auto_model = AutoModelForMaskedLM
+    metric_names = ("perplexity", "accuracy")
+    main_metric = "perplexity"
+    is_causal = False
+
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm_probability=self.options.mlm_probability)
+
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        return token_scores(logits, labels)
+
+    # Answering.
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The text with the most probable token in the place of each mask, under `prediction`."""
+        saved.check_positions(inputs)
+        rows = saved.tokenizer(inputs, verbose=False)["input_ids"]
+        mask = saved.tokenizer.mask_token_id
+        masked = [text for text, ids in zip(inputs, rows, strict=True) if mask in ids]
+        found = iter(fillings_of(saved, masked))
+        answers = []
+        for ids in rows:
+            if mask in ids:
+                ids = filled(saved.tokenizer, ids, next(found))
+            text = saved.tokenizer.decode(ids, skip_special_tokens=True)
+            answers.append({"prediction": text.strip()})
+        return answers
+
+    # Measuring.
+
+    def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
+        masked = [[token] for token in labels[labels != -100].tolist()]
+        texts = self.tokenizer.batch_decode(masked)
+        return {"masked": " ".join(text.strip() for text in texts)}
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        return [
+            "All metrics are those of the masked tokens, "
+            f"{self.options.mlm_probability:.0%} of all: the loss in nats by token, perplexity its "
+            "exponential. Models with another vocabulary or masking, and causal models, have "
+            "metrics that cannot be compared with these."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"text": "The weather is fine today."}
+
+    def example_line(self, row: Row) -> str:
+        """The text with a mask in the place of its second word."""
+        first, _, rest = row["text"].strip().partition(" ")
+        _, _, rest = rest.partition(" ")
+        return f"{first} [MASK] {rest}".strip()
+
+    def snippet(self, row: Row) -> str:
+        return (
+            f"inputs = tokenizer({quoted(self.example_line(row))}, return_tensors='pt')\n"
+            "logits = model(**inputs).logits[inputs['input_ids'] == tokenizer.mask_token_id]\n"
+            "print(tokenizer.convert_ids_to_tokens(logits.topk(5).indices[0].tolist()))"
+        )
+
+
+class CausalLM(LanguageModel):
+    """Continuing text: a decoder that predicts the next token."""
+
+    options_class = LanguageModelDataArguments
+    pipeline_tag = "text-generation"
+    architecture = ("ForCausalLM", "LMHeadModel")
+    auto_model = AutoModelForCausalLM
+    metric_names = ("perplexity", "accuracy", "bits_per_byte")
+    main_metric = "bits_per_byte"
+    is_causal = True
+    answer_options = (
+        "max_new_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "repetition_penalty",
+        "seed",
+        "greedy",
+        "beams",
+    )
+
+    def collator(self, model: PreTrainedModel) -> BlockCollator:
+        return BlockCollator(self.tokenizer, mlm=False)
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"is_decoder": True}
+
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        # The logits at a token are about the next one.
+        return token_scores(logits[:, :-1], labels[:, 1:])
+
+    # Answering.
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """Text that continues the input, under `prediction`. It is drawn at random unless `greedy`
+        or `beams` is given."""
+        new_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS)
+        first, _ = document_tokens(saved.tokenizer)
+        prompts = [first + text for text in inputs]
+        saved.check_positions(prompts, more=new_tokens, add_special_tokens=False)
+        # Without [SEP], which would end the text.
+        found = saved.pipe(
+            prompts,
+            add_special_tokens=False,
+            return_full_text=False,
+            batch_size=len(prompts),
+            max_new_tokens=new_tokens,
+            **choice_of_tokens(saved.model.generation_config, options),
+        )
+        return [{"prediction": texts[0]["generated_text"].strip()} for texts in found]
+
+    # Measuring.
+
+    def metrics_of(self, scores: np.ndarray, rows: Dataset) -> Metrics:
+        metrics = super().metrics_of(scores, rows)
+        documents = 0
+        size = 0
+        last = None
+        for batch in rows.iter(batch_size=1000):
+            names = batch["document"]
+            documents += sum(name != before for before, name in pairwise([last, *names]))
+            last = names[-1]
+            size += sum(len(text.encode()) for text in batch["text"])
+        # Of a block the first token is not predicted: in the first block of a document [CLS], in
+        # others text.
+        predicted = int(scores[:, 1].sum(dtype=np.float64))
+        tokens = predicted + len(scores) - documents
+        return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        return [
+            "The loss is in nats by token of this model's vocabulary, and perplexity its "
+            "exponential; bits_per_byte, the loss of the text in bits over its UTF-8 bytes, can be "
+            "compared with models of other vocabularies."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"text": "Once upon a time"}
+
+    def example_line(self, row: Row) -> str:
+        """The first words of the text."""
+        return " ".join(row["text"].split()[:5])
+
+    def snippet(self, row: Row) -> str:
+        start = "(tokenizer.cls_token or tokenizer.bos_token)"
+        if self.has_own_class:
+            start = "tokenizer.cls_token"
+        return (
+            f"prompt = {start} + {quoted(self.example_line(row))}\n"
+            "inputs = tokenizer(prompt, add_special_tokens=False, return_tensors='pt')\n"
+            "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0], "
+            "skip_special_tokens=True))"
+        )
+
+
+def fillings_of(saved: SavedModel, texts: list[str]) -> list[list[int]]:
+    """The most probable token for each mask of each text. A mask hides text, so special tokens are
+    passed over."""
+    if not texts:
+        return []
+    special = set(saved.tokenizer.all_special_ids)
+    found = saved.pipe(
+        texts,
+        top_k=len(special) + 1,
+        tokenizer_kwargs={"verbose": False},
+        batch_size=len(texts),
+    )
+    # The pipeline returns a single text, and the candidates for a single mask, without a list around
+    # them.
+    if len(texts) == 1:
+        found = [found]
+    fillings = []
+    for masks in found:
+        if isinstance(masks[0], dict):
+            masks = [masks]
+        ranked = [[candidate["token"] for candidate in candidates] for candidates in masks]
+        fillings.append([next(token for token in row if token not in special) for row in ranked])
+    return fillings
+
+
+def filled(tokenizer: PreTrainedTokenizerBase, ids: list[int], tokens: list[int]) -> list[int]:
+    """The ids of an input with tokens in the place of its masks.
+
+    The token of a lone space before a mask is left out where the new token brings its own space.
+    """
+    found: list[int] = []
+    new = iter(tokens)
+    for token in ids:
+        if token == tokenizer.mask_token_id:
+            token = next(new)
+            start = tokenizer.convert_ids_to_tokens(found[-1]) if found else None
+            if start in SPACES and tokenizer.convert_ids_to_tokens(token).startswith(start):
+                found.pop()
+        found.append(token)
+    return found
+
+
+def choice_of_tokens(saved: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` that say how the next token is chosen.
+
+    Args:
+        saved: The generation configuration of the model, which overrides the defaults here.
+        options: Those of `predict` that were given.
+    """
+    chosen: dict[str, Any] = {}
+    if "repetition_penalty" in options:
+        chosen["repetition_penalty"] = options["repetition_penalty"]
+    if options.get("greedy"):
+        return {**chosen, "do_sample": False, "num_beams": 1}
+    if "beams" in options:
+        return {**chosen, "do_sample": False, "num_beams": options["beams"]}
+    for name, default in SAMPLING.items():
+        given = options.get(name, getattr(saved, name, None))
+        chosen[name] = default if given is None else given
+    return {**chosen, "do_sample": True, "num_beams": 1}

@@ -1,0 +1,286 @@
+"""The task seq2seq: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedModel
+
+from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+
+from ..data.data_files import Row, file_format, read_parallel, text_of
+from ..errors import InputError
+from ..evaluate.metrics import (
+    Metrics,
+    perplexity_metrics,
+    sentence_chrf,
+    token_scores,
+    translation_metrics,
+)
+from ..evaluate.report import Outcome
+from ..tasks.task_arguments import Seq2SeqDataArguments
+from .base import Answer, Input, Recipe, Shown, quoted
+from .token_losses import longest_first, token_logits
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, GenerationConfig, Trainer, TrainingArguments
+
+    from ..answers import SavedModel
+    from ..evaluate.baselines import Baselines, BaselinesRight
+
+# The mistake of an answer without anything right, by chrF, which ends at 100. No wrong answer is
+# without a mistake.
+WORST_MISTAKE = 101
+
+
+class Seq2Seq(Recipe):
+    """Text in, text out.
+
+    A row has a `source` and a `target`. The model is an encoder–decoder, which generates by beam
+    search.
+    """
+
+    options_class = Seq2SeqDataArguments
+    options: Seq2SeqDataArguments
+    pipeline_tag = "translation"
+    architecture = "ForConditionalGeneration"
+    auto_model = AutoModelForSeq2SeqLM
+    config_class = RoFormerLiteSeq2SeqConfig
+    answer_options = ("beams", "max_new_tokens")
+    metric_names = ("bleu", "chrf", "exact_match")
+    main_metric = "chrf"
+
+    def __init__(self, options: Seq2SeqDataArguments):
+        super().__init__(options)
+        # Of the search by which the trained model is measured.
+        self.beams = 1
+
+    # Reading the data.
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        plain = [path for path in files if is_plain_text(path)]
+        if not plain:
+            yield from super().read_rows(files)
+            return
+        if len(plain) != len(files) or len(files) % 2:
+            raise InputError(
+                f"{' '.join(files)}: plain text comes in pairs, a file of source lines and a file "
+                "of target lines"
+            )
+        for source, target in zip(files[::2], files[1::2], strict=True):
+            for row in read_parallel(source, target):
+                yield {**row, "source": row["source"].strip(), "target": row["target"].strip()}
+
+    def select_columns(self, row: Row) -> Row:
+        return {
+            "source": text_of(row, self.options.source_column, "source_column"),
+            "target": text_of(row, self.options.target_column, "target_column"),
+            "origin": row["origin"],
+        }
+
+    def is_empty(self, row: Row) -> bool:
+        return not row["source"] or not row["target"]
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        return (row[side] for row in rows for side in ("source", "target"))
+
+    # Encoding.
+
+    @property
+    def max_length(self) -> int:
+        return self.options.max_source_length
+
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        return rows.map(
+            self.encode_batch, batched=True, remove_columns=rows.column_names, desc="Encoding"
+        )
+
+    def encode_batch(self, batch: dict[str, list]) -> dict[str, list]:
+        inputs = self.tokenizer(
+            batch["source"], truncation=True, max_length=self.options.max_source_length
+        )
+        targets = self.tokenizer(
+            text_target=batch["target"],
+            truncation=True,
+            max_length=self.options.max_target_length,
+        )
+        return {**inputs, "labels": targets["input_ids"]}
+
+    def lengths(self, encoded: Dataset) -> list[int]:
+        pairs = zip(encoded["input_ids"], encoded["labels"], strict=True)
+        return [len(source) + len(target) for source, target in pairs]
+
+    def collator(self, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
+        # The model makes the inputs of the decoder from the labels.
+        return DataCollatorForSeq2Seq(self.tokenizer, model=model)
+
+    # The model, and its training.
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from transformers import Seq2SeqTrainingArguments
+
+        from ..train.trainer import RoFormerLiteSeq2SeqTrainer
+
+        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
+
+    def prepare_generation(
+        self, model: PreTrainedModel, args: TrainingArguments
+    ) -> GenerationConfig | None:
+        self.beams = args.generation_num_beams or 1
+        # The start token counts.
+        longest = args.generation_max_length or self.options.max_target_length + 1
+        model.generation_config.max_length = longest
+        model.generation_config.num_beams = self.beams
+        return super().prepare_generation(model, args)
+
+    # Choosing a checkpoint.
+
+    def metrics_in_training(self, args: TrainingArguments) -> list[str]:
+        if args.predict_with_generate:
+            return super().metrics_in_training(args)
+        return ["loss"]
+
+    def check_metric(self, args: TrainingArguments, best: str | None = None) -> None:
+        super().check_metric(args, best)
+        tokenizer = self.options.bleu_tokenizer
+        try:
+            translation_metrics(["a"], ["a"], tokenizer)
+        # Some of sacrebleu's tokenizers need a package or a download; each says so in its own way.
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"--bleu_tokenizer {tokenizer} cannot be used here: {reason}"
+            ) from error
+
+    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        token_ids = prediction.predictions[: len(rows)]
+        # The Trainer pads with -100.
+        token_ids = np.where(token_ids < 0, self.tokenizer.pad_token_id, token_ids)
+        return self.measure(self.answers_of(token_ids), rows)
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        return [self.options.source_column]
+
+    def input_of_row(self, row: Row) -> Input:
+        return row["source"]
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The generated text, under `prediction`. Transformers has no pipeline of this task."""
+        saved.warn_of_truncation(inputs)
+        encoded = saved.tokenizer(inputs, truncation=True, padding=True, return_tensors="pt")
+        encoded = encoded.to(saved.model.device)
+        return self.answers_of(saved.model.generate(**encoded, **generation_limits(options)))
+
+    def answers_of(self, token_ids: np.ndarray | torch.Tensor) -> list[Answer]:
+        """The text of generated tokens `(rows, length)`."""
+        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        return [{"prediction": text.strip()} for text in texts]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        return shown_text(answer)
+
+    # Measuring.
+
+    def evaluate(
+        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
+    ) -> tuple[Metrics, list[Outcome]]:
+        metrics, outcomes = super().evaluate(saved, rows, batch_size, seed)
+        return {"loss": self.loss_of(saved, rows, batch_size), **metrics}, outcomes
+
+    def loss_of(self, saved: SavedModel, rows: Dataset, batch_size: int) -> float:
+        """The mean cross-entropy of the tokens of the targets, in nats."""
+        encoded = self.encode(rows, training=False)
+        encoded = longest_first(encoded, self.lengths(encoded))
+        collator = self.collator(saved.model)
+        scores = [
+            token_scores(logits, labels).cpu().numpy()
+            for logits, labels in token_logits(saved.model, encoded, collator, batch_size)
+        ]
+        return perplexity_metrics(np.concatenate(scores))["loss"]
+
+    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+        hypotheses = [answer["prediction"] for answer in answers]
+        return translation_metrics(hypotheses, rows["target"], self.options.bleu_tokenizer)
+
+    def outcome(self, row: Row, answer: Answer) -> Outcome:
+        text = answer["prediction"]
+        chrf = sentence_chrf(text, row["target"])
+        columns = {
+            "source": row["source"],
+            "target": row["target"],
+            "prediction": text,
+            "chrf": round(chrf, 2),
+        }
+        mistake = 0.0 if text == row["target"] else WORST_MISTAKE - chrf
+        return Outcome(row["origin"], columns, mistake)
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        from ..evaluate.baselines import text_to_text_baselines
+
+        pairs = {
+            split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
+        }
+        train = pairs.pop("train")
+        return text_to_text_baselines(self.options.bleu_tokenizer, train, pairs), {}
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        beams = "1 beam" if self.beams == 1 else f"{self.beams} beams"
+        return [
+            f"BLEU (tokenizer {self.options.bleu_tokenizer}) and chrF are sacrebleu "
+            f"{version('sacrebleu')}'s on the untouched reference text; beam search with {beams}. "
+            "Both run from 0 to 100, exact_match from 0 to 1; the loss is the mean cross-entropy "
+            "of the tokens of the references, in nats."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"source": "a line of text", "target": ""}
+
+    def example_line(self, row: Row) -> str:
+        return row["source"]
+
+    def snippet(self, row: Row) -> str:
+        return (
+            f"inputs = tokenizer({quoted(self.example_line(row))}, return_tensors='pt')\n"
+            "print(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))"
+        )
+
+
+def is_plain_text(path: str) -> bool:
+    """Whether a file is a side of a parallel corpus: a .txt file, or one that is named by a language
+    code, such as `train.en` or `train.en.gz`."""
+    suffix = file_format(path)
+    is_short = len(suffix) in (3, 4) and suffix[1:].isalpha()
+    return is_short and suffix not in (".tsv", ".csv")
+
+
+def generation_limits(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate` for the options `beams` and `max_new_tokens`, where they were
+    given."""
+    arguments: dict[str, Any] = {}
+    if "beams" in options:
+        arguments["num_beams"] = options["beams"]
+    if "max_new_tokens" in options:
+        arguments["max_new_tokens"] = options["max_new_tokens"]
+        # The saved limit would count as well.
+        arguments["max_length"] = None
+    return arguments
+
+
+def shown_text(answer: Answer) -> Shown:
+    """An answer that is text. A line has no line breaks."""
+    text = answer["prediction"]
+    return Shown(line=" ".join(text.split("\n")), columns={"prediction": text})
