@@ -12,8 +12,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 import hf_roformer_lite as rl
 from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.export.graphs import write_pooling
-from roformer_lite.train.text_scores_fit import fit_word_scores
-from roformer_lite.train.token_bytes import token_bytes
+from roformer_lite.text_scores.fit import fit_word_scores
+from roformer_lite.text_scores.token_bytes import token_bytes
 
 TEXTS = ["a fine film", "far too long for what it says", "fine", "Ann Lee met Bob in Rome"]
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]

@@ -23,12 +23,12 @@ from ..data.blocks import document_tokens
 from ..data.data_files import Row, text_of, value_of
 from ..errors import InputError
 from ..saved_model import load_complete_model, model_class_of
+from ..sentence_models import open_sentence_model
 from ..tasks.classify import MULTI, REGRESSION, SINGLE, problem_type_of
 from ..tasks.embed import EmbedModel
 from ..tasks.rerank import RerankModel
 from ..tasks.sentence import SentenceModel
 from ..tasks.tag import encode_words, legal_tags, split_sentences
-from ..train.sentence_models import open_sentence_model
 from .engines import ENGINES, Engine
 
 _PARTS_AT_ONCE = 8  # of sentences that are too long

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..evaluate.baselines import Baselines, BaselinesRight
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"
@@ -137,7 +137,7 @@ class Classify(LabelRecipe):
     def fewest_rows(self) -> int:
         """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
         its checkpoints."""
-        from ..train.linear_probe import CONTRASTED_ROWS
+        from ..head import CONTRASTED_ROWS
 
         if self.learns_from_few and self.problem_type == SINGLE:
             return CONTRASTED_ROWS
@@ -225,7 +225,7 @@ class Classify(LabelRecipe):
         rows: DatasetDict,
         encoded: DatasetDict,
     ) -> dict[str, Any]:
-        from ..train.linear_probe import ends_fitted
+        from ..head import ends_fitted
 
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.options.class_weights:
@@ -246,7 +246,7 @@ class Classify(LabelRecipe):
 
     def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
         """Whether the encoder learns the labels from pairs of rows first, which are few."""
-        from ..train.linear_probe import CONTRASTED_ROWS
+        from ..head import CONTRASTED_ROWS
 
         is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
         is_small = self.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
@@ -254,7 +254,7 @@ class Classify(LabelRecipe):
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
-            from ..train.linear_probe import contrast
+            from ..head import contrast
 
             print(
                 "The rows are few: the encoder learns the labels from pairs of them first",
@@ -273,7 +273,7 @@ class Classify(LabelRecipe):
             trainer.args.warmup_steps = 1
             trainer.args.lr_scheduler_type = SchedulerType.LINEAR
         if self.options.teacher is not None:
-            from ..train.teacher import open_teacher, take_over_tokens
+            from ..teacher import open_teacher, take_over_tokens
 
             teacher = open_teacher(self.options.teacher)
             take_over_tokens(trainer.model.get_input_embeddings(), teacher)
@@ -284,7 +284,7 @@ class Classify(LabelRecipe):
     ) -> RoFormerLiteDocumentScores:
         from sklearn.utils.class_weight import compute_sample_weight
 
-        from ..train.text_scores_fit import fit_document_scores
+        from ..text_scores.fit import fit_document_scores
 
         labels = np.array(train["labels"])
         importance = None
@@ -300,8 +300,8 @@ class Classify(LabelRecipe):
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
         from datasets import concatenate_datasets
 
-        from ..train.text_scores_weights import weighted
-        from ..train.token_bytes import token_bytes
+        from ..text_scores.token_bytes import token_bytes
+        from ..text_scores.weights import weighted
 
         if not self.text_weights or "validation" not in encoded:
             return False
@@ -661,7 +661,7 @@ def split_of(
 ) -> Split:
     """What the encoder and the scores of the text say. `true` is what they are measured by, with
     labels that the model lacks; they are weighed by the labels of `encoded`."""
-    from ..train.text_scores_weights import make_split
+    from ..text_scores.weights import make_split
 
     ids = [row["input_ids"] for row in encoded]
     labels = np.array([row["labels"] for row in encoded])
@@ -688,9 +688,9 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     Raises:
         InputError: when the model or its tokenizer can't have a linear model.
     """
-    from ..train.text_scores_fit import fit_document_scores
-    from ..train.text_scores_weights import add_fitted_scores
-    from ..train.token_bytes import token_bytes
+    from ..text_scores.fit import fit_document_scores
+    from ..text_scores.token_bytes import token_bytes
+    from ..text_scores.weights import add_fitted_scores
 
     model = trainer.model
     problem_type = problem_type_of(model.config)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 MAX_SHOWN_LABELS = 20
 
@@ -150,15 +150,15 @@ class LabelRecipe(Recipe):
             if trainer.is_world_process_zero():
                 print("with FSDP the new head begins with random numbers", file=sys.stderr)
             return False
-        from ..train.linear_probe import fit_head
+        from ..head import fit_head
 
         return fit_head(trainer, train)
 
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
     ) -> Baselines:
-        from ..train.text_scores_weights import add_fitted_scores
-        from ..train.token_bytes import token_bytes
+        from ..text_scores.token_bytes import token_bytes
+        from ..text_scores.weights import add_fitted_scores
 
         is_new = run.model.model_name_or_path is None
         wanted = self.options.text_scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -293,7 +294,11 @@ class CausalLM(LanguageModel):
     )
 
     def collator(self, model: PreTrainedModel) -> BlockCollator:
-        return BlockCollator(self.tokenizer, mlm=False)
+        # After padding on the left, which the pipeline of this task needs, the first token of a
+        # block would have to be predicted from padding.
+        tokenizer = copy(self.tokenizer)
+        tokenizer.padding_side = "right"
+        return BlockCollator(tokenizer, mlm=False)
 
     def config_fields(self) -> dict[str, Any]:
         return {"is_decoder": True}

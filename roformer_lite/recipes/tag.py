@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..evaluate.baselines import Baselines, BaselinesRight
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 CHARACTERS = "characters"
 WORDS = "words"
@@ -73,6 +73,7 @@ class Tag(LabelRecipe):
     architecture = "ForTokenClassification"
     auto_model = AutoModelForTokenClassification
     label_word = "tag"
+    text_part = "conditional random field on words"
     labelled = "tokens"
     names_column = "tags"
     outside = "O"
@@ -159,9 +160,9 @@ class Tag(LabelRecipe):
             return row["tags"]
         found = []
         for token, tag in zip(row["tokens"], row["tags"], strict=True):
-            later = "I" + tag[1:] if tag.startswith("B-") else tag
+            inside = "I" + tag[1:] if tag.startswith("B-") else tag
             found.append(tag)
-            found.extend([later] * (len(characters_of(token)) - 1))
+            found.extend([inside] * (len(characters_of(token)) - 1))
         return found
 
     # The tokenizer, and encoding.
@@ -206,12 +207,15 @@ class Tag(LabelRecipe):
         )
 
     def encode_batch(self, batch: dict[str, list], training: bool) -> dict[str, list]:
-        split = self.known_units if training else self.split
-        sentences = split([self.units(tokens) for tokens in batch["tokens"]])
+        sentences = [self.units(tokens) for tokens in batch["tokens"]]
+        if training:
+            split = [[sentence] for sentence in self.with_unknown(sentences)]
+        else:
+            split = self.split(sentences)
         parts: list[list[str]] = []
         tags: list[list[str]] = []
-        for number, own_parts in enumerate(sentences):
-            row = {name: column[number] for name, column in batch.items()}
+        for number, own_parts in enumerate(split):
+            row = {"tokens": batch["tokens"][number], "tags": batch["tags"][number]}
             left = iter(self.unit_tags(row))
             for part in own_parts:
                 parts.append(part)
@@ -221,7 +225,442 @@ class Tag(LabelRecipe):
         for ids, places, own_tags in zip(inputs["input_ids"], starts, tags, strict=True):
             own_labels = [IGNORE_INDEX] * len(ids)
             for unit, place in places.items():
-                # Of entities, 0 is O.
+                # The number of O, where the tags are those of entities, is 0.
                 own_labels[place] = self.labels.get(own_tags[unit], 0)
             labels.append(own_labels)
         return {**inputs, "labels": labels}
+
+    def encode_units(
+        self, sentences: list[list[str]], **options: Any
+    ) -> tuple[BatchEncoding, list[dict[int, int]]]:
+        """Encode lists of units, as the text that they are with the joiner between them, or as they
+        are where there is no joiner.
+
+        Returns:
+            What the tokenizer returns, and for each sentence the place of the first token of each
+            unit that has one.
+        """
+        if self.joiner is None:
+            encoded = self.tokenizer(sentences, is_split_into_words=True, verbose=False, **options)
+            units = [encoded.word_ids(number) for number in range(len(sentences))]
+        else:
+            texts = [self.joiner.join(sentence) for sentence in sentences]
+            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
+            units = []
+            for sentence, spans in zip(sentences, encoded.pop("offset_mapping"), strict=True):
+                owners = unit_of_characters(sentence, self.joiner)
+                units.append([first_unit(owners[start:end]) for start, end in spans])
+        starts = []
+        for own in units:
+            places: dict[int, int] = {}
+            for place, unit in enumerate(own):
+                if unit is not None:
+                    places.setdefault(unit, place)
+            starts.append(places)
+        return encoded, starts
+
+    def with_unknown(self, sentences: list[list[str]]) -> list[list[str]]:
+        """The sentences with the unknown token in the place of each unit that has no token, such as
+        a lone control character."""
+        _, starts = self.encode_units(sentences, add_special_tokens=False)
+        unknown = self.tokenizer.unk_token
+        return [
+            [unit if number in places else unknown for number, unit in enumerate(sentence)]
+            for sentence, places in zip(sentences, starts, strict=True)
+        ]
+
+    def split(self, sentences: list[list[str]]) -> list[list[list[str]]]:
+        """Each sentence in parts of as many whole units as the model has room for; most have one
+        part. A unit longer than that is a part of its own."""
+        sentences = self.with_unknown(sentences)
+        encoded, starts = self.encode_units(sentences, add_special_tokens=False)
+        room = self.tokenizer.model_max_length - self.tokenizer.num_special_tokens_to_add()
+        found = []
+        for sentence, ids, places in zip(sentences, encoded["input_ids"], starts, strict=True):
+            if len(ids) <= room:
+                found.append([sentence])
+                continue
+            # The number of tokens before each unit, and before the end.
+            before = [*places.values(), len(ids)]
+            parts = []
+            begin = 0
+            while begin < len(sentence):
+                end = bisect_right(before, before[begin] + room) - 1
+                # At the beginning of a text, units may have other tokens than inside it.
+                while end > begin + 1 and self.is_too_long(sentence[begin:end]):
+                    end -= 1
+                end = max(end, begin + 1)
+                parts.append(sentence[begin:end])
+                begin = end
+            found.append(parts)
+        return found
+
+    def is_too_long(self, sentence: list[str]) -> bool:
+        encoded, _ = self.encode_units([sentence])
+        return len(encoded["input_ids"][0]) > self.tokenizer.model_max_length
+
+    def collator(self, model: PreTrainedModel) -> DataCollatorForTokenClassification:
+        return DataCollatorForTokenClassification(self.tokenizer)
+
+    # The model, and its training.
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        theirs = set(labels_of(config))
+        ours = set(self.labels)
+        if ours - self.added <= theirs <= ours:
+            self.set_labels(labels_of(config))
+        return super().why_new_head(config)
+
+    def complete(
+        self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
+    ) -> Baselines:
+        """A model of this package also learns to answer one tag for each word, in a sequence that
+        can be."""
+        from ..text_scores.token_bytes import token_bytes
+
+        parts = super().complete(run, trainer, rows, encoded)
+        model = trainer.model
+        tokens = token_bytes(self.tokenizer)
+        is_ours = isinstance(model, RoFormerLiteForTokenClassification)
+        reads_words = tokens is not None and self.joiner is not None
+        if not (is_ours and reads_words) or trainer.is_fsdp_enabled:
+            return parts
+        if model.text_scores is None:
+            config = decoding(model.config)
+            config.classifier_text_features = 0
+            model.add_text_scores(RoFormerLiteWordScores(config, config.num_labels))
+        model.config.decode_tags = True
+        scores = model.text_scores
+        scores.decodes = True
+        sentences = sentences_of(encoded["train"])
+        self.forbid_unseen_tags(scores, sentences)
+        self.forbid_transitions(scores, sentences)
+        with torch.no_grad():
+            spaced = self.with_spaces(tokens).to(scores.token_bytes.device)
+            scores.token_bytes[: len(tokens)] = spaced
+        return parts
+
+    def fit_text_scores(
+        self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
+    ) -> RoFormerLiteWordScores:
+        from ..text_scores.fit import fit_word_scores
+
+        scores = fit_word_scores(
+            self.with_spaces(tokens),
+            train["input_ids"][:],
+            [np.array(labels) for labels in train["labels"]],
+            decoding(config),
+        )
+        self.forbid_unseen_tags(scores, sentences_of(train))
+        return scores
+
+    def with_spaces(self, tokens: torch.Tensor) -> torch.Tensor:
+        """`token_bytes` with a space before each character that has a tag of its own, and before an
+        unknown word."""
+        starts = torch.zeros(len(tokens), dtype=torch.bool)
+        if self.unit == CHARACTERS:
+            first = tokens[:, 0]
+            begins_character = (first < 0x80) | (first >= 0xC0)
+            starts = (first > ord(" ")) & begins_character
+        starts[self.tokenizer.unk_token_id] = True
+        moved = torch.nn.functional.pad(tokens, (1, 0), value=ord(" "))[:, : tokens.shape[1]]
+        return torch.where(starts[:, None], moved, tokens)
+
+    @torch.no_grad()
+    def forbid_unseen_tags(
+        self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
+    ) -> None:
+        """Forbid tags that the training data lack, which are there for the rest of a word."""
+        seen = set(chain.from_iterable(sentences))
+        for number in self.labels.values():
+            if number not in seen:
+                scores.bias[number] = IMPOSSIBLE
+
+    @torch.no_grad()
+    def forbid_transitions(
+        self, scores: RoFormerLiteWordScores, sentences: list[list[int]]
+    ) -> None:
+        """Forbid the transitions to I-X from other tags than B-X and I-X, unless the training data
+        have them."""
+        lefts: dict[int, tuple[int, int]] = {}
+        for tag, number in self.labels.items():
+            if begin_of(tag) in self.labels:
+                lefts[number] = (self.labels[begin_of(tag)], number)
+        counts = Counter(chain.from_iterable(sentences))
+        # The tag before the first is none, -1.
+        pairs = Counter(chain.from_iterable(pairwise([-1, *tags]) for tags in sentences))
+        entities = sum(counts[begin] for begin, _ in lefts.values())
+        impossible = 0
+        for (left, tag), count in pairs.items():
+            if tag in lefts and left not in lefts[tag]:
+                impossible += count
+        if impossible > MAX_IMPOSSIBLE_SHARE * entities:
+            return
+        for tag, allowed in lefts.items():
+            forbidden = torch.ones(len(self.labels), dtype=torch.bool)
+            forbidden[list(allowed)] = False
+            scores.transitions[forbidden, tag] = IMPOSSIBLE
+
+    def split_of(
+        self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
+    ) -> Split:
+        from ..text_scores.weights import make_split
+
+        ids = encoded["input_ids"][:]
+        labels = np.concatenate([np.array(own) for own in encoded["labels"]])
+        trainer.preprocess_logits_for_metrics = None
+        predictions = trainer.predict(encoded).predictions[: len(ids)]
+        trainer.preprocess_logits_for_metrics = self.reduce_logits
+        logits = np.concatenate(
+            [own[: len(own_ids)] for own, own_ids in zip(predictions, ids, strict=True)]
+        )
+        true = [self.unit_tags(row) for row in rows]
+
+        def measure(joint: np.ndarray) -> Metrics:
+            found = joint.argmax(-1)[labels != IGNORE_INDEX]
+            return tagging_metrics(self.by_sentence(found, true), true, self.has_entities)
+
+        return make_split(scores, ids, logits, labels, measure)
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """F1 of whole entities, where the tags mark entities; otherwise of the tags."""
+        if self.has_entities:
+            return ("f1", "precision", "recall", "accuracy")
+        return ("accuracy", "macro_f1")
+
+    @property
+    def main_metric(self) -> str:
+        return "f1" if self.has_entities else "accuracy"
+
+    def reduce_logits(self, logits: Any, labels: torch.Tensor) -> torch.Tensor:
+        return logits.argmax(-1)
+
+    def choose(self, prediction: EvalPrediction, rows: Dataset) -> Metrics:
+        true = [self.unit_tags(row) for row in rows]
+        found = [
+            numbers[labels != IGNORE_INDEX]
+            for numbers, labels in zip(prediction.predictions, prediction.label_ids, strict=True)
+        ]
+        predicted = self.by_sentence(np.concatenate(found), true)
+        return tagging_metrics(predicted, true, self.has_entities)
+
+    def by_sentence(self, numbers: np.ndarray, sentences: list[list[str]]) -> list[list[str]]:
+        """The names of tags whose numbers follow one another, as many for each sentence as that has
+        tags."""
+        names = list(self.labels)
+        left = iter(numbers.tolist())
+        return [[names[number] for number in islice(left, len(tags))] for tags in sentences]
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        return [self.options.token_column or "tokens"]
+
+    def input_of_line(self, line: str) -> Input:
+        return self.units(line.split())
+
+    def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
+        """A list of words, or text."""
+        value = value_of(row, columns[0], "text_column")
+        if are_texts(value):
+            return value
+        return self.input_of_line(text_of(row, columns[0], "text_column"))
+
+    def input_of_row(self, row: Row) -> Input:
+        return self.units(row["tokens"])
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The words of a sentence as `tokens`, and their `tags`: a word has that of its first
+        unit.
+
+        A sentence longer than what the model takes is tagged in parts, each for itself; of a word
+        longer than that only the beginning is read.
+        """
+        found = self.tags_of(saved, [self.units(words) for words in inputs])
+        answers = []
+        for words, tags in zip(inputs, found, strict=True):
+            if self.unit == CHARACTERS:
+                lengths = [len(characters_of(word)) for word in words]
+                tags = [tags[start] for start in accumulate(lengths[:-1], initial=0)]
+            answers.append({"tokens": list(words), "tags": tags})
+        return answers
+
+    def tags_of(self, saved: SavedModel, sentences: list[list[str]]) -> list[list[str]]:
+        """The tags of the units of each sentence: a unit has that of its first token."""
+        split = self.split(sentences)
+        parts = [part for own_parts in split for part in own_parts]
+        batch_size = max(len(sentences), MIN_PARTS_AT_ONCE)
+        given: list[Any] = parts
+        if self.joiner is not None:
+            given = [self.joiner.join(part) for part in parts]
+        elif self.tokenizer.padding_side == "left":
+            # The pipeline would take the tokens of split words for others, by as many as the
+            # padding has.
+            batch_size = 1
+        found = saved.pipe(
+            given,
+            is_split_into_words=self.joiner is None,
+            ignore_labels=[],
+            batch_size=batch_size,
+        )
+        tags = iter([self.tags_in(*pair) for pair in zip(parts, found, strict=True)])
+        return [list(chain.from_iterable(islice(tags, len(own_parts)))) for own_parts in split]
+
+    def tags_in(self, part: list[str], found: list[dict[str, Any]]) -> list[str]:
+        """The tags of units, from what the pipeline found for each token."""
+        # The pipeline puts a space between split words.
+        owners = unit_of_characters(part, " " if self.joiner is None else self.joiner)
+        tags: dict[int, str] = {}
+        for token in found:
+            start = token["start"]
+            end = token["end"]
+            if self.joiner is None:
+                # A token of a split word belongs to it even where it has no character.
+                end = max(end, start + 1)
+            unit = first_unit(owners[start:end])
+            if unit is not None:
+                tags.setdefault(unit, token["entity"])
+        return [tags[unit] for unit in range(len(part))]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        return ["tags"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        """`token/TAG token/TAG …` as a line, the tags alone as a column."""
+        tags = answer["tags"]
+        if self.unit == CHARACTERS:
+            tags = legal_tags(tags, self.labels)
+        pairs = zip(answer["tokens"], tags, strict=True)
+        line = " ".join(f"{token}/{tag}" for token, tag in pairs)
+        return Shown(line=line, columns={"tags": tags})
+
+    # Measuring.
+
+    def measure(self, answers: list[Answer], rows: Dataset) -> Metrics:
+        true = [self.unit_tags(row) for row in rows]
+        self.foreign = self.find_foreign(true)
+        predicted = [answer["tags"] for answer in answers]
+        return tagging_metrics(predicted, true, self.has_entities)
+
+    def outcome(self, row: Row, answer: Answer) -> Outcome:
+        true = self.unit_tags(row)
+        predicted = answer["tags"]
+        columns = {"tokens": answer["tokens"], "tags": true, "prediction": predicted}
+        mistake = sum(ours != theirs for ours, theirs in zip(predicted, true, strict=True))
+        return Outcome(row["origin"], columns, mistake, true, predicted)
+
+    def report(self, outcomes: Sequence[Outcome]) -> LabelReport | None:
+        true = [outcome.true for outcome in outcomes]
+        predicted = [outcome.predicted for outcome in outcomes]
+        if self.has_entities:
+            return report_of_entities(true, predicted)
+        return report_of_classes([*chain(*true)], [*chain(*predicted)], self.with_foreign(true))
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        from ..evaluate.baselines import tagging_baselines
+
+        examples = {}
+        for split, own_rows in rows.items():
+            sentences = tuple(self.units(row["tokens"]) for row in own_rows)
+            examples[split] = (sentences, tuple(self.unit_tags(row) for row in own_rows))
+        train = examples.pop("train")
+        return tagging_baselines(self.has_entities, train, examples), {}
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        about_metrics = (
+            "Accuracy and F1 are fractions from 0 to 1; macro F1 is the mean over the tags."
+        )
+        if self.has_entities:
+            about_metrics = (
+                "Precision, recall and F1 count whole entities (seqeval), accuracy counts tokens; "
+                "all are fractions from 0 to 1."
+            )
+        return [about_metrics, *super().notes()]
+
+    def neutral_example(self) -> Row:
+        tokens = ["This", "is", "a", "sentence", "."]
+        if self.unit == CHARACTERS:
+            tokens = list("这是一句话")
+        return {"tokens": tokens, "tags": ["O"] * len(tokens)}
+
+    def example_line(self, row: Row) -> str:
+        return " ".join(self.units(row["tokens"]))
+
+    def snippet(self, row: Row) -> str:
+        return (
+            f"tokens = {quoted(self.units(row['tokens']))}\n"
+            "inputs = tokenizer(tokens, is_split_into_words=True, return_tensors='pt')\n"
+            "tags = model(**inputs).logits.argmax(-1)[0].tolist()\n"
+            "first = {word: place for place, word in reversed(list(enumerate(inputs.word_ids())))}\n"
+            "print([(token, model.config.id2label[tags[first[i]]]) for i, token in enumerate(tokens)])"
+        )
+
+
+def are_texts(value: Any) -> bool:
+    """Whether a value is a list of texts, none of them empty."""
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(item, str) and item.strip() for item in value)
+
+
+def are_entities(tags: Collection[str]) -> bool:
+    """Whether all tags are those of IOB2."""
+    return all(IOB2.fullmatch(tag) for tag in tags) and len(tags) > 1
+
+
+def characters_of(token: str) -> str:
+    """The characters of a token that have a tag of their own."""
+    return "".join(token.split())
+
+
+def begin_of(tag: str) -> str | None:
+    """B-X of I-X."""
+    return "B" + tag[1:] if tag.startswith("I-") else None
+
+
+def legal_tags(tags: list[str], labels: Collection[str]) -> list[str]:
+    """The tags of a sentence with B-X, if there is that label, for each I-X that follows neither
+    B-X nor I-X."""
+    found = []
+    for left, tag in zip(["O", *tags], tags, strict=False):
+        begin = begin_of(tag)
+        if begin in labels and left not in (begin, tag):
+            tag = begin
+        found.append(tag)
+    return found
+
+
+def unit_of_characters(units: list[str], joiner: str) -> list[int | None]:
+    """The number of the unit that has each character of the joined text; None for spaces."""
+    owners: list[int | None] = []
+    for number, unit in enumerate(units):
+        if number:
+            owners.extend([None] * len(joiner))
+        owners.extend(None if character.isspace() else number for character in unit)
+    return owners
+
+
+def first_unit(owners: Iterable[int | None]) -> int | None:
+    """The unit of the first character that has one."""
+    return next((number for number in owners if number is not None), None)
+
+
+def sentences_of(encoded: Dataset) -> list[list[int]]:
+    """The numbers of the tags of each encoded sentence."""
+    return [[number for number in labels if number >= 0] for labels in encoded["labels"]]
+
+
+def decoding(config: PreTrainedConfig) -> PreTrainedConfig:
+    """A copy of a configuration, of a model that answers one tag for each word."""
+    config = copy(config)
+    config.decode_tags = True
+    return config

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     )
 
     from ..evaluate.baselines import Baselines
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 SINGLE, MULTI, REGRESSION = (
     "single_label_classification",
@@ -120,7 +120,7 @@ class ClassifyData(LabelData):
     def fewest_rows(self) -> int:
         """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
         its checkpoints."""
-        from ..train.linear_probe import CONTRASTED_ROWS
+        from ..head import CONTRASTED_ROWS
 
         return (
             CONTRASTED_ROWS
@@ -223,7 +223,7 @@ class ClassifyModel(LabelModel):
 
     def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
         """Whether the encoder learns the labels from pairs of rows first, which are few."""
-        from ..train.linear_probe import CONTRASTED_ROWS
+        from ..head import CONTRASTED_ROWS
 
         is_new = (
             self.has_new_head
@@ -235,7 +235,7 @@ class ClassifyModel(LabelModel):
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
-            from ..train.linear_probe import contrast
+            from ..head import contrast
 
             print(
                 "The rows are few: the encoder learns the labels from pairs of them first",
@@ -251,7 +251,7 @@ class ClassifyModel(LabelModel):
             trainer.args.max_steps = trainer.args.warmup_steps = 1  # with a learning rate of 0
             trainer.args.lr_scheduler_type = SchedulerType.LINEAR
         if self.data.args.teacher is not None:
-            from ..train.teacher import open_teacher, take_over_tokens
+            from ..teacher import open_teacher, take_over_tokens
 
             take_over_tokens(
                 trainer.model.get_input_embeddings(), open_teacher(self.data.args.teacher)
@@ -263,7 +263,7 @@ class ClassifyModel(LabelModel):
     ) -> RoFormerLiteDocumentScores:
         from sklearn.utils.class_weight import compute_sample_weight
 
-        from ..train.text_scores_fit import fit_document_scores
+        from ..text_scores.fit import fit_document_scores
 
         answers, kind = np.array(train["labels"]), self.data.args.class_weights
         importance = compute_sample_weight(kind, answers) if kind else None
@@ -272,8 +272,8 @@ class ClassifyModel(LabelModel):
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> None:
         from datasets import concatenate_datasets
 
-        from ..train.text_scores_weights import weighted
-        from ..train.token_bytes import token_bytes
+        from ..text_scores.token_bytes import token_bytes
+        from ..text_scores.weights import weighted
 
         if self.text_weights:
             known = [
@@ -498,7 +498,7 @@ class ClassifyTask(Task):
         rows: DatasetDict,
         encoded: DatasetDict,
     ) -> dict[str, Any]:
-        from ..train.linear_probe import ends_fitted
+        from ..head import ends_fitted
 
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.args.class_weights:
@@ -558,7 +558,7 @@ def _split_of(
 ) -> Split:
     """`answers` are measured by, with labels that the model lacks; it is weighed by the labels of
     `encoded`."""
-    from ..train.text_scores_weights import make_split
+    from ..text_scores.weights import make_split
 
     ids, true = [row["input_ids"] for row in encoded], np.array([row["labels"] for row in encoded])
     logits = trainer.predict(encoded).predictions[: len(true)]
@@ -582,9 +582,9 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
         Metrics on `eval_dataset` of the encoder and of the linear model, each alone; nothing when
         the encoder alone is best, and the model stays as it is.
     """
-    from ..train.text_scores_fit import fit_document_scores
-    from ..train.text_scores_weights import add_fitted_scores
-    from ..train.token_bytes import token_bytes
+    from ..text_scores.fit import fit_document_scores
+    from ..text_scores.token_bytes import token_bytes
+    from ..text_scores.weights import add_fitted_scores
 
     model, problem_type, train = (
         trainer.model,

@@ -76,7 +76,7 @@ class EmbedData(SentenceData):
     def teacher(self) -> SentenceTransformer:
         """The model whose vectors are learned."""
         self._require_teacher()
-        from ..train.teacher import open_teacher
+        from ..teacher import open_teacher
 
         return open_teacher(self.args.teacher)
 
@@ -128,7 +128,7 @@ class EmbedModel(SentenceModel):
         from ..train.tokenizers import begins_with_teachers_tokens
 
         if begins_with_teachers_tokens(run):
-            from ..train.teacher import take_over_tokens
+            from ..teacher import take_over_tokens
 
             take_over_tokens(model.get_input_embeddings(), self.data.teacher)
         return wrapped
@@ -162,7 +162,7 @@ class EmbedModel(SentenceModel):
             )
         axes = None
         if width < given or args.matryoshka:
-            from ..train.teacher import principal_axes
+            from ..teacher import principal_axes
 
             axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
         for split, dataset in encoded.items():

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 _SHOWN = 20  # labels in a message
 
@@ -138,7 +138,7 @@ class LabelModel(TaskModel):
             if trainer.is_world_process_zero():
                 print("with FSDP the new head begins with random numbers", file=sys.stderr)
             return False
-        from ..train.linear_probe import fit_head
+        from ..head import fit_head
 
         return fit_head(trainer, train)
 
@@ -150,8 +150,8 @@ class LabelModel(TaskModel):
         encoded: DatasetDict,
         metrics: LabelMetrics,
     ) -> Baselines:
-        from ..train.text_scores_weights import add_fitted_scores
-        from ..train.token_bytes import token_bytes
+        from ..text_scores.token_bytes import token_bytes
+        from ..text_scores.weights import add_fitted_scores
 
         wanted, is_new = self.data.args.text_scores, run.model.model_name_or_path is None
         if wanted is None:

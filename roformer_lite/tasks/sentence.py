@@ -15,7 +15,7 @@ from ..data.data_files import Row, columns_of, file_format, read_lines, read_tab
 from ..data.sentence_data import KINDS, kind_of, queries_and_documents, row_of_kind, text_columns
 from ..errors import InputError
 from ..evaluate.metrics import Metrics
-from ..train.sentence_models import make_sentence_model
+from ..sentence_models import make_sentence_model
 from .base import Task, TaskData, TaskMetrics, TaskModel
 from .task_arguments import SentenceDataArguments
 

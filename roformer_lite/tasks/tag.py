@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..text_scores.weights import Split
     from ..train.run import Run
-    from ..train.text_scores_weights import Split
 
 # of the entities of the training data; with more they are tagged by other rules than IOB2
 _MOST_IMPOSSIBLE = 0.01
@@ -222,7 +222,7 @@ class TagModel(LabelModel):
         """A model of this package also learns to answer one tag for each word, in a sequence that
         can be."""
         parts = super().complete(run, trainer, rows, encoded, metrics)
-        from ..train.token_bytes import token_bytes
+        from ..text_scores.token_bytes import token_bytes
 
         model, tokens = trainer.model, token_bytes(self.data.tokenizer)
         is_ours = (
@@ -246,7 +246,7 @@ class TagModel(LabelModel):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteWordScores:
-        from ..train.text_scores_fit import fit_word_scores
+        from ..text_scores.fit import fit_word_scores
 
         answers, config = [np.array(row) for row in train["labels"]], self._decoding(config)
         scores = fit_word_scores(self._with_spaces(tokens), train["input_ids"][:], answers, config)
@@ -369,7 +369,7 @@ class TagMetrics(LabelMetrics):
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
     ) -> Split:
-        from ..train.text_scores_weights import make_split
+        from ..text_scores.weights import make_split
 
         ids, answers = (
             encoded["input_ids"][:],

@@ -10,11 +10,11 @@ from transformers import Trainer, set_seed
 from ..data.splits import load_splits
 from ..errors import InputError
 from ..evaluate.baselines import Baselines, BaselinesRight
+from ..head import ends_fitted, read_as_trained
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..saved_model import reason
 from .finished_model import create_repository, publish, save_finished_model
-from .linear_probe import ends_fitted, read_as_trained
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
 from .run import Run

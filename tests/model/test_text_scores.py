@@ -15,9 +15,9 @@ from hf_roformer_lite.model.text_features import (
     RoFormerLiteTextScores,
     messages_of_neighbours,
 )
-from roformer_lite.train.text_scores_fit import fit_document_scores, fit_word_scores, read
-from roformer_lite.train.text_scores_weights import Split, best_weights
-from roformer_lite.train.token_bytes import token_bytes
+from roformer_lite.text_scores.fit import fit_document_scores, fit_word_scores, read
+from roformer_lite.text_scores.token_bytes import token_bytes
+from roformer_lite.text_scores.weights import Split, best_weights
 
 TEXTS = [
     "A fine “film”, truly fine!",

@@ -26,6 +26,8 @@ from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.metrics import is_within_chance
 from roformer_lite.tasks.classify import add_linear_model, weighted_loss
+from roformer_lite.text_scores.fit import fit_document_scores
+from roformer_lite.text_scores.weights import Split, add_fitted_scores
 from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
@@ -33,8 +35,6 @@ from roformer_lite.train.callbacks import (
     check_metrics,
 )
 from roformer_lite.train.results import Evaluation, verdict
-from roformer_lite.train.text_scores_fit import fit_document_scores
-from roformer_lite.train.text_scores_weights import Split, add_fitted_scores
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (

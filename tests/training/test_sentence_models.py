@@ -21,7 +21,7 @@ from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
-from roformer_lite.train.teacher import principal_axes
+from roformer_lite.teacher import principal_axes
 
 TOPICS = [
     "harbour boat sail wave tide",

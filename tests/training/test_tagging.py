@@ -15,8 +15,8 @@ from transformers import pipeline
 import hf_roformer_lite  # noqa: F401
 from roformer_lite.cli import main
 from roformer_lite.predict.predictor import Predictor
-from roformer_lite.train import text_scores_weights
-from roformer_lite.train.text_scores_weights import Split, best_weights
+from roformer_lite.text_scores import weights
+from roformer_lite.text_scores.weights import Split, best_weights
 
 SHORT = "--size tiny --num_train_epochs 1 --use_cpu --disable_tqdm --baselines false --validation_fraction 0"
 ENGLISH = "Anna 's U.S. trip , on 5 May 2019 , cost $20.50 ( more than Bartholomew-Smith 's to Llanfairpwll 7 years ago )"
@@ -174,7 +174,7 @@ def test_weights_of_a_field_are_found_in_parts(monkeypatch):
         chain,
     )
     whole, whole_logits = best_weights(split, None), split.join((1, 1, 1))
-    monkeypatch.setattr(text_scores_weights, "_TOKENS_AT_ONCE", 50)
+    monkeypatch.setattr(weights, "_TOKENS_AT_ONCE", 50)
     # so that memory does not grow with the transitions between all tokens
     assert len(list(split.parts())) > 10
     assert best_weights(split, None) == pytest.approx(whole, rel=1e-4)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError
-from ..saved_model import check_finite, find_file, naming, read_optional_object, sentence_modules
+from .errors import InputError
+from .saved_model import check_finite, find_file, naming, read_optional_object, sentence_modules
 
 if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel

@@ -1,22 +1,29 @@
 """What a small model takes over from a teacher, a model of sentence-transformers, before its
 training begins."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import Dataset
-from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from ..errors import InputError
-from ..saved_model import naming
+from .errors import InputError
+from .saved_model import naming
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
 
 _BATCH = 1024  # tokens
 
 
 def open_teacher(name: str) -> SentenceTransformer:
     """The model of `--teacher`, a directory or a name on the Hub."""
+    from sentence_transformers import SentenceTransformer
+
     with naming(f"--teacher {name}"):
         return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 

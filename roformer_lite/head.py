@@ -5,30 +5,34 @@ they begin where only what the encoder lacks is left to learn (Kumar et al. 2022
 arXiv:2202.10054).
 """
 
+from __future__ import annotations
+
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    TrainingArguments,
     get_linear_schedule_with_warmup,
 )
 
 from hf_roformer_lite.model.heads_roformer_lite import IGNORE_INDEX, sequence_loss
 
-from ..saved_model import is_ours, load_config, read_optional_object
-from .run import Run
+from .saved_model import is_ours, load_config, read_optional_object
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
+
+    from .train.run import Run
 
 _MOST_ITEMS = 20_000  # texts or words that the head is fitted on
 # on squared weights, for states with a mean square of 1

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from sklearn.model_selection import KFold
 from torch.nn import functional as F
 
 from hf_roformer_lite.model.heads_roformer_lite import RoFormerLiteClassificationModel
@@ -18,7 +16,7 @@ from hf_roformer_lite.model.text_features import (
 
 from ..evaluate.baselines import Baselines, at_most
 from ..evaluate.metrics import Metrics, is_within_chance
-from .text_scores_fit import Examples, read
+from .fit import Examples, read
 
 _MOST_ROWS = 30_000  # documents or tokens; enough for two or three weights
 _MOST_TAGS = 500_000  # tokens times tags; time is by the square of the tags
@@ -159,6 +157,8 @@ def best_weights(split: Split, problem_type: str | None) -> tuple[float, ...]:
             total += value.item()
         return total, weights.grad.numpy()
 
+    from scipy.optimize import minimize
+
     def search(most_of_encoder: float | None) -> np.ndarray:
         start, limits = np.ones(split.number_of_weights), [(0, None)] * split.number_of_weights
         limits[0] = (0, most_of_encoder)
@@ -254,6 +254,8 @@ def cross_fitted_metrics(split: Split, problem_type: str | None) -> Metrics:
     """Metrics of the joint logits, where a fifth of the documents is joined with the weights that
     are best on the others. Tokens are so many, and their weights so few, that all are joined with
     the weights that are best on all."""
+    from sklearn.model_selection import KFold
+
     rows = np.arange(len(split.answers))
     if split.chain is not None or len(rows) < _FOLDS:
         return split.metrics(best_weights(split, problem_type))

@@ -1,0 +1,1 @@
+"""Scores of the text, fitted on its n-grams and words, and weighed against the encoder."""
