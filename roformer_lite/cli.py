@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="commands:\n"
         + "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"roformer-lite {version('hf_roformer_lite')}"
     )
     parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
     parser.add_argument(

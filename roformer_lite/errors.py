@@ -4,7 +4,7 @@ imported."""
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +12,44 @@ from pathlib import Path
 # rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
 LARGEST_BATCH = 2**20
 MOST_BEAMS = 1000  # each with its own keys and values
-_LARGEST = 2**31 - 1  # of whole numbers; the libraries below count with fewer digits than Python
 _HUB_TIMEOUT = 5.0  # seconds
+# What people type who know other programs, and the options that may be meant.
+_SYNONYMS = {
+    "batch_size": ["per_device_train_batch_size"],
+    "train_batch_size": ["per_device_train_batch_size"],
+    "eval_batch_size": ["per_device_eval_batch_size", "batch_size"],
+    "per_device_eval_batch_size": ["batch_size"],
+    "lr": ["learning_rate"],
+    "epochs": ["num_train_epochs"],
+    "num_epochs": ["num_train_epochs"],
+    "steps": ["max_steps"],
+    "patience": ["early_stopping_patience"],
+    "data": ["train_file", "test_file", "input_file"],
+    "dataset": ["dataset_name", "train_file"],
+    "model": ["model_name_or_path"],
+    "input": ["input_file"],
+    "output": ["output_dir", "output_file"],
+    "num_beams": ["beams"],
+    "temp": ["temperature"],
+}
 
 
 class InputError(ValueError):
     """What the user gave cannot be used; the message says what, where and what would be right."""
+
+
+def did_you_mean(name: str, known: Collection[str], prefix: str = "") -> str:
+    """The end of a message about an unknown name; empty if no known name is similar.
+
+    Args:
+        name: As it was typed.
+        known: The names that there are.
+        prefix: What is typed before a name, such as `--`.
+    """
+    name = name.replace("-", "_")
+    meant = [synonym for synonym in _SYNONYMS.get(name, []) if synonym in known]
+    meant += difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {prefix}{meant[0]}?" if meant else ""
 
 
 def check_number(
@@ -28,32 +60,32 @@ def check_number(
     at_most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Refuse a number outside its limits, and one that is infinite or no number at all. Without
-    `at_most` a whole number is at most 2,147,483,647. None, an option that was not given, is always
-    right.
+    """Refuse a number outside its limits, and one that is not finite. None, an option that was not
+    given, is always right.
 
     Raises:
         InputError: naming option, value and limits.
     """
     if value is None:
         return
-    is_whole = isinstance(value, int)
-    if is_whole and at_most is None and value > _LARGEST:
-        at_most = _LARGEST
-    limits = {
-        "finite": is_whole or math.isfinite(value),
-        f"at least {at_least}": at_least is None or value >= at_least,
-        f"above {above}": above is None or value > above,
-        f"at most {at_most}": at_most is None or value <= at_most,
-        f"below {below}": below is None or value < below,
-    }
-    if not all(limits.values()):
-        given = [
-            text
-            for text in limits
-            if not text.endswith("None") and (text != "finite" or not limits["finite"])
-        ]
-        raise InputError(f"--{option}={value} must be {' and '.join(given)}")
+    limits = []
+    wrong = isinstance(value, float) and not math.isfinite(value)
+    if wrong:
+        limits.append("finite")
+    if at_least is not None:
+        limits.append(f"at least {at_least}")
+        wrong = wrong or value < at_least
+    if above is not None:
+        limits.append(f"above {above}")
+        wrong = wrong or value <= above
+    if at_most is not None:
+        limits.append(f"at most {at_most}")
+        wrong = wrong or value > at_most
+    if below is not None:
+        limits.append(f"below {below}")
+        wrong = wrong or value >= below
+    if wrong:
+        raise InputError(f"--{option}={value} must be {' and '.join(limits)}")
 
 
 def check_file(option: str, path: str, may_be_pipe: bool = False) -> None:
@@ -171,7 +203,7 @@ def _similar(path: Path) -> str:
 
 # Those of the extra `train`, some of which are needed only when the training is over.
 TRAINING_PACKAGES = dict.fromkeys(
-    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite pyppmd rich sacrebleu scipy sklearn seqeval".split(),
+    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite rich sacrebleu scipy sklearn seqeval".split(),
     "train",
 )
 

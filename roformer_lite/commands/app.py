@@ -1,31 +1,46 @@
 """`roformer-lite app`: a page in the browser on which a model is tried."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..errors import InputError, check_number, require_packages
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
 
 @dataclass
 class AppArguments:
     """Options of `roformer-lite app`."""
 
-    host: str | None = option(
-        None, "Where to listen. Default: 127.0.0.1, which this machine alone can reach."
+    host: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where to listen. Default: 127.0.0.1, which this machine alone can reach."
+        },
     )
-    port: int | None = option(None, "Port to listen at. Default: the first free one from 7860.")
-    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
-    engine: Literal["torch", "onnx", "openvino", "ctranslate2"] = option(
-        "torch", "What computes. All but torch read what `roformer-lite export` wrote."
+    port: int | None = field(
+        default=None,
+        metadata={"help": "Port to listen at. Default: the first free one from 7860."},
     )
-    texts: str | None = option(
-        None,
-        "UTF-8 file of examples, one a line; for models that compare texts, a query and what to compare it with.",
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."}
     )
-    space: str | None = option(
-        None, "Write a new folder for the Hub's Spaces there, and open no page."
+    engine: Literal["torch", "onnx", "openvino", "ctranslate2"] = field(
+        default="torch",
+        metadata={"help": "What computes. All but torch read what `roformer-lite export` wrote."},
+    )
+    texts: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "UTF-8 file of examples, one a line; for models that compare texts, a query and "
+                "what to compare it with."
+            )
+        },
+    )
+    space: str | None = field(
+        default=None,
+        metadata={"help": "Write a new folder for the Hub's Spaces there, and open no page."},
     )
 
     def __post_init__(self):

@@ -1,16 +1,13 @@
 """`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the
 other way round."""
 
-from dataclasses import dataclass
-
 from ..errors import InputError
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
-# the family that config.json names, or the one that has an equivalent of all that a model of ours
-# is
+# The family that config.json names, or the one that has an equivalent of all that the model is.
 AUTO = "auto"
-# `hf_roformer_lite.conversion.CONVERTERS` by their names, without the seconds that it takes to
-# import it.
+# The names of `hf_roformer_lite.conversion.CONVERTERS`, without the seconds that it takes to import
+# them.
 SYSTEMS = (
     "deeplotx",
     "prenorm-encoder-layer",
@@ -18,8 +15,10 @@ SYSTEMS = (
     "bert-like",
     "walkthrough",
     "scratch-seq2seq",
+    "torch-encoder",
+    "torch-decoder",
+    "torch-transformer",
 )
-SYSTEMS += ("torch-encoder", "torch-decoder", "torch-transformer")
 FAMILIES = (
     "bert",
     "ernie",
@@ -30,8 +29,6 @@ FAMILIES = (
     "camembert",
     "albert",
     "nomic_bert",
-)
-FAMILIES += (
     "jina_embeddings_v3",
     "gte",
     "roformer",
@@ -40,8 +37,6 @@ FAMILIES += (
     "qwen2",
     "eurobert",
     "ultrabert",
-)
-FAMILIES += (
     "gpt_neox",
     "modernbert",
     "modernbert-decoder",
@@ -54,57 +49,41 @@ FAMILIES += (
 SOURCES = (*SYSTEMS, *FAMILIES)
 
 
-def check_source(option: str, name: str | None, known: tuple[str, ...] = SOURCES) -> None:
-    """Refuse the name of a system that no converter knows. None, an option that was not given, is
-    right.
-
-    Raises:
-        InputError: naming those there are.
-    """
-    if name is not None and name not in (AUTO, *known):
-        raise InputError(
-            f"{option} {name}: there is no such system; choose {AUTO}, or one of {', '.join(known)}"
-        )
-
-
-@dataclass
-class ConvertArguments:
-    """Options of `roformer-lite convert`."""
-
-    source: str | None = option(
-        None,
-        f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json names), or one of "
-        f"{', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a model of this package.",
-        "--from",
-    )
-    target: str | None = option(
-        None,
-        f"The family to convert a model of this package to: {AUTO} (one that has an equivalent of all that the model "
-        f"is), or one of {', '.join(FAMILIES)}. Default: {AUTO}, for a model of this package.",
-        "--to",
-    )
-
-    def __post_init__(self):
-        if self.source is not None and self.target is not None:
-            raise InputError(
-                "--from can't be combined with --to: CHECKPOINT is converted in one direction; give one"
-            )
-        check_source("--from", self.source)
-        check_source("--to", self.target, FAMILIES)
-
-
 def main(argv: list[str]) -> None:
     """Run `roformer-lite convert CHECKPOINT OUT`."""
     parser = CommandParser(
         "convert",
-        "Convert a checkpoint of another system into a model of this package (--from), or a model of this package "
-        "into a checkpoint of another system (--to). Without either, a model of this package goes to the family that "
-        "fits, and anything else becomes a model of this package. OUT must not exist yet.",
-        [ConvertArguments],
+        "Convert a checkpoint of another system into a model of this package (--from), or a model "
+        "of this package into a checkpoint of another system (--to). Without either, a model of "
+        "this package goes to the family that fits, and anything else becomes a model of this "
+        "package. OUT must not exist yet.",
         CHECKPOINT="a directory with config.json and weights",
         OUT="the directory to write",
     )
-    options, paths = parser.parse(argv)
+    direction = parser.add_mutually_exclusive_group()
+    direction.add_argument(
+        "--from",
+        dest="source",
+        metavar="SYSTEM",
+        choices=(AUTO, *SOURCES),
+        help=(
+            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
+            f"names), or one of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a "
+            "model of this package."
+        ),
+    )
+    direction.add_argument(
+        "--to",
+        dest="target",
+        metavar="FAMILY",
+        choices=(AUTO, *FAMILIES),
+        help=(
+            f"The family to convert a model of this package to: {AUTO} (one that has an "
+            f"equivalent of all that the model is), or one of {', '.join(FAMILIES)}. Default: "
+            f"{AUTO}, for a model of this package."
+        ),
+    )
+    (options,) = parser.parse(argv)
     from hf_roformer_lite.conversion import (
         ConversionError,
         convert_checkpoint,
@@ -115,14 +94,16 @@ def main(argv: list[str]) -> None:
     from ..errors import check_directory
     from ..output import new_directory
 
-    check_directory(paths.checkpoint)
-    out = new_directory(paths.out)
+    check_directory(options.checkpoint)
+    out = new_directory(options.out)
     try:
-        if options.target is None and (options.source is not None or not is_ours(paths.checkpoint)):
-            model = convert_checkpoint(options.source or AUTO, paths.checkpoint, out)
+        if options.target is None and (
+            options.source is not None or not is_ours(options.checkpoint)
+        ):
+            model = convert_checkpoint(options.source or AUTO, options.checkpoint, out)
             print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {out}")
         else:
-            family = export_checkpoint(options.target or AUTO, paths.checkpoint, out)
+            family = export_checkpoint(options.target or AUTO, options.checkpoint, out)
             print(f"A checkpoint of {family}: {out}")
     except ConversionError as error:
         raise InputError(str(error)) from error

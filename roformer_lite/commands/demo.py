@@ -2,14 +2,13 @@
 two minutes."""
 
 import random
-import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import check_number
-from ..output import check_place
-from .command_parser import CommandParser, option
+from ..errors import InputError, check_number
+from ..output import check_output_dir, check_place, write_whole_file
+from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
 
 if TYPE_CHECKING:
@@ -39,9 +38,13 @@ CARD = [
 class DemoArguments:
     """Options of `roformer-lite demo`."""
 
-    output_dir: str = option("roformer-lite-demo", "Where the finished model goes.")
-    seed: int = option(1, "Seed of the data and of the training.")
-    overwrite_output_dir: bool = option(False, "Replace an earlier model there.")
+    output_dir: str = field(
+        default="roformer-lite-demo", metadata={"help": "Where the finished model goes."}
+    )
+    seed: int = field(default=1, metadata={"help": "Seed of the data and of the training."})
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Replace an earlier model there."}
+    )
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -49,7 +52,7 @@ class DemoArguments:
 
 
 def main(argv: list[str]) -> None:
-    """Run `roformer-lite demo`."""
+    """Run `roformer-lite demo`. The data stay in a directory next to the model's."""
     parser = CommandParser(
         "demo",
         "Make data (dates and numbers, written out in English and Chinese, and their standard form), "
@@ -70,21 +73,27 @@ def main(argv: list[str]) -> None:
         "validation": held_out[:VALIDATION_SIZE],
         "test": held_out[VALIDATION_SIZE:],
     }
-    given = ["--output_dir", arguments.output_dir, "--seed", str(arguments.seed)]
+    target = Path(arguments.output_dir)
+    check_output_dir(target, arguments.overwrite_output_dir)
+    given = ["--output_dir", str(target), "--seed", str(arguments.seed)]
     given += ["--overwrite_output_dir", str(arguments.overwrite_output_dir)]
-    with tempfile.TemporaryDirectory(prefix="roformer-lite-demo-") as folder:
-        for split, examples in splits.items():
-            path = Path(folder) / f"{split}.tsv"
-            lines = [
-                "source\ttarget",
-                *(f"{example.written}\t{example.standard}" for example in examples),
-            ]
-            path.write_text("\n".join(lines) + "\n", "utf-8")
-            given += [f"--{split}_file", str(path)]
-        run = parse_run("seq2seq", [*RECIPE, *CARD, *given])
-        run.shown = shown_command(["roformer-lite", "demo", *argv])
-        train(run)
-    show(Path(arguments.output_dir), splits["test"], Console())
+    # The data stay, so that the run.yaml of the model repeats the training.
+    data = target.with_name(f"{target.name}-data")
+    data.mkdir(parents=True, exist_ok=True)
+    for split, examples in splits.items():
+        path = data / f"{split}.tsv"
+        rows = [f"{example.written}\t{example.standard}\n" for example in examples]
+        text = "".join(["source\ttarget\n", *rows])
+        if path.exists() and path.read_text("utf-8") != text and not target.exists():
+            raise InputError(
+                f"--output_dir {target}: the data would replace {path}; give another directory"
+            )
+        write_whole_file(path, text)
+        given += [f"--{split}_file", str(path)]
+    run = parse_run("seq2seq", [*RECIPE, *CARD, *given])
+    run.shown = shown_command(["roformer-lite", "demo", *argv])
+    train(run)
+    show(target, splits["test"], Console())
 
 
 def show(directory: Path, test: list[Example], console: "Console") -> float:

@@ -3,7 +3,7 @@ wrong."""
 
 import json
 import shlex
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -20,7 +20,7 @@ from ..errors import (
 from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
 from ..predict.tables import TableWriter
 from ..tasks.task_arguments import TASK_ARGUMENTS
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
 if TYPE_CHECKING:
     from ..answers import SavedModel
@@ -39,30 +39,51 @@ class EvaluateArguments:
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are
     read."""
 
-    test_file: list[str] | None = option(
-        None,
-        "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after another.",
+    test_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
+                "another."
+            )
+        },
     )
-    dataset_name: str | None = option(None, "A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = option(
-        None, "Configuration of that dataset, if it has several."
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
     )
-    test_split: str = option("test", "Split of that dataset.")
-    column_names: list[str] | None = option(
-        None, "Names of the columns of .tsv and .csv files that have no header line."
+    dataset_config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of that dataset, if it has several."}
     )
-    output_dir: str | None = option(
-        None,
-        "Directory for results, report, picture and the table of all predictions. Default: none.",
+    test_split: str = field(default="test", metadata={"help": "Split of that dataset."})
+    column_names: list[str] | None = field(
+        default=None,
+        metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."},
     )
-    overwrite_output_dir: bool = option(False, "Replace an earlier evaluation there.")
-    table_format: Literal["csv", "jsonl"] = option("csv", "Format of that table.")
-    examples: int = option(5, "How many of the worst answers to print.")
-    batch_size: int | None = option(
-        None,
-        f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}.",
+    output_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Directory for results, report, picture and the table of all predictions. "
+                "Default: none."
+            )
+        },
     )
-    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Replace an earlier evaluation there."}
+    )
+    table_format: Literal["csv", "jsonl"] = field(
+        default="csv", metadata={"help": "Format of that table."}
+    )
+    examples: int = field(default=5, metadata={"help": "How many of the worst answers to print."})
+    batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."
+        },
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."}
+    )
 
     def __post_init__(self):
         if (self.test_file is None) == (self.dataset_name is None):
@@ -92,7 +113,7 @@ def measuring_arguments() -> type:
     made = make_dataclass(
         "MeasuringArguments",
         [
-            (name, hint, option(None, f"{', '.join(tasks)}: {help}"))
+            (name, hint, field(default=None, metadata={"help": f"{', '.join(tasks)}: {help}"}))
             for name, (hint, help, tasks) in found.items()
         ],
     )

@@ -1,7 +1,7 @@
 """`roformer-lite export`: a saved model in the form of other runtimes."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ..export.formats import (
     check_libraries,
 )
 from ..output import RESULTS_FILE, complete_directory, new_directory
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,14 +27,21 @@ _QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUAN
 class ExportArguments:
     """Options of `roformer-lite export`."""
 
-    format: str = option("onnx", f"What to write: {', '.join(FORMATS)}.")
-    quantization: str | None = option(
-        None, f"How to store the weights, where the format has a choice ({_QUANTIZATIONS})."
+    format: str = field(default="onnx", metadata={"help": f"What to write: {', '.join(FORMATS)}."})
+    quantization: str | None = field(
+        default=None,
+        metadata={
+            "help": f"How to store the weights, where the format has a choice ({_QUANTIZATIONS})."
+        },
     )
-    embeddings: bool = option(
-        False,
-        "onnx, openvino: one vector for a text, pooled as `classifier_pooling` says, in place of what the head gives. "
-        "Without a head it is so anyway.",
+    embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": (
+                "onnx, openvino: one vector for a text, pooled as `classifier_pooling` says, in "
+                "place of what the head gives. Without a head it is so anyway."
+            )
+        },
     )
 
     def __post_init__(self):

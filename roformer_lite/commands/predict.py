@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
@@ -22,7 +22,7 @@ from ..errors import (
 from ..output import complete_file
 from ..predict.engines import FASTEST, check_engine
 from ..predict.tables import AnswerTable, check_table_name, table_stream
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
 if TYPE_CHECKING:
     from ..predict.predictor import Predictor
@@ -43,35 +43,59 @@ class ReadingArguments:
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = option(None, "UTF-8 text, also .gz. Default: standard input.")
-    output_file: str | None = option(
-        None,
-        "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: standard output.",
+    input_file: str | None = field(
+        default=None, metadata={"help": "UTF-8 text, also .gz. Default: standard input."}
     )
-    text_column: str | None = option(
-        None,
-        "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what is written. Default: every "
-        "line of the input is a text.",
+    output_file: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: "
+                "standard output."
+            )
+        },
     )
-    text_pair_column: str | None = option(
-        None, "Column of the second text, for classifiers of pairs."
+    text_column: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what "
+                "is written. Default: every line of the input is a text."
+            )
+        },
     )
-    column_names: list[str] | None = option(
-        None, "Names of the columns of .tsv and .csv files that have no header line."
+    text_pair_column: str | None = field(
+        default=None, metadata={"help": "Column of the second text, for classifiers of pairs."}
     )
-    prefix: str | None = option(
-        None, "Text before the names of the columns that are added to a table."
+    column_names: list[str] | None = field(
+        default=None,
+        metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."},
     )
-    batch_size: int = option(32, "Texts in a batch.")
-    device: str | None = option(None, "cpu, cuda, cuda:1 … Default: cuda if there is one.")
-    dtype: Literal["float32", "bfloat16"] = option(
-        "float32",
-        "bfloat16 is faster on some processors; probabilities change in the third decimal.",
+    prefix: str | None = field(
+        default=None,
+        metadata={"help": "Text before the names of the columns that are added to a table."},
     )
-    engine: Literal["torch", "onnx", "openvino", "ctranslate2", "auto"] = option(
-        "torch",
-        "What computes. All but torch read what `roformer-lite export` wrote. auto: of torch and the folders onnx, "
-        "openvino and ctranslate2 in DIR, the fastest that answers 32 of the first texts as torch does.",
+    batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."}
+    )
+    dtype: Literal["float32", "bfloat16"] = field(
+        default="float32",
+        metadata={
+            "help": (
+                "bfloat16 is faster on some processors; probabilities change in the third decimal."
+            )
+        },
+    )
+    engine: Literal["torch", "onnx", "openvino", "ctranslate2", "auto"] = field(
+        default="torch",
+        metadata={
+            "help": (
+                "What computes. All but torch read what `roformer-lite export` wrote. auto: of "
+                "torch and the folders onnx, openvino and ctranslate2 in DIR, the fastest that "
+                "answers 32 of the first texts as torch does."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -104,39 +128,69 @@ class AnsweringArguments:
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = option(
-        None,
-        "classify: this many labels, the most probable first. causal: sample among this many of the most probable "
-        "tokens. Default: one label; all tokens.",
+    top_k: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "classify: this many labels, the most probable first. causal: sample among this "
+                "many of the most probable tokens. Default: one label; all tokens."
+            )
+        },
     )
-    threshold: float | None = option(
-        None,
-        "classify: a label less probable than this is not given. Default: with one label for each text none, with "
-        "several 0.5.",
+    threshold: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "classify: a label less probable than this is not given. Default: with one label "
+                "for each text none, with several 0.5."
+            )
+        },
     )
-    none_label: str | None = option(
-        None, "classify: what stands for a label below the threshold. Default: -"
+    none_label: str | None = field(
+        default=None,
+        metadata={"help": "classify: what stands for a label below the threshold. Default: -"},
     )
-    beams: int | None = option(
-        None, "seq2seq, causal: beams of the search. Default: as saved with the model."
+    beams: int | None = field(
+        default=None,
+        metadata={
+            "help": "seq2seq, causal: beams of the search. Default: as saved with the model."
+        },
     )
-    max_new_tokens: int | None = option(
-        None,
-        "seq2seq, causal: largest number of generated tokens. Default: causal 50, otherwise as saved with the model.",
+    max_new_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "seq2seq, causal: largest number of generated tokens. Default: causal 50, "
+                "otherwise as saved with the model."
+            )
+        },
     )
-    greedy: bool = option(False, "causal: the most probable token each time, no sampling.")
-    temperature: float | None = option(
-        None, "causal: below 1 the probable tokens become more probable. Default: 0.8"
+    greedy: bool = field(
+        default=False,
+        metadata={"help": "causal: the most probable token each time, no sampling."},
     )
-    top_p: float | None = option(
-        None,
-        "causal: sample among the most probable tokens that have this probability. Default: 0.95",
+    temperature: float | None = field(
+        default=None,
+        metadata={"help": "causal: below 1 the probable tokens become more probable. Default: 0.8"},
     )
-    repetition_penalty: float | None = option(
-        None, "causal: above 1, tokens that stand in the text already become less probable."
+    top_p: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "causal: sample among the most probable tokens that have this probability. "
+                "Default: 0.95"
+            )
+        },
     )
-    seed: int | None = option(
-        None, f"causal: the same seed gives the same text again. Default: {SEED}"
+    repetition_penalty: float | None = field(
+        default=None,
+        metadata={
+            "help": "causal: above 1, tokens that stand in the text already become less probable."
+        },
+    )
+    seed: int | None = field(
+        default=None,
+        metadata={"help": f"causal: the same seed gives the same text again. Default: {SEED}"},
     )
 
     def __post_init__(self):

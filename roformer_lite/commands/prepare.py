@@ -1,14 +1,14 @@
 """`roformer-lite prepare TASK`: tokenise text once, for any number of trainings."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
 from ..output import check_place
 from ..tasks.task_arguments import TASK_ARGUMENTS
-from ..train.options import TokenizerArguments, option
+from ..train.options import TokenizerArguments
 from .command_parser import CommandParser
 
 _TASKS = ("mlm", "causal")
@@ -20,7 +20,9 @@ class PrepareArguments:
 
     _argument_group_name: ClassVar[str] = "preparation"
 
-    output_dir: str | None = option("Directory of the prepared data. Required.")
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Directory of the prepared data. Required."}
+    )
 
     def __post_init__(self):
         if not self.output_dir:

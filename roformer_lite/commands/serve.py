@@ -2,34 +2,42 @@
 transformers."""
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import InputError, check_number, require_packages
-from .command_parser import CommandParser, option
+from .command_parser import CommandParser
 
 
 @dataclass
 class ServeArguments:
     """Options of `roformer-lite serve`, named as those of `transformers serve`."""
 
-    host: str = option("localhost", "Where to listen.")
-    port: int = option(8000, "Port to listen at.")
-    device: str = option("auto", "cpu, cuda, cuda:1 …; auto is cuda if there is one.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto", "Type of the weights; auto: as saved."
+    host: str = field(default="localhost", metadata={"help": "Where to listen."})
+    port: int = field(default=8000, metadata={"help": "Port to listen at."})
+    device: str = field(
+        default="auto", metadata={"help": "cpu, cuda, cuda:1 …; auto is cuda if there is one."}
     )
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = option(
-        "warning", "What is logged."
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="auto", metadata={"help": "Type of the weights; auto: as saved."}
     )
-    continuous_batching: bool = option(
-        False, "Causal models: compute requests together, with a paged cache."
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = field(
+        default="warning", metadata={"help": "What is logged."}
     )
-    cb_block_size: int | None = option(None, "Tokens in a block of that cache.")
-    cb_num_blocks: int | None = option(None, "Blocks of that cache.")
-    cb_max_batch_tokens: int | None = option(None, "Most tokens computed at once.")
-    cb_max_memory_percent: float | None = option(
-        None, "Largest share of a GPU's memory for that cache, up to 1."
+    continuous_batching: bool = field(
+        default=False,
+        metadata={"help": "Causal models: compute requests together, with a paged cache."},
+    )
+    cb_block_size: int | None = field(
+        default=None, metadata={"help": "Tokens in a block of that cache."}
+    )
+    cb_num_blocks: int | None = field(default=None, metadata={"help": "Blocks of that cache."})
+    cb_max_batch_tokens: int | None = field(
+        default=None, metadata={"help": "Most tokens computed at once."}
+    )
+    cb_max_memory_percent: float | None = field(
+        default=None,
+        metadata={"help": "Largest share of a GPU's memory for that cache, up to 1."},
     )
 
     def __post_init__(self):

@@ -2,11 +2,16 @@
 data."""
 
 import argparse
-import difflib
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any
 
-from ..errors import TRAINING_PACKAGES, InputError, check_model_name, require_packages
+from ..errors import (
+    TRAINING_PACKAGES,
+    InputError,
+    check_model_name,
+    did_you_mean,
+    require_packages,
+)
 from ..tasks.task_arguments import TASK_ARGUMENTS
 from ..train.options import PublishingOptions, TrainingOptions
 from ..train.run import Run, as_arguments, read_run_file
@@ -23,8 +28,11 @@ def main(argv: list[str]) -> None:
         prog="roformer-lite train",
         description="Train a model on your own data.",
         usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
-        epilog=f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. The file run.yaml, which "
-        "every training writes beside its model, repeats that training; options after it override what it says.",
+        epilog=(
+            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. The file "
+            "run.yaml, which every\ntraining writes with its model, repeats that training; options "
+            "after it override it."
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -36,19 +44,26 @@ def main(argv: list[str]) -> None:
     from ..train.seeds import train_seeds
     from ..train.train import train
 
-    train_seeds(run) if run.training.seeds else train(run)
+    if run.training.seeds:
+        train_seeds(run)
+    else:
+        train(run)
 
 
 class _Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        if message.startswith("unrecognized") and "did you mean" not in message:
-            message += "; fields of transformers' TrainingArguments are given by --training_arguments name=value"
-        super().error(message)
+    def unknown_message(self, word: str) -> str:
+        message = super().unknown_message(word)
+        if "did you mean" in message:
+            return message
+        return (
+            f"{message}. Fields of transformers' TrainingArguments are given by "
+            "--training_arguments name=value"
+        )
 
 
 def parse_run(task: str, argv: Sequence[str]) -> Run:
     """The run that a command line describes. No torch is imported, so that `--help` and mistakes
-    are answered at once.
+    are answered soon.
 
     Args:
         task: A task, or the path of a `run.yaml`.
@@ -58,17 +73,16 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         InputError: for a value that is impossible, for options that are missing or can't be
             combined, and for a model or tokenizer that is nowhere.
     """
-    path, of_file = None, []
-    if task not in TASK_ARGUMENTS:
-        if not task.endswith((".yaml", ".yml")):
-            close = difflib.get_close_matches(task, TASK_ARGUMENTS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            known = ", ".join(TASK_ARGUMENTS)
-            raise InputError(
-                f"{task} is no task; give one of {known}, or a file such as run.yaml{hint}"
-            )
-        path, content = task, read_run_file(task)
-        task, of_file = content["task"], as_arguments(content)
+    content: dict[str, Any] = {}
+    path = task
+    if task.endswith((".yaml", ".yml")):
+        content = read_run_file(path)
+        task = content["task"]
+    elif task not in TASK_ARGUMENTS:
+        raise InputError(
+            f"{task} is no task; give one of {', '.join(TASK_ARGUMENTS)}, or a file such as "
+            f"run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
+        )
     arguments = TASK_ARGUMENTS[task]
     parser = _Parser(
         f"train {task}",
@@ -76,11 +90,15 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
     )
     parser.epilog = (
-        "All fields of transformers' TrainingArguments that are no options here, such as lr_scheduler_type or "
-        "eval_strategy, are set by --training_arguments name=value."
+        "All fields of transformers' TrainingArguments that are no options here, such as "
+        "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
     )
-    data, model, training, card = parser.parse(argv, of_file, path)
-    run = Run(data, model, training, card)
+    for section in content.values():
+        for name in section if isinstance(section, dict) else ():
+            if str(name) not in parser.names:
+                raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
+    data, model, training, card = parser.parse([*as_arguments(content), *argv])
+    run = Run(data=data, model=model, training=training, card=card)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
         name = getattr(options, option, None)
         if name is not None:

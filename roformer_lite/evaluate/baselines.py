@@ -1,7 +1,7 @@
-"""Baselines on the same data: what simpler methods make of it, for comparison with a trained model.
+"""Baselines: simple methods that learn from the same data, for comparison with a trained model.
 
-Each learns from the training data and is measured by the functions that measure the model; all take
-seconds. The libraries that only one of them needs are imported where it is used.
+Each is measured by the functions that measure the model, and takes seconds. The libraries that only
+one of them needs are imported where they are used. Language models have no baseline.
 """
 
 import re
@@ -19,23 +19,26 @@ from sklearn.pipeline import FeatureUnion, make_union
 from .metrics import (
     Metrics,
     classification_metrics,
-    perplexity_metrics,
     regression_metrics,
     tagging_metrics,
     translation_metrics,
 )
 
-Baselines = dict[str, dict[str, Metrics]]  # metrics by the name of the baseline and by split
-BaselinesRight = dict[str, dict[str, np.ndarray]]  # whether each answer is right, likewise
-# texts, and classes (rows,), sets (rows, labels) of 0 and 1, or numbers
+# The metrics by the name of the baseline and by split.
+Baselines = dict[str, dict[str, Metrics]]
+# Whether each answer is right, likewise.
+BaselinesRight = dict[str, dict[str, np.ndarray]]
+# Texts, and their classes (rows,), sets (rows, labels) of 0 and 1, or numbers (rows,).
 Examples = tuple[Sequence[str], np.ndarray]
-Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]  # words and tags of each
-Pairs = tuple[Sequence[str], Sequence[str]]  # sources and targets
+# The words and the tags of each sentence.
+Sentences = tuple[Sequence[list[str]], Sequence[list[str]]]
+# Sources and targets.
+Pairs = tuple[Sequence[str], Sequence[str]]
 ScoredPairs = tuple[Sequence[str], Sequence[str], Sequence[float]]
-# queries, documents, which of them are right
+# Queries, documents, and the numbers of the right documents of each query.
 Search = tuple[Sequence[str], Sequence[str], Sequence[set[int]]]
 
-_MOST = 100_000  # rows to learn from
+MAX_ROWS = 100_000  # A baseline learns from at most this many rows.
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces.
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 
@@ -43,24 +46,23 @@ T = TypeVar("T")
 
 
 def at_most(rows: Sequence[T], amount: int) -> Sequence[T]:
-    """All rows, or `amount` random ones in their order, of sequences of the same length the same
-    ones."""
+    """All rows, or `amount` random ones in their order.
+
+    Of two sequences of the same length the same places are taken.
+    """
     if len(rows) <= amount:
         return rows
-    places = np.sort(np.random.default_rng(0).permutation(len(rows))[:amount])
-    return (
-        rows[places] if isinstance(rows, np.ndarray) else [rows[place] for place in places.tolist()]
-    )
-
-
-# classify
+    order = np.random.default_rng(0).permutation(len(rows))
+    places = np.sort(order[:amount])
+    if isinstance(rows, np.ndarray):
+        return rows[places]
+    return [rows[place] for place in places.tolist()]
 
 
 def classification_baselines(
     problem_type: str, train: Examples, measured: Mapping[str, Examples]
 ) -> tuple[Baselines, dict[str, dict[str, np.ndarray]]]:
-    """The most frequent class, or the mean of numbers, and a linear model on n-grams: metrics and
-    answers, both by baseline and split.
+    """The most frequent class, or the mean of numbers, and a linear model on n-grams.
 
     The linear model is a support vector machine (ridge regression for numbers) on TF-IDF of words,
     word pairs and character n-grams, which is hard to beat on short texts (Wang & Manning 2012,
@@ -68,65 +70,55 @@ def classification_baselines(
 
     Args:
         problem_type: As in the configuration of a model.
-        train: Texts and answers to learn from; 100,000 of them at most are used.
-        measured: Texts and answers of each split to measure. Before the second one, the first is
-            learned too, as the linear part of the trained model does.
+        train: Texts and answers to learn from; at most 100,000 of them are used.
+        measured: Texts and answers of each split to measure. Before the second split is answered,
+            the rows of the first are learned too, as the linear part of the trained model does.
+
+    Returns:
+        The metrics, and the answers by baseline and split.
     """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.linear_model import Ridge
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import LinearSVC
 
-    measure = regression_metrics if problem_type == "regression" else classification_metrics
     if problem_type == "regression":
+        measure = regression_metrics
         models = {"mean": DummyRegressor(), "ridge regression on n-grams": Ridge()}
     else:
-        is_multi = problem_type == "multi_label_classification"
-        linear = OneVsRestClassifier(LinearSVC()) if is_multi else LinearSVC()
+        measure = classification_metrics
+        linear = LinearSVC()
+        if problem_type == "multi_label_classification":
+            linear = OneVsRestClassifier(linear)
         models = {"most frequent class": DummyClassifier(), "linear SVM on n-grams": linear}
+    metrics: Baselines = {name: {} for name in models}
     predicted: dict[str, dict[str, np.ndarray]] = {name: {} for name in models}
     known = train
     for split, examples in measured.items():
-        texts, answers = (at_most(part, _MOST) for part in known)
+        texts = at_most(known[0], MAX_ROWS)
+        answers = at_most(known[1], MAX_ROWS)
         features = _text_features(texts)
-        inputs = features.fit_transform(texts), features.transform(examples[0])
+        learned = features.fit_transform(texts)
+        asked = features.transform(examples[0])
         for name, model in models.items():
-            predicted[name][split] = model.fit(inputs[0], answers).predict(inputs[1])
+            model.fit(learned, answers)
+            predicted[name][split] = model.predict(asked)
+            metrics[name][split] = measure(predicted[name][split], examples[1])
         known = _with_rows(train, examples, problem_type)
-    metrics = {
-        name: {split: measure(own, measured[split][1]) for split, own in by_split.items()}
-        for name, by_split in predicted.items()
-    }
     return metrics, predicted
 
 
 def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
     """The training rows and further ones, without labels that the training rows lack."""
-    (texts, answers), (new, own) = train, more
-    keep = np.full(len(new), True)
+    texts, answers = train
+    new_texts, new_answers = more
+    keep = np.full(len(new_texts), True)
     if problem_type == "multi_label_classification":
-        own = own[:, : answers.shape[1]]
+        new_answers = new_answers[:, : answers.shape[1]]
     elif problem_type == "single_label_classification":
-        keep = own <= answers.max()
-    return [*texts, *(new[row] for row in np.flatnonzero(keep))], np.concatenate(
-        (answers, own[keep])
-    )
-
-
-def learning_curve(train: Examples, measured: Examples, metric: str) -> list[float]:
-    """A metric of the linear model of `classification_baselines`, for rows with one label, that
-    learns from a random quarter of the rows and from a random half of them; empty where so few have
-    a single label, and where they are more than it learns at once."""
-    if len(train[0]) > _MOST:
-        return []
-    order, found = np.random.default_rng(0).permutation(len(train[0])), []
-    for some in (order[: len(order) // 4], order[: len(order) // 2]):
-        part = ([train[0][row] for row in some], train[1][some])
-        if len(np.unique(part[1])) < 2:
-            return []
-        metrics, _ = classification_baselines("single_label_classification", part, {"": measured})
-        found.append(metrics["linear SVM on n-grams"][""][metric])
-    return found
+        keep = new_answers <= answers.max()
+    kept_texts = [new_texts[row] for row in np.flatnonzero(keep)]
+    return [*texts, *kept_texts], np.concatenate((answers, new_answers[keep]))
 
 
 def _text_features(texts: Sequence[str]) -> FeatureUnion:
@@ -139,83 +131,89 @@ def _text_features(texts: Sequence[str]) -> FeatureUnion:
     )
 
 
-# tag
-
-
 def tagging_baselines(
     entities: bool, train: Sentences, measured: Mapping[str, Sentences]
 ) -> Baselines:
-    """Metrics of the tag that each word has most often, and of a conditional random field (Lafferty
-    et al. 2001, ICML; the library is CRFsuite) on the word, its shape and its affixes, and the
-    words beside it.
+    """The most frequent tag of each word, and a conditional random field (Lafferty et al. 2001,
+    ICML).
 
     Args:
         entities: Whether the tags mark entities; see `tagging_metrics`.
-        train: Sentences and tags to learn from; 100,000 of them at most are used by the field.
+        train: Sentences and tags to learn from; the random field uses at most 100,000 of them.
         measured: Sentences and tags of each split to measure.
     """
-    commonest = _commonest_tags(train)
-    words, tags = (at_most(part, _MOST) for part in train)
-    field = train_field(zip(map(word_features, words), tags, strict=True))
-    taggers = {
-        "most frequent tag of each word": lambda words: [commonest[word] for word in words],
-        "CRF": lambda words: field.tag(word_features(words)),
-    }
-    return {
-        name: {
-            split: tagging_metrics([tag(words) for words in sentences], list(tags), entities)
-            for split, (sentences, tags) in measured.items()
-        }
-        for name, tag in taggers.items()
-    }
+    most_frequent = _most_frequent_tags(train)
+    sentences = at_most(train[0], MAX_ROWS)
+    features = [word_features(words) for words in sentences]
+    crf = train_crf(zip(features, at_most(train[1], MAX_ROWS), strict=True))
+    found: Baselines = {"most frequent tag of each word": {}, "CRF": {}}
+    for split, (sentences, tags) in measured.items():
+        by_word = [[most_frequent[word] for word in words] for words in sentences]
+        by_crf = [crf.tag(word_features(words)) for words in sentences]
+        for name, predicted in zip(found, (by_word, by_crf), strict=True):
+            found[name][split] = tagging_metrics(predicted, list(tags), entities)
+    return found
 
 
-def _commonest_tags(train: Sentences) -> defaultdict[str, str]:
-    """The commonest tag of each word, and of all words for an unknown one."""
+def _most_frequent_tags(train: Sentences) -> defaultdict[str, str]:
+    """The most frequent tag of each word; an unknown word has the most frequent one of all."""
     counts: defaultdict[str, Counter] = defaultdict(Counter)
     for words, tags in zip(*train, strict=True):
         for word, tag in zip(words, tags, strict=True):
             counts[word][tag] += 1
     overall = sum(counts.values(), Counter()).most_common(1)[0][0]
-    return defaultdict(
-        lambda: overall, {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    )
+    by_word = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+    return defaultdict(lambda: overall, by_word)
 
 
-def train_field(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
-    """A tagger, a conditional random field of sentences: the features and the tag of each of their
-    words."""
+def train_crf(sentences: Iterable[tuple[list[list[str]], list[str]]]) -> Any:
+    """Train a conditional random field with CRFsuite.
+
+    Args:
+        sentences: The features and the tag of each word of each sentence.
+
+    Returns:
+        A `pycrfsuite.Tagger`.
+    """
     import pycrfsuite
 
     trainer = pycrfsuite.Trainer(verbose=False)
-    # More iterations of L-BFGS change little and take long.
     trainer.set_params(
-        {"c1": 0.1, "c2": 0.01, "max_iterations": 60, "feature.possible_transitions": True}
+        {
+            "c1": 0.1,
+            "c2": 0.01,
+            # More iterations of L-BFGS change little and take long.
+            "max_iterations": 60,
+            "feature.possible_transitions": True,
+        }
     )
     for features, tags in sentences:
         trainer.append(features, tags)
     tagger = pycrfsuite.Tagger()
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "field"
+        path = Path(directory) / "crf"
         trainer.train(str(path))
-        tagger.open(str(path))  # which reads all of it
+        # The file is read as a whole, so the directory is not needed afterwards.
+        tagger.open(str(path))
     return tagger
 
 
 def word_features(words: Sequence[str]) -> list[list[str]]:
-    """Features of each word of a sentence: itself, its shape, its affixes, its neighbours and pairs
-    with them."""
-    lower, shapes = [word.lower() for word in words], [word_shape(word) for word in words]
+    """Features of each word of a sentence: the word, its shape, its affixes, the words around it
+    and pairs with them."""
+    lower = [word.lower() for word in words]
+    shapes = [word_shape(word) for word in words]
     features = []
     for i, word in enumerate(words):
         own = ["bias", f"word={word}", f"lower={lower[i]}", f"shape={shapes[i]}"]
         for length in range(1, min(5, len(word))):
             own += [f"prefix={lower[i][:length]}", f"suffix={lower[i][-length:]}"]
         for distance in (-2, -1, 1, 2):
-            inside = 0 <= i + distance < len(words)
-            own.append(f"{distance}={lower[i + distance] if inside else None}")
-            own.append(f"shape{distance}={shapes[i + distance] if inside else None}")
-        if i:
+            other = i + distance
+            is_inside = 0 <= other < len(words)
+            own.append(f"{distance}={lower[other] if is_inside else None}")
+            own.append(f"shape{distance}={shapes[other] if is_inside else None}")
+        if i > 0:
             own.append(f"pair-1={lower[i - 1]} {lower[i]}")
         if i + 1 < len(words):
             own.append(f"pair1={lower[i]} {lower[i + 1]}")
@@ -226,176 +224,84 @@ def word_features(words: Sequence[str]) -> list[list[str]]:
 def word_shape(word: str) -> str:
     """`Xx` for a capitalised word, `d.d` for 20.5: each run of one kind of character is one
     letter."""
-
-    def kind(character: str) -> str:
-        if character.isdigit():
-            return "d"
-        if not character.isalpha():
-            return character
-        return "X" if character.isupper() else "x" if character.islower() else "c"
-
-    return "".join(letter for letter, _ in groupby(map(kind, word)))
+    return "".join(kind for kind, _ in groupby(word, key=_kind_of_character))
 
 
-# seq2seq
+def _kind_of_character(character: str) -> str:
+    if character.isdigit():
+        return "d"
+    if not character.isalpha():
+        return character
+    if character.isupper():
+        return "X"
+    return "x" if character.islower() else "c"
 
 
 def text_to_text_baselines(
     bleu_tokenizer: str, train: Pairs, measured: Mapping[str, Pairs]
 ) -> Baselines:
-    """Metrics of an output equal to the input, and of the target of the most similar known source,
+    """An output equal to the input, and the target of the most similar source of the training data,
     by the cosine of TF-IDF of character n-grams.
 
     Args:
         bleu_tokenizer: As for `translation_metrics`.
-        train: Sources and targets to remember; 100,000 pairs at most are used.
+        train: Sources and targets to remember; at most 100,000 pairs are used.
         measured: Sources and targets of each split to measure.
     """
     from sklearn.neighbors import NearestNeighbors
 
-    known, answers = (at_most(side, _MOST) for side in train)
+    known_sources = at_most(train[0], MAX_ROWS)
+    known_targets = at_most(train[1], MAX_ROWS)
     features = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
-    memory = NearestNeighbors(n_neighbors=1, metric="cosine").fit(features.fit_transform(known))
-
-    def nearest(sources: Sequence[str]) -> list[str]:
+    memory = NearestNeighbors(n_neighbors=1, metric="cosine")
+    memory.fit(features.fit_transform(known_sources))
+    found: Baselines = {"copying the source": {}, "nearest neighbour (TF-IDF)": {}}
+    for split, (sources, targets) in measured.items():
         places = memory.kneighbors(features.transform(sources), return_distance=False)
-        return [answers[place] for place in places[:, 0].tolist()]
-
-    return {
-        name: {
-            split: translation_metrics(answer(sources), targets, bleu_tokenizer)
-            for split, (sources, targets) in measured.items()
-        }
-        for name, answer in {
-            "copying the source": list,
-            "nearest neighbour (TF-IDF)": nearest,
-        }.items()
-    }
-
-
-# causal and mlm
-
-
-def byte_baselines(train: Iterable[str], measured: Mapping[str, Iterable[str]]) -> Baselines:
-    """Bits per byte of an n-gram model of bytes, by partial matching (Cleary & Witten 1984; variant
-    H of PPMd).
-
-    The value is what a text costs after the training text, of which the last 50 MB are used. The
-    model goes on learning from what it has read, as compressors do, which helps it a little.
-    """
-    known = "".join(train).encode()[-50_000_000:]
-    alone, values = _compressed_size(known), {}
-    for split, texts in measured.items():
-        text = "".join(texts).encode()
-        values[split] = {"bits_per_byte": 8 * (_compressed_size(known + text) - alone) / len(text)}
-    return {"PPMd of order 6": values}
-
-
-def _compressed_size(data: bytes) -> int:
-    import pyppmd
-
-    # bytes of context, and of memory before it starts again
-    encoder = pyppmd.Ppmd7Encoder(6, 2**28)
-    return len(encoder.encode(data)) + len(encoder.flush())
-
-
-def neighbour_baselines(
-    train: Sequence[list[int]], measured: Mapping[str, Sequence[list[int]]]
-) -> Baselines:
-    """Perplexity and accuracy of a token given the two beside it, the metrics of a masked language
-    model.
-
-    Counts of the token between both neighbours, after the left one, and alone are interpolated
-    (Witten & Bell 1991). Unlike the model, this baseline sees the right neighbours where those are
-    masked too, and predicts every token.
-
-    Args:
-        train: Token ids of blocks to learn from, with their special tokens at both ends; 20,000 at
-            most are used.
-        measured: The blocks of each split; 500 at most are used.
-    """
-    between: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    after: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    alone: Counter[int] = Counter()
-    for block in at_most(train, 20_000):
-        for left, token, right in zip(block, block[1:], block[2:], strict=False):
-            between[left, right][token] += 1
-            after[left][token] += 1
-            alone[token] += 1
-    commonest, known, vocabulary = max(alone, key=alone.get), alone.total(), len(alone) + 1
-
-    def score(left: int, token: int, right: int) -> tuple[float, bool]:
-        """Negative log-likelihood of the token, and whether it is the likeliest. What a shorter
-        context says counts as much as two occurrences."""
-        probability, guess = (alone[token] + 1) / (known + vocabulary), commonest
-        for counts in (after.get(left), between.get((left, right))):
-            if counts:
-                probability = (counts[token] + 2.0 * probability) / (counts.total() + 2.0)
-                guess = max(counts, key=counts.get)
-        return -np.log(probability), guess == token
-
-    values = {}
-    for split, blocks in measured.items():
-        scores = [
-            (loss, 1, right)
-            for block in at_most(blocks, 500)
-            for loss, right in (
-                score(*three) for three in zip(block, block[1:], block[2:], strict=False)
-            )
-        ]
-        values[split] = perplexity_metrics(np.array(scores))
-    return {"counts of neighbouring tokens": values}
-
-
-# embed and rerank
+        nearest = [known_targets[place] for place in places[:, 0].tolist()]
+        for name, predicted in zip(found, (list(sources), nearest), strict=True):
+            found[name][split] = translation_metrics(predicted, targets, bleu_tokenizer)
+    return found
 
 
 class TfidfCosine:
     """The cosine of texts by words and character n-grams together, weighted by TF-IDF.
 
     Args:
-        texts: Of the training data, which the weights are counted in; 100,000 at most are used.
+        texts: Those of the training data, from which the weights are counted; at most 100,000 are
+            used.
     """
 
     def __init__(self, texts: Sequence[str]):
         words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
-        self.features = make_union(words, characters).fit(at_most(texts, _MOST))
+        self.features = make_union(words, characters)
+        self.features.fit(at_most(texts, MAX_ROWS))
 
     def correlations(self, pairs: ScoredPairs) -> Metrics:
         """Correlations of the cosine of each pair with its score."""
-        first, second = (self.features.transform(side) for side in pairs[:2])
-        # up to a factor: each half has length 1
-        cosines = np.asarray(first.multiply(second).sum(1)).ravel()
+        first = self.features.transform(pairs[0])
+        second = self.features.transform(pairs[1])
+        # The vectors of both vectorizers have length 1, so this is twice the cosine.
+        cosines = np.asarray(first.multiply(second).sum(axis=1)).ravel()
         metrics = regression_metrics(cosines, np.array(pairs[2], dtype=float))
         return {name: metrics[name] for name in ("spearman", "pearson")}
 
     def retrieval(self, search: Search) -> Metrics:
-        """How well the documents are found for each query."""
-        queries, documents = (self.features.transform(side) for side in search[:2])
-        scores = (
-            (queries[number] @ documents.T).toarray().ravel() for number in range(len(search[0]))
-        )
-        return ranking_metrics(
-            [_rank(row, right) for row, right in zip(scores, search[2], strict=True)]
-        )
-
-    def reranking(self, samples: Sequence[Mapping[str, Any]]) -> Metrics:
-        """How well the positives of each sample, `query`, `positive` and `negative`, rank above its
-        negatives."""
+        """How well the right documents are found for each query."""
+        queries = self.features.transform(search[0])
+        documents = self.features.transform(search[1])
         ranks = []
-        for sample in samples:
-            query = self.features.transform([sample["query"]])
-            documents = self.features.transform([*sample["positive"], *sample["negative"]])
-            ranks.append(
-                _rank((query @ documents.T).toarray().ravel(), set(range(len(sample["positive"]))))
-            )
+        for number, right in enumerate(search[2]):
+            scores = (queries[number] @ documents.T).toarray().ravel()
+            ranks.append(_rank(scores, right))
         return ranking_metrics(ranks)
 
 
 def _rank(scores: np.ndarray, right: set[int]) -> float:
     """The rank of the best right document; among wrong ones of the same score, the middle one."""
-    best, wrong = scores[list(right)].max(), np.delete(scores, list(right))
+    best = scores[list(right)].max()
+    wrong = np.delete(scores, list(right))
     return 1 + (wrong > best).sum() + (wrong == best).sum() / 2
 
 

@@ -310,9 +310,10 @@ class TaskMetrics(ABC):
         `compute`."""
         return {}
 
-    @abstractmethod
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        """Metrics of baselines that learn from the training rows, on the other splits."""
+        """Metrics of baselines that learn from the training rows, on the other splits. Default:
+        there are none."""
+        return {}
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         """What a reader of the metrics must know about how they were measured."""

@@ -21,13 +21,10 @@ from .base import Task, TaskData, TaskMetrics, TaskModel
 from .task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict, IterableDataset
+    from datasets import Dataset, IterableDataset
     from transformers import EvalPrediction
 
-    from ..evaluate.baselines import Baselines
-
 _SHUFFLED = 10_000  # blocks of a stream
-_SAMPLE = 20_000  # blocks that baselines learn from
 
 
 class LanguageModelData(TaskData):
@@ -124,21 +121,6 @@ class LanguageModelMetrics(TaskMetrics):
             found.append(Outcome(f"block {number}", columns, mean))
         return found
 
-    def sample(self, rows: DatasetDict, encoded: DatasetDict) -> tuple[DatasetDict, DatasetDict]:
-        """The same data, of which baselines learn from a part: of a stream and of prepared data,
-        whose blocks have no text beside them."""
-        from datasets import Dataset, DatasetDict
-
-        if "text" in (rows["train"].column_names or ()):
-            return rows, encoded
-        train = encoded["train"]
-        if isinstance(train, Dataset):
-            train = train.shuffle(seed=0)  # as the blocks of each directory come together
-        blocks = [row["input_ids"] for row in train.take(_SAMPLE)]
-        texts = self.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
-        train = Dataset.from_dict({"input_ids": blocks, "text": texts})
-        return DatasetDict({**rows, "train": train}), DatasetDict({**encoded, "train": train})
-
     def measured_tokens(self, labels: np.ndarray) -> dict[str, str]:
         """Which tokens of a block were to be predicted, unless all were, as a column of a table."""
         return {}
@@ -178,13 +160,6 @@ class MaskedLMMetrics(LanguageModelMetrics):
             [[token] for token in labels[labels != -100].tolist()]
         )
         return {"masked": " ".join(text.strip() for text in masked)}
-
-    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..evaluate.baselines import neighbour_baselines
-
-        _, encoded = self.sample(rows, encoded)
-        ids = {split: encoded[split]["input_ids"] for split in encoded}
-        return neighbour_baselines(ids.pop("train"), ids)
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         return [
@@ -244,13 +219,6 @@ class CausalLMMetrics(LanguageModelMetrics):
         scores = prediction.predictions
         tokens = int(scores[:, 1].sum(dtype=np.float64)) + len(scores) - documents
         return {**metrics, "bits_per_byte": bits_per_byte(metrics["loss"], tokens, size)}
-
-    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..evaluate.baselines import byte_baselines
-
-        rows, _ = self.sample(rows, encoded)
-        texts = {split: self.data.texts(rows[split]) for split in rows}
-        return byte_baselines(texts.pop("train"), texts)
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         return [

@@ -9,7 +9,6 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..data.sentence_data import candidates
-from ..evaluate.metrics import Metrics
 from .sentence import (
     CORRELATIONS,
     RERANKING,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.evaluation import BaseEvaluator
 
-    from ..evaluate.baselines import TfidfCosine
+    from ..evaluate.baselines import Baselines
 
 
 class RerankData(SentenceData):
@@ -96,10 +95,8 @@ class RerankMetrics(SentenceMetrics):
     def measurements(self, rows: Dataset) -> int:
         return len(rows) if self.are_correlations else len(candidates(rows))
 
-    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
-        if self.are_correlations:
-            return super().baseline_metrics(cosine, encoded)
-        return cosine.reranking(candidates(encoded))
+    def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
+        return super().baselines(rows, encoded) if self.are_correlations else {}
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         if self.are_correlations:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentence_transformers.base.model import BaseModel
     from transformers import EvalPrediction, Trainer, TrainingArguments
 
-    from ..evaluate.baselines import Baselines, ScoredPairs, TfidfCosine
+    from ..evaluate.baselines import Baselines, ScoredPairs
     from ..train.run import Run
 
 
@@ -201,18 +201,15 @@ class SentenceMetrics(TaskMetrics):
         from ..evaluate.baselines import TfidfCosine
 
         cosine = TfidfCosine(list(self.data.texts(rows["train"])))
-        measured = {split: dataset for split, dataset in encoded.items() if split != "train"}
-        return {
-            "TF-IDF cosine": {
-                split: self.baseline_metrics(cosine, measured[split]) for split in measured
-            }
-        }
-
-    def baseline_metrics(self, cosine: TfidfCosine, encoded: Dataset) -> Metrics:
-        """What the cosine of TF-IDF gives on a split."""
-        if self.are_correlations:
-            return cosine.correlations(self.data.scored_pairs(encoded))
-        return cosine.retrieval(queries_and_documents(encoded))
+        by_split: dict[str, Metrics] = {}
+        for split, dataset in encoded.items():
+            if split == "train":
+                continue
+            if self.are_correlations:
+                by_split[split] = cosine.correlations(self.data.scored_pairs(dataset))
+            else:
+                by_split[split] = cosine.retrieval(queries_and_documents(dataset))
+        return {"TF-IDF cosine": by_split}
 
     def notes(self, model: PreTrainedModel) -> list[str]:
         if self.are_correlations:

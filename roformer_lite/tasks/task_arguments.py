@@ -5,7 +5,7 @@ defaults.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,6 @@ from ..train.options import (
     ModelArguments,
     Seq2SeqModelArguments,
     TrainingOptions,
-    option,
 )
 
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
@@ -59,15 +58,6 @@ class TaskArguments(DataArguments):
         Raises:
             InputError: naming both.
         """
-        if (
-            training.seeds
-            and self.validation_fraction == 0
-            and not (self.validation_file or self.dataset_name)
-        ):
-            raise InputError(
-                "--validation_fraction 0 leaves no validation data, by which --seeds choose the best model; leave it "
-                "out, or give --validation_file"
-            )
         if training.word_dropout and self.task == "mlm":
             raise InputError(
                 f"--word_dropout {training.word_dropout}: mlm masks tokens anyway; see --mlm_probability"
@@ -83,16 +73,26 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 class LabelArguments(TaskArguments):
     """What classify and tag share."""
 
-    text_scores: bool | None = option(
-        "Fit a linear model on n-grams (classify) or a conditional random field on words (tag) beside the "
-        "encoder and join the two, if that is better on the validation data. Default: for new models, not beside "
-        "--model_name_or_path."
+    text_scores: bool | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Fit a linear model on n-grams (classify) or a conditional random field on words "
+                "(tag) beside the encoder and join the two, if that is better on the validation "
+                "data. Default: for new models, not beside --model_name_or_path."
+            )
+        },
     )
-    fit_head: bool = option(
-        "Fit a new head on the weights of --model_name_or_path as a linear model on the frozen encoder, "
-        "before all of the model is trained. A classifier that starts from a sentence encoder is made a model of this "
-        "package for that, whose head reads the vectors of the encoder; with false it keeps its own class.",
-        True,
+    fit_head: bool = field(
+        default=True,
+        metadata={
+            "help": (
+                "Fit a new head on the weights of --model_name_or_path as a linear model on the "
+                "frozen encoder, before all of the model is trained. A classifier that starts "
+                "from a sentence encoder is made a model of this package for that, whose head "
+                "reads the vectors of the encoder; with false it keeps its own class."
+            )
+        },
     )
 
 
@@ -112,14 +112,22 @@ class Seq2SeqDataArguments(TaskArguments):
         "bleu_tokenizer",
     )
 
-    source_column: str = option("Column of the input text.", "source")
-    target_column: str = option("Column of the output text.", "target")
-    max_source_length: int = option("Truncate inputs to this many tokens.", 128)
-    max_target_length: int = option("Truncate outputs to this many tokens, in training only.", 128)
-    bleu_tokenizer: BleuTokenizer = option(
-        "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean and of "
-        "sentencepiece (spm, flores, spBLEU) need further packages.",
-        "13a",
+    source_column: str = field(default="source", metadata={"help": "Column of the input text."})
+    target_column: str = field(default="target", metadata={"help": "Column of the output text."})
+    max_source_length: int = field(
+        default=128, metadata={"help": "Truncate inputs to this many tokens."}
+    )
+    max_target_length: int = field(
+        default=128, metadata={"help": "Truncate outputs to this many tokens, in training only."}
+    )
+    bleu_tokenizer: BleuTokenizer = field(
+        default="13a",
+        metadata={
+            "help": (
+                "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean "
+                "and of sentencepiece (spm, flores, spBLEU) need further packages."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -139,25 +147,52 @@ class LanguageModelDataArguments(TaskArguments):
     summary = "causal language model: a decoder learns to continue text"
     measuring_options = ("text_column", "block_size", "line_by_line")
 
-    text_column: str = option("Column of the text in tables and datasets.", "text")
-    block_size: int | None = option(
-        "Split documents into blocks of at most this many tokens. Default: 256."
+    text_column: str = field(
+        default="text", metadata={"help": "Column of the text in tables and datasets."}
     )
-    line_by_line: bool = option("Every line of a .txt file is a document.", False)
-    packing: int | None = option(
-        "Fill the rows of a batch up to this many tokens with blocks that do not see each other. Blocks of files are "
-        "then split at this length, unless --block_size is given."
+    block_size: int | None = field(
+        default=None,
+        metadata={"help": "Split documents into blocks of at most this many tokens. Default: 256."},
     )
-    prepared: list[str] | None = option(
-        "Directories of `roformer-lite prepare`, instead of files; they bring their tokenizer."
+    line_by_line: bool = field(
+        default=False, metadata={"help": "Every line of a .txt file is a document."}
     )
-    mixture: list[float] | None = option(
-        "How often a block comes from each directory of --prepared, such as 0.7 0.3. Default: every block is read "
-        "equally often."
+    packing: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Fill the rows of a batch up to this many tokens with blocks that do not see each "
+                "other. Blocks of files are then split at this length, unless --block_size is "
+                "given."
+            )
+        },
     )
-    streaming: bool = option(
-        "Read the training data while the model learns, without a copy on the disk; needs --max_steps.",
-        False,
+    prepared: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Directories of `roformer-lite prepare`, instead of files; they bring their "
+                "tokenizer."
+            )
+        },
+    )
+    mixture: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "How often a block comes from each directory of --prepared, such as 0.7 0.3. "
+                "Default: every block is read equally often."
+            )
+        },
+    )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": (
+                "Read the training data while the model learns, without a copy on the disk; needs "
+                "--max_steps."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -259,7 +294,9 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
-    mlm_probability: float = option("Fraction of the tokens to mask and predict.", 0.3)
+    mlm_probability: float = field(
+        default=0.3, metadata={"help": "Fraction of the tokens to mask and predict."}
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -281,33 +318,65 @@ class ClassifyDataArguments(LabelArguments):
         "max_length",
     )
 
-    text_column: str = option("Column of the text.", "text")
-    text_pair_column: str | None = option("Column of a second text, for pairs.")
-    label_column: str = option("Column of the label, any text or number.", "label")
-    max_length: int | None = option(
-        "Truncate texts (a pair together) to this many tokens. Default: 2048; fine-tuning: 256, or as many as the "
-        "model has positions for."
+    text_column: str = field(default="text", metadata={"help": "Column of the text."})
+    text_pair_column: str | None = field(
+        default=None, metadata={"help": "Column of a second text, for pairs."}
+    )
+    label_column: str = field(
+        default="label", metadata={"help": "Column of the label, any text or number."}
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Truncate texts (a pair together) to this many tokens. Default: 2048; "
+                "fine-tuning: 256, or as many as the model has positions for."
+            )
+        },
     )
     problem_type: (
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = option(
-        "single_label_classification, multi_label_classification or regression. Default: multi_label "
-        "with lists of labels or --label_separator, otherwise single_label."
+    ) = field(
+        default=None,
+        metadata={
+            "help": (
+                "single_label_classification, multi_label_classification or regression. Default: "
+                "multi_label with lists of labels or --label_separator, otherwise single_label."
+            )
+        },
     )
-    label_separator: str | None = option(
-        "Text between several labels of one row. Default: a row has one label."
+    label_separator: str | None = field(
+        default=None,
+        metadata={"help": "Text between several labels of one row. Default: a row has one label."},
     )
-    teacher: str | None = option(
-        "A model of sentence-transformers, a directory or a name on the Hub: a new model takes over its tokenizer and "
-        "begins with its vectors of single tokens."
+    teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "A model of sentence-transformers, a directory or a name on the Hub: a new model "
+                "takes over its tokenizer and begins with its vectors of single tokens."
+            )
+        },
     )
-    class_weights: Literal["balanced"] | None = option(
-        "balanced: rows of rare labels count more, so that all labels count alike, and the best model is the one with "
-        "the highest macro F1. Default: all rows count alike."
+    class_weights: Literal["balanced"] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "balanced: rows of rare labels count more, so that all labels count alike, and "
+                "the best model is the one with the highest macro F1. Default: all rows count "
+                "alike."
+            )
+        },
     )
-    min_precision: float | None = option(
-        "Let predict answer only where it is sure enough: a threshold for its scores is chosen so that this fraction "
-        "of its answers to the validation data is right, such as 0.95. Default: it always answers."
+    min_precision: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Let predict answer only where it is sure enough: a threshold for its scores is "
+                "chosen so that this fraction of its answers to the validation data is right, "
+                "such as 0.95. Default: it always answers."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -350,22 +419,47 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    train_file: list[str] | None = option(
-        "Training data: .jsonl with lists of tokens and of tags, or any other text file with a token and its tag on "
-        "each line; also .gz. Several are read one after another."
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Training data: .jsonl with lists of tokens and of tags, or any other text file "
+                "with a token and its tag on each line; also .gz. Several are read one after "
+                "another."
+            )
+        },
     )
-    token_column: str | None = option(
-        "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 in others (default: 1)."
+    token_column: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 "
+                "in others (default: 1)."
+            )
+        },
     )
-    tag_column: str | None = option(
-        "Column of the tags: a name in .jsonl files (default: tags), a number in others (default: -1, the last)."
+    tag_column: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Column of the tags: a name in .jsonl files (default: tags), a number in others "
+                "(default: -1, the last)."
+            )
+        },
     )
-    unit: Literal["auto", "words", "characters"] = option(
-        "What gets a tag. characters splits the words of the data, for languages without spaces; auto "
-        "does so if most of the training text is Chinese characters and the tags are IOB.",
-        "auto",
+    unit: Literal["auto", "words", "characters"] = field(
+        default="auto",
+        metadata={
+            "help": (
+                "What gets a tag. characters splits the words of the data, for languages without "
+                "spaces; auto does so if most of the training text is Chinese characters and the "
+                "tags are IOB."
+            )
+        },
     )
-    max_length: int = option("Truncate training sentences to this many tokens.", 512)
+    max_length: int = field(
+        default=512, metadata={"help": "Truncate training sentences to this many tokens."}
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -385,7 +479,7 @@ class SentenceDataArguments(TaskArguments):
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
 
-    max_length: int = option("Truncate texts to this many tokens.", 128)
+    max_length: int = field(default=128, metadata={"help": "Truncate texts to this many tokens."})
 
     def __post_init__(self):
         super().__post_init__()
@@ -412,23 +506,30 @@ class EmbedDataArguments(SentenceDataArguments):
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
 
-    teacher: str | None = option(
-        "A model of sentence-transformers, a directory or a name on the Hub: learn its vectors of the "
-        "texts in the column text. A new model takes over its tokenizer and begins with its vectors of single "
-        "tokens, unless options such as --vocab_size ask for a new tokenizer."
+    teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "A model of sentence-transformers, a directory or a name on the Hub: learn its "
+                "vectors of the texts in the column text. A new model takes over its tokenizer "
+                "and begins with its vectors of single tokens, unless options such as "
+                "--vocab_size ask for a new tokenizer."
+            )
+        },
     )
-    matryoshka: list[int] = option(
-        "Train the first so many numbers of a vector to serve alone, for example 128 64.", []
+    matryoshka: list[int] = field(
+        default_factory=list,
+        metadata={
+            "help": (
+                "Train the first so many numbers of a vector to serve alone, for example 128 64."
+            )
+        },
     )
 
     def __post_init__(self):
         super().__post_init__()
         for width in self.matryoshka:
             check_number("matryoshka", width, at_least=1)
-        if len(set(self.matryoshka)) < len(self.matryoshka):
-            raise InputError(
-                f"--matryoshka {' '.join(map(str, self.matryoshka))} names a width twice"
-            )
 
 
 @dataclass
@@ -439,7 +540,9 @@ class RerankDataArguments(SentenceDataArguments):
     summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
     training_defaults = {"per_device_train_batch_size": 16}  # each row is read with several others
 
-    max_length: int = option("Truncate pairs of texts to this many tokens together.", 256)
+    max_length: int = field(
+        default=256, metadata={"help": "Truncate pairs of texts to this many tokens together."}
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -21,7 +21,7 @@ from hf_roformer_lite.model.text_features import (
     Words,
 )
 
-from ..evaluate.baselines import train_field
+from ..evaluate.baselines import train_crf
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
@@ -249,7 +249,7 @@ def _conditional_random_field(
             yield words, [names[tag] for tag in sentence]
             start += len(sentence)
 
-    found = train_field(sentences()).info()
+    found = train_crf(sentences()).info()
     weights, transitions = np.zeros((features.shape[1], labels)), np.zeros((labels, labels))
     for table, entries in ((weights, found.state_features), (transitions, found.transitions)):
         for (row, label), weight in entries.items():

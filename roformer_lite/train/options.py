@@ -12,19 +12,10 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
-from ..errors import LARGEST_BATCH, InputError, check_file, check_number
+from ..errors import InputError, check_file, check_number
 from ..output import check_place
 
-_LARGEST_SEED = 2**32 - 1
-# the tokenizers library reserves memory for all of it, and ends the process without
-_LARGEST_VOCABULARY = 10_000_000
-
-
-def option(text: str, default: Any = None, **more: Any) -> Any:
-    """A field with its help."""
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": text, **more})
-    return field(default=default, metadata={"help": text, **more})
+MAX_SEED = 2**32 - 1
 
 
 def refuse_beside(options: dict[str, Any], given: str, why: str) -> None:
@@ -42,29 +33,54 @@ class DataArguments:
 
     _argument_group_name: ClassVar[str] = "data"
 
-    train_file: list[str] | None = option(
-        "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after another. Plain .txt is for "
-        "seq2seq, mlm, causal and embed; tag reads a token and its tag on each line."
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after "
+                "another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and "
+                "its tag on each line."
+            )
+        },
     )
-    validation_file: list[str] | None = option(
-        "Validation data, measured during training and at the end."
+    validation_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "Validation data, measured during training and at the end."},
     )
-    test_file: list[str] | None = option("Test data, measured only at the end.")
-    validation_fraction: float | None = option(
-        "Without validation data: hold out this fraction of the training data (0.05 is one row in twenty). Default: "
-        "0.1, 2,000 rows at most, and none of fewer than 100 rows (500 where a classifier starts from a sentence "
-        "encoder); 0 holds out nothing."
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "Test data, measured only at the end."}
     )
-    column_names: list[str] | None = option(
-        "Names of the columns of .tsv and .csv files that have no header line."
+    validation_fraction: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Without validation data: hold out this fraction of the training data (0.05 is "
+                "one row in twenty). Default: 0.1, 2,000 rows at most, and none of fewer than 100 "
+                "rows (500 where a classifier starts from a sentence encoder); 0 holds out "
+                "nothing."
+            )
+        },
     )
-    dataset_name: str | None = option("A dataset on the Hub, instead of files.")
-    dataset_config_name: str | None = option("Configuration of that dataset, if it has several.")
-    train_split: str = option("Split of that dataset to train on.", "train")
-    validation_split: str = option(
-        "Split of that dataset for validation, used if it exists.", "validation"
+    column_names: list[str] | None = field(
+        default=None,
+        metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."},
     )
-    test_split: str = option("Split of that dataset for testing, used if it exists.", "test")
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    )
+    dataset_config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of that dataset, if it has several."}
+    )
+    train_split: str = field(
+        default="train", metadata={"help": "Split of that dataset to train on."}
+    )
+    validation_split: str = field(
+        default="validation",
+        metadata={"help": "Split of that dataset for validation, used if it exists."},
+    )
+    test_split: str = field(
+        default="test", metadata={"help": "Split of that dataset for testing, used if it exists."}
+    )
 
     def __post_init__(self):
         if sum(value is not None for value in self.sources.values()) != 1:
@@ -96,19 +112,36 @@ class TokenizerArguments:
 
     _argument_group_name: ClassVar[str] = "tokenizer"
 
-    tokenizer: str | None = option("Tokenizer to use. Default: train one on the training data.")
-    vocab_size: int | None = option("Largest vocabulary of a new tokenizer. Default: 8192.")
-    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = option(
-        "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."
+    tokenizer: str | None = field(
+        default=None,
+        metadata={"help": "Tokenizer to use. Default: train one on the training data."},
     )
-    tokenizer_min_frequency: int | None = option(
-        "How often a token must occur in the training data to enter the vocabulary of a new tokenizer. Default: 2."
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Largest vocabulary of a new tokenizer. Default: 8192."}
+    )
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: "
+                "bpe."
+            )
+        },
+    )
+    tokenizer_min_frequency: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "How often a token must occur in the training data to enter the vocabulary of a "
+                "new tokenizer. Default: 2."
+            )
+        },
     )
 
     def __post_init__(self):
         if self.tokenizer is not None:
             self.refuse_new_tokenizer("--tokenizer", "which is taken as it is")
-        check_number("vocab_size", self.vocab_size, at_least=1, at_most=_LARGEST_VOCABULARY)
+        check_number("vocab_size", self.vocab_size, at_least=1)
         check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
 
     @property
@@ -128,17 +161,31 @@ class ModelArguments(TokenizerArguments):
 
     _argument_group_name: ClassVar[str] = "model and tokenizer"
 
-    size: Literal["tiny", "mini", "small", "base"] | None = option(
-        "Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini."
+    size: Literal["tiny", "mini", "small", "base"] | None = field(
+        default=None,
+        metadata={
+            "help": "Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini."
+        },
     )
-    config: list[str] = option(
-        "Fields of the configuration that differ from those of the size, as name=value, for example "
-        "hidden_dropout=0.3; with seq2seq, encoder.name=value and decoder.name=value set one of the two.",
-        [],
+    config: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": (
+                "Fields of the configuration that differ from those of the size, as name=value, "
+                "for example hidden_dropout=0.3; with seq2seq, encoder.name=value and "
+                "decoder.name=value set one of the two."
+            )
+        },
     )
-    model_name_or_path: str | None = option(
-        "Start from these weights and their tokenizer instead of from scratch: a directory or a name on the Hub, of a "
-        "model of this package or of one of transformers, such as BERT."
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Start from these weights and their tokenizer instead of from scratch: a "
+                "directory or a name on the Hub, of a model of this package or of one of "
+                "transformers, such as BERT."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -160,9 +207,14 @@ class ModelArguments(TokenizerArguments):
 class Seq2SeqModelArguments(ModelArguments):
     """The same, and the encoder of a pair."""
 
-    encoder_name_or_path: str | None = option(
-        "Start from this encoder and its tokenizer; its head is left out. The decoder is new, of --size, and shares "
-        "the encoder's table of tokens."
+    encoder_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Start from this encoder and its tokenizer; its head is left out. The decoder is "
+                "new, of --size, and shares the encoder's table of tokens."
+            )
+        },
     )
 
     def __post_init__(self):
@@ -186,83 +238,177 @@ class TrainingOptions:
 
     _argument_group_name: ClassVar[str] = "training"
 
-    output_dir: str | None = option("Directory of the finished model. Required.")
-    overwrite_output_dir: bool = option(
-        "Replace a finished model, and discard an unfinished training with other options.", False
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Directory of the finished model. Required."}
     )
-    num_train_epochs: float | None = option(
-        "Passes over the training data. Default: until 300,000 examples or, with labels, 8 million tokens were seen, "
-        "but at least 3 and at most 20; fine-tuning: 4."
+    overwrite_output_dir: bool = field(
+        default=False,
+        metadata={
+            "help": (
+                "Replace a finished model, and discard an unfinished training with other options."
+            )
+        },
     )
-    max_steps: int | None = option("Number of training steps, instead of epochs.")
-    time_limit_minutes: float | None = option(
-        "Stop training after this time, with the learning rate at the end of its schedule. Data preparation and the "
-        "final evaluation come on top."
+    num_train_epochs: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Passes over the training data. Default: until 300,000 examples or, with labels, "
+                "8 million tokens were seen, but at least 3 and at most 20; fine-tuning: 4."
+            )
+        },
     )
-    per_device_train_batch_size: int | None = option(
-        "Rows in a training batch on each device. Default: 32, with labels fewer where they have more than 8,192 "
-        "tokens on average; mlm and causal 8, embed 64, rerank 16."
+    max_steps: int | None = field(
+        default=None, metadata={"help": "Number of training steps, instead of epochs."}
     )
-    max_tokens_per_batch: int | None = option(
-        "Limit on the real tokens in a training batch on each device, instead of a number of rows."
+    time_limit_minutes: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Stop training after this time, with the learning rate at the end of its "
+                "schedule. Data preparation and the final evaluation come on top."
+            )
+        },
     )
-    per_device_eval_batch_size: int = option("Rows in an evaluation batch on each device.", 64)
-    learning_rate: float | None = option(
-        "Highest learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, and 3e-4 for models that this command "
-        "has trained from scratch."
+    per_device_train_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Rows in a training batch on each device. Default: 32, with labels fewer where "
+                "they have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
+                "16."
+            )
+        },
     )
-    warmup_steps: float | None = option(
-        "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; fine-tuning: 0.1."
+    max_tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Limit on the real tokens in a training batch on each device, instead of a number "
+                "of rows."
+            )
+        },
     )
-    weight_decay: float = option("Weight decay.", 0.01)
-    optim: str = option(
-        "The optimizer: one of transformers, or muon, torch's Muon for the matrices of the layers and AdamW for the "
-        "rest; arguments of Muon, such as lr=0.02, go to --training_arguments optim_args=lr=0.02.",
-        "adamw_torch_fused",
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Rows in an evaluation batch on each device."}
     )
-    bf16: bool | None = option(
-        "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a trial shows that it is "
-        "faster, for trainings of 200 steps or more; elsewhere no."
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Highest learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, and 3e-4 "
+                "for models that this command has trained from scratch."
+            )
+        },
     )
-    ema_decay: float | None = option(
-        "Evaluate and save an exponential moving average of the weights with this decay. Default: none; 0.999 for new "
-        "classifiers and taggers, for which 0 means none."
+    warmup_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; "
+                "fine-tuning: 0.1."
+            )
+        },
     )
-    word_dropout: float | None = option(
-        "Fraction of the tokens that are replaced by [MASK] in a training batch; not for mlm. Default: 0; 0.2 for new "
-        "classifiers and taggers."
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay."})
+    optim: str = field(
+        default="adamw_torch_fused",
+        metadata={
+            "help": (
+                "The optimizer: one of transformers, or muon, torch's Muon for the matrices of "
+                "the layers and AdamW for the rest; arguments of Muon, such as lr=0.02, go to "
+                "--training_arguments optim_args=lr=0.02."
+            )
+        },
     )
-    early_stopping_patience: int = option(
-        "Stop after so many evaluations in a row without an improvement, if the best checkpoint is kept; 0: never.",
-        4,
+    bf16: bool | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a "
+                "trial shows that it is faster, for trainings of 200 steps or more; elsewhere no."
+            )
+        },
     )
-    baselines: bool = option(
-        "Measure baselines, such as a linear model, on the same data; takes seconds.", True
+    ema_decay: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Evaluate and save an exponential moving average of the weights with this decay. "
+                "Default: none; 0.999 for new classifiers and taggers, for which 0 means none."
+            )
+        },
     )
-    seed: int = option("Seed of initialisation, shuffling and dropout.", 42)
-    seeds: list[int] | None = option(
-        "Train once with each of these seeds, keep the model that is best on the validation data, and report mean and "
-        "standard deviation of all metrics. Rows are held out by the first one, for all of them."
+    word_dropout: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Fraction of the tokens that are replaced by [MASK] in a training batch; not for "
+                "mlm. Default: 0; 0.2 for new classifiers and taggers."
+            )
+        },
     )
-    keep_checkpoints: bool = option("Keep the checkpoints after the model is finished.", False)
-    use_cpu: bool = option("Train on the CPU, even if there is a GPU.", False)
-    disable_tqdm: bool = option("Show no progress bars.", False)
-    training_arguments: list[str] = option(
-        "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments for seq2seq), as name=value, "
-        "for example lr_scheduler_type=cosine adam_beta2=0.98.",
-        [],
-        adds_up=True,
+    early_stopping_patience: int = field(
+        default=4,
+        metadata={
+            "help": (
+                "Stop after so many evaluations in a row without an improvement, if the best "
+                "checkpoint is kept; 0: never."
+            )
+        },
+    )
+    baselines: bool = field(
+        default=True,
+        metadata={
+            "help": "Measure baselines, such as a linear model, on the same data; takes seconds."
+        },
+    )
+    seed: int = field(
+        default=42, metadata={"help": "Seed of initialisation, shuffling and dropout."}
+    )
+    seeds: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "Train once with each of these seeds, keep the model that is best on the "
+                "validation data, and report mean and standard deviation of all metrics. Rows are "
+                "held out by the first one, for all of them."
+            )
+        },
+    )
+    keep_checkpoints: bool = field(
+        default=False, metadata={"help": "Keep the checkpoints after the model is finished."}
+    )
+    use_cpu: bool = field(
+        default=False, metadata={"help": "Train on the CPU, even if there is a GPU."}
+    )
+    disable_tqdm: bool = field(default=False, metadata={"help": "Show no progress bars."})
+    training_arguments: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": (
+                "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments "
+                "for seq2seq), as name=value, for example lr_scheduler_type=cosine "
+                "adam_beta2=0.98."
+            ),
+            "action": "extend",
+        },
     )
 
     def __post_init__(self):
         if not self.output_dir:
             raise InputError("give --output_dir, the directory of the finished model")
         self.output_dir = check_place("output_dir", self.output_dir)
-        for names, limits in _LIMITS.items():
-            for name in names.split():
-                check_number(name, getattr(self, name), **limits)
+        for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
+            check_number(name, getattr(self, name), above=0)
+        for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
+            check_number(name, getattr(self, name), at_least=1)
+        for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
+            check_number(name, getattr(self, name), at_least=0)
+        for name in ("ema_decay", "word_dropout"):
+            check_number(name, getattr(self, name), at_least=0, below=1)
         for seed in (self.seed, *(self.seeds or ())):
-            check_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
+            check_number("seed", seed, at_least=0, at_most=MAX_SEED)
         if self.seeds is not None and (
             len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)
         ):
@@ -300,22 +446,11 @@ class TrainingOptions:
         return found
 
 
-_LIMITS = {
-    "num_train_epochs time_limit_minutes max_tokens_per_batch": {"above": 0},
-    "max_steps": {"at_least": 1},
-    "per_device_train_batch_size per_device_eval_batch_size": {
-        "at_least": 1,
-        "at_most": LARGEST_BATCH,
-    },
-    "learning_rate warmup_steps weight_decay early_stopping_patience": {"at_least": 0},
-    "ema_decay word_dropout": {"at_least": 0, "below": 1},
-}
 # Arguments of transformers that would be overridden, or would do harm.
 _REFUSED = {
     "resume_from_checkpoint": "the same command continues an interrupted training by itself",
     "hub_token": "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN",
     "save_only_model": "an interrupted training would go on with a new optimizer",
-    "label_names": "the labels of these models are always called labels",
 }
 
 
@@ -326,24 +461,49 @@ class PublishingOptions:
 
     _argument_group_name: ClassVar[str] = "model card and Hub"
 
-    title: str | None = option("Title of the model card. Default: name of the directory.")
-    language: list[str] = option("Language codes, for example en de.", [])
-    license: str | None = option("Licence of the model, for example apache-2.0.")
-    dataset_title: str | None = option("What the card calls the data. Default: the file names.")
-    datasets: list[str] = option(
-        "Names of the data on the Hub, where the files are a copy of them.", []
+    title: str | None = field(
+        default=None,
+        metadata={"help": "Title of the model card. Default: name of the directory."},
     )
-    limitations: str | None = option("A sentence on what the model should not be used for.")
-    card_example: bool = option(
-        "Show a row of the validation data in the card's code, not a made-up one.", False
+    language: list[str] = field(
+        default_factory=list, metadata={"help": "Language codes, for example en de."}
     )
-    push_to_hub: bool = option("Upload the finished model to the Hub.", False)
-    hub_model_id: str | None = option(
-        "Repository to upload to. Default: name of the directory, under your account."
+    license: str | None = field(
+        default=None, metadata={"help": "Licence of the model, for example apache-2.0."}
     )
-    remote_code: bool = option(
-        "Save the package's code with the model, for people who have not installed the package.",
-        False,
+    dataset_title: str | None = field(
+        default=None, metadata={"help": "What the card calls the data. Default: the file names."}
+    )
+    datasets: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Names of the data on the Hub, where the files are a copy of them."},
+    )
+    limitations: str | None = field(
+        default=None, metadata={"help": "A sentence on what the model should not be used for."}
+    )
+    card_example: bool = field(
+        default=False,
+        metadata={
+            "help": "Show a row of the validation data in the card's code, not a made-up one."
+        },
+    )
+    push_to_hub: bool = field(
+        default=False, metadata={"help": "Upload the finished model to the Hub."}
+    )
+    hub_model_id: str | None = field(
+        default=None,
+        metadata={
+            "help": "Repository to upload to. Default: name of the directory, under your account."
+        },
+    )
+    remote_code: bool = field(
+        default=False,
+        metadata={
+            "help": (
+                "Save the package's code with the model, for people who have not installed the "
+                "package."
+            )
+        },
     )
 
 

@@ -1,10 +1,11 @@
-"""A training as a whole, which `run.yaml` describes: task, data, model, training and publishing.
+"""A training as a whole, which `run.yaml` describes: task, data, model, training and card.
 
 The command line, a file and a program make the same object. Nothing here imports torch.
 """
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,15 @@ from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
 RUN_FILE = "run.yaml"
-_SECTIONS = ("data", "model", "training", "card")  # of the file, and fields of `Run`
-# What says only where the output of a run goes, how it is shown and tested, besides all of `card`.
-# A training that continues may have other values; all else must be the same.
+# The sections of the file, which are fields of `Run`.
+_SECTIONS = ("data", "model", "training", "card")
+# Options that hold paths. In the file these are relative to its directory, so that a folder with
+# data and models can be moved.
+_FILES = ("train_file", "validation_file", "test_file", "prepared", "output_dir")
+# Options that hold the directory of a model, or its name on the Hub.
+_MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
+# Options that say where the result goes, how it is shown and what is measured at the end. When a
+# training continues they may have other values, as may all of `card`; all else must be the same.
 _NOT_COMPARED = (
     "test_file",
     "output_dir",
@@ -32,7 +39,8 @@ _DEFAULTS = {
     "learning_rate": 5e-4,
     "warmup_steps": 0.06,
     "per_device_train_batch_size": 32,
-    "num_train_epochs": None,  # as many as the size of the data suggests
+    # None stands for as many as the size of the data suggests.
+    "num_train_epochs": None,
     "word_dropout": 0.0,
     "ema_decay": 0.0,
 }
@@ -47,9 +55,10 @@ _FINE_TUNING = {
     "ema_decay": 0.0,
 }
 _RATE_OF_OWN_WEIGHTS = 3e-4
-# Tokens of a text to classify. Short ones cost nothing more; what pretrained models need of memory
-# grows with it.
-_LONGEST_TEXT, _LONGEST_FINE_TUNED = 2048, 256
+# Tokens of a text to classify. Short texts cost nothing more; the memory that pretrained models
+# need grows with the limit.
+_LONGEST_TEXT = 2048
+_LONGEST_FINE_TUNED = 256
 
 
 @dataclass
@@ -60,8 +69,9 @@ class Run:
     model: ModelArguments
     training: TrainingOptions
     card: PublishingOptions = field(default_factory=PublishingOptions)
-    shown: str = ""  # the command as a card shows it, where another one made this run
-    # options of training that `with_defaults` has given their values
+    # The command as a card shows it, if another one than `train` made this run.
+    shown: str = ""
+    # The options of training that `with_defaults` has given their values.
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
@@ -82,58 +92,67 @@ class Run:
         """Where the checkpoints are while the model is trained."""
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
 
-    # as a file
-
     def content(self) -> dict[str, Any]:
-        """What `run.yaml` holds: the options that differ from their defaults, in sections."""
-        return {"task": self.task, **{name: _given(getattr(self, name)) for name in _SECTIONS}}
+        """The options that differ from their defaults, in the sections of `run.yaml`."""
+        sections = {name: _given(getattr(self, name)) for name in _SECTIONS}
+        return {"task": self.task, **sections}
 
     def save(self, folder: Path) -> None:
-        """Write `run.yaml` into `folder`."""
-        from hf_roformer_lite.version import __version__  # whose package imports torch
+        """Write `run.yaml` into `folder`, the output directory or one next to it."""
+        # The package of the version imports torch.
+        from hf_roformer_lite.version import __version__
 
-        sections = {name: part for name, part in self.content().items() if part}
-        head = (
-            f"# Written by roformer-lite {__version__}. `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats "
-            "this training.\n# Options that are not here have their defaults; `roformer-lite train TASK --help` lists "
-            "all.\n"
-        )
+        base = _absolute(str(self.output_dir))
+
+        def relative(path: str, may_be_name: bool) -> str:
+            found = _absolute(path, may_be_name)
+            return os.path.relpath(found, base) if os.path.isabs(found) else found
+
+        content = _with_paths(self.content(), relative)
+        # The directory that the file lies in says nothing.
+        content["training"].pop("output_dir", None)
+        sections = {name: part for name, part in content.items() if part}
         text = yaml.safe_dump(
             sections, sort_keys=False, allow_unicode=True, default_flow_style=False
+        )
+        head = (
+            f"# Written by roformer-lite {__version__}.\n"
+            f"# `roformer-lite train {RUN_FILE} --output_dir OTHER` repeats this training. Paths\n"
+            "# are relative to this file. Options that are not here have their defaults;\n"
+            f"# `roformer-lite train {self.task} --help` lists all.\n"
         )
         write_whole_file(folder / RUN_FILE, head + text)
 
     def command(self) -> str:
         """The command line of this run as a public card may show it."""
-        return self.shown or shown_command(
-            ["roformer-lite", "train", self.task, *as_arguments(self.content())]
-        )
-
-    # compared
+        if self.shown:
+            return self.shown
+        return shown_command(["roformer-lite", "train", self.task, *as_arguments(self.content())])
 
     def difference(self, before: Mapping[str, Any]) -> str:
-        """What this run has otherwise than the one of `before`, the content of another `run.yaml`,
-        as options; empty where an interrupted training may continue."""
-        now, then = _compared(self.content()), _compared(before)
+        """The options that differ from those of an interrupted training; empty if it may continue.
+
+        Args:
+            before: As from `read_run_file`.
+        """
+        now = _compared(_with_paths(self.content(), _absolute))
+        then = _compared(before)
         return ", ".join(
             f"--{name} was {_shown(then.get(name))} and is {_shown(now.get(name))}"
             for name in {**then, **now}
             if then.get(name) != now.get(name)
         )
 
-    # with defaults
-
     def own_weights(self) -> bool:
         """Whether all weights are trained by this command, from scratch, now or before."""
-        from ..saved_model import read_optional_object  # which imports torch
+        # This imports torch.
+        from ..saved_model import read_optional_object
 
-        found = [
-            read_optional_object(name, RESULTS_FILE).get("training")
-            for name in self.model.pretrained
-        ]
-        return all(
-            isinstance(training, dict) and training.get("own_weights") is True for training in found
-        )
+        for name in self.model.pretrained:
+            training = read_optional_object(name, RESULTS_FILE).get("training")
+            if not isinstance(training, dict) or training.get("own_weights") is not True:
+                return False
+        return True
 
     def default_values(self) -> dict[str, Any]:
         """The values of the options of training that were not given and whose defaults depend on
@@ -149,26 +168,24 @@ class Run:
 
     def fine_tuning_defaults(self) -> list[str]:
         """The options that were not given and have a default of their own in fine-tuning."""
-        is_fine_tuning = bool(self.model.pretrained)
-        return [
-            name for name in _FINE_TUNING if is_fine_tuning and getattr(self.training, name) is None
-        ]
+        if not self.model.pretrained:
+            return []
+        return [name for name in _FINE_TUNING if getattr(self.training, name) is None]
 
     def with_defaults(self) -> "Run":
         """The same run with those values filled in, and the longest text of a task that leaves it
         open."""
-        longest: dict[str, Any] = {}
-        if getattr(self.data, "max_length", _LONGEST_TEXT) is None:
-            longest["max_length"] = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
+        data = self.data
+        if getattr(data, "max_length", _LONGEST_TEXT) is None:
+            longest = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
+            data = replace(data, max_length=longest)
         values = self.default_values()
         training = replace(self.training, **values)
-        return replace(
-            self, data=replace(self.data, **longest), training=training, filled=frozenset(values)
-        )
+        return replace(self, data=data, training=training, filled=frozenset(values))
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
-    """The content of a `run.yaml`, whose options a parser checks.
+    """The content of a `run.yaml`, with absolute paths. A parser checks its options.
 
     Raises:
         InputError: when it can't be read, or names no task or another section.
@@ -179,14 +196,54 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or str(content.get("task")) not in TASK_ARGUMENTS:
         raise InputError(
-            f"{path}: it must have a line such as `task: classify`, with one of {', '.join(TASK_ARGUMENTS)}"
+            f"{path}: it must have a line such as `task: classify`, with one of "
+            f"{', '.join(TASK_ARGUMENTS)}"
         )
     for name, part in content.items():
         if name != "task" and (name not in _SECTIONS or not isinstance(part or {}, dict)):
             raise InputError(
-                f"{path}: {name} is no section; options are lines `name: value` of {', '.join(_SECTIONS)}"
+                f"{path}: {name} is no section; options are lines `name: value` of "
+                f"{', '.join(_SECTIONS)}"
             )
-    return content
+    folder = os.path.realpath(os.path.dirname(path))
+
+    def absolute(path: str, may_be_name: bool) -> str:
+        found = os.path.normpath(os.path.join(folder, path))
+        return path if may_be_name and not os.path.isdir(found) else found
+
+    return _with_paths(content, absolute)
+
+
+def _with_paths(content: Mapping[str, Any], convert: Callable[[str, bool], str]) -> dict[str, Any]:
+    """The content of a run with converted paths.
+
+    Args:
+        content: Of a file or a run.
+        convert: Takes a path, and whether it may also be a name on the Hub.
+    """
+    found = dict(content)
+    for section, part in content.items():
+        if not isinstance(part, dict):
+            continue
+        found[section] = dict(part)
+        for name, value in part.items():
+            if value is None or name not in (*_FILES, *_MODELS):
+                continue
+            may_be_name = name in _MODELS
+            if isinstance(value, list):
+                converted = [convert(str(path), may_be_name) for path in value]
+            else:
+                converted = convert(str(value), may_be_name)
+            found[section][name] = converted
+    return found
+
+
+def _absolute(path: str, may_be_name: bool = False) -> str:
+    """An absolute path without links, but for that of the file itself, whose name has its format."""
+    if may_be_name and not os.path.isdir(path):
+        return path
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def as_arguments(content: Mapping[str, Any]) -> list[str]:
@@ -196,12 +253,11 @@ def as_arguments(content: Mapping[str, Any]) -> list[str]:
         for name, value in (content.get(section) or {}).items():
             if isinstance(value, dict):
                 value = [assignment_of(*argument) for argument in value.items()]
-            if value not in (None, []):
-                values = value if isinstance(value, list) else [value]
-                words += [
-                    f"--{name}",
-                    *(str(one).lower() if isinstance(one, bool) else str(one) for one in values),
-                ]
+            if value in (None, []):
+                continue
+            words.append(f"--{name}")
+            for one in value if isinstance(value, list) else [value]:
+                words.append(str(one).lower() if isinstance(one, bool) else str(one))
     return words
 
 
@@ -211,9 +267,12 @@ def _given(options: Any) -> dict[str, Any]:
     found = {}
     for option in fields(options):
         default = option.default if option.default_factory is MISSING else option.default_factory()
-        if getattr(options, option.name) != default:
-            found[option.name] = getattr(options, option.name)
-    return found | ({"training_arguments": options.stock} if "training_arguments" in found else {})
+        value = getattr(options, option.name)
+        if value != default:
+            found[option.name] = value
+    if "training_arguments" in found:
+        found["training_arguments"] = options.stock
+    return found
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,11 +287,9 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if value is None:
         return "the default"
-    return (
-        " ".join(map(str, value))
-        if isinstance(value, Sequence) and not isinstance(value, str)
-        else str(value)
-    )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(map(str, value))
+    return str(value)
 
 
 def shown_command(words: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """transformers' `TrainingArguments` of a run: our options, defaults for small models, and what else
 was given."""
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
-from ..errors import InputError, check_number
+from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
 from ..saved_model import reason
 from .muon import MUON, muon_arguments
@@ -85,40 +84,43 @@ class _Parser(HfArgumentParser):
         """Name the option as it was typed: argparse's `argument --optim: …` may stand for a value
         of ours."""
         name, _, problem = message.removeprefix("argument --").partition(": ")
-        option = (
-            f"--{name}" if name in _SHARED else f"--training_arguments {name.partition('/')[0]}"
-        )
+        name = name.partition("/")[0]
+        option = f"--{name}" if name in _SHARED else f"--training_arguments {name}"
         raise InputError(f"{option}: {problem}")
 
 
 def _checked(kind: type[TrainingArguments], values: Mapping[str, Any]) -> TrainingArguments:
-    """An object of `kind`, by transformers' own parser, which checks types and choices; the class
-    itself checks what goes together."""
-    known, words = [option.name for option in fields(kind) if option.init], []
+    """An object of `kind`, made by transformers' own parser, which checks types and choices; the
+    class itself checks combinations."""
+    known = [option.name for option in fields(kind) if option.init]
+    words = []
     for name, value in values.items():
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=2)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise InputError(
-                f"--training_arguments {name}={value}: {kind.__name__} has no field {name}{hint}"
+                f"--training_arguments {name}={value}: {kind.__name__} has no field {name}"
+                f"{did_you_mean(name, known)}"
             )
-        if value is not None:
-            text = json.dumps(value) if isinstance(value, dict) else value
-            words += [f"--{name}", *map(str, text if isinstance(text, list) else [text])]
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            value = json.dumps(value)
+        words.append(f"--{name}")
+        words += map(str, value if isinstance(value, list) else [value])
     try:
-        args = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)[0]
-        check_number(
-            "training_arguments gradient_accumulation_steps",
-            args.gradient_accumulation_steps,
-            at_least=1,
-        )
-        return args
+        (args,) = _Parser(kind).parse_args_into_dataclasses(words, look_for_args_file=False)
     except InputError:
         raise
-    except Exception as error:  # TrainingArguments read files, import libraries and look at devices
+    # TrainingArguments read files, import libraries and look at devices.
+    except Exception as error:
         raise InputError(
             f"--training_arguments: transformers refuses them: {reason(error)}"
         ) from error
+    check_number(
+        "training_arguments gradient_accumulation_steps",
+        args.gradient_accumulation_steps,
+        at_least=1,
+    )
+    return args
 
 
 def is_launched_on_a_cpu() -> bool:

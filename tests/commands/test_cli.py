@@ -403,5 +403,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
     exact = results["metrics"]["test"]["exact_match"]
     assert f"Exact match on all 80 held-out examples: {exact:.2%}" in printed
     assert results["command"] == "roformer-lite demo --output_dir demo"
+    run("train", tmp_path / "demo" / "run.yaml", "--output_dir", tmp_path / "again")
+    assert check_directory(tmp_path / "again", "seq2seq")["metrics"] == results["metrics"]
     assert all(name in printed for name in ("date-en", "date-zh", "number-en", "number-zh"))
     assert results["rows"] == {"train": 400, "validation": 40, "test": 80}

@@ -1,4 +1,4 @@
-"""`--help` and a mistake are answered without importing what takes seconds."""
+"""`--help` and a mistake are answered without importing torch and other heavy libraries."""
 
 import json
 import subprocess
@@ -12,11 +12,9 @@ HEAVY = {
     "gradio",
     "fastapi",
     "torch",
-    "transformers",
     "hf_roformer_lite",
-    "huggingface_hub",
-    "numpy",
     "datasets",
+    "sklearn",
 }
 CODE = """
 import json, sys

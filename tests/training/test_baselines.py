@@ -1,17 +1,11 @@
-"""Baselines beside a model: each is held against metrics found in another way."""
-
-import math
-import random
+"""Baselines: each is compared with metrics found in another way."""
 
 import numpy as np
 import pytest
 
 from roformer_lite.evaluate.baselines import (
     at_most,
-    byte_baselines,
     classification_baselines,
-    learning_curve,
-    neighbour_baselines,
     tagging_baselines,
     text_to_text_baselines,
 )
@@ -37,22 +31,6 @@ def test_classes():
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
     # the third is mislabelled
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
-
-
-def test_a_curve_is_that_of_models_on_fewer_rows():
-    draw = np.random.default_rng(1)
-    classes = draw.integers(0, 40, 400)
-    texts, measured = (
-        [f"word{i} {i}" for i in classes],
-        ([f"word{i}" for i in range(40)], np.arange(40)),
-    )
-    order, expected = np.random.default_rng(0).permutation(400), []
-    for rows in (100, 200):  # what was seen is known
-        expected.append(len(set(classes[order[:rows]])) / 40)
-    assert learning_curve((texts, classes), measured, "accuracy") == pytest.approx(
-        expected, abs=0.05
-    )
-    assert learning_curve((texts, classes * 0), measured, "accuracy") == []
 
 
 @pytest.mark.parametrize("right", [0, 1])
@@ -107,35 +85,3 @@ def test_text_to_text():
     metrics = text_to_text_baselines("13a", train, measured)
     assert metrics["copying the source"]["test"]["exact_match"] == 0.5
     assert metrics["nearest neighbour (TF-IDF)"]["test"]["exact_match"] == 1
-
-
-def test_bytes_of_known_cost():
-    """Noise of 16 equally likely letters costs four bits each, and what has been read before nearly
-    nothing."""
-    letters = random.Random(0)
-    noise = ["".join(letters.choices("abcdefghijklmnop", k=20_000)) for _ in range(2)]
-    bits = byte_baselines([noise[0]], {"new": [noise[1]], "known": [noise[0][:5000]]})[
-        "PPMd of order 6"
-    ]
-    assert 4 < bits["new"]["bits_per_byte"] < 4.6
-    assert bits["known"]["bits_per_byte"] < 1
-
-
-def test_neighbours():
-    """A token that its neighbours determine is known; one that nothing determines has the entropy
-    of a draw."""
-    draw = random.Random(0)
-    determined = [[2, a, a + 10, a, 3] for a in (draw.randrange(4, 8) for _ in range(2000))]
-    metrics = neighbour_baselines(determined, {"test": determined[:100]})[
-        "counts of neighbouring tokens"
-    ]["test"]
-    middle_is_known = math.exp((2 * 0 + math.log(1)) / 3)
-    assert metrics["accuracy"] == 1 and metrics["perplexity"] == pytest.approx(
-        middle_is_known, abs=0.05
-    )
-    drawn = [[2, draw.randrange(4, 8), 3] for _ in range(2000)]
-    metrics = neighbour_baselines(drawn, {"test": drawn[:400]})["counts of neighbouring tokens"][
-        "test"
-    ]
-    assert metrics["perplexity"] == pytest.approx(4, abs=0.1)
-    assert metrics["accuracy"] == pytest.approx(0.25, abs=0.08)

@@ -159,13 +159,15 @@ def test_results_and_card(trained):
     metrics = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
     assert metrics["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
     assert metrics["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
-    for task, found in results.items():
-        assert found["main_metric"] in found["baselines"]["TF-IDF cosine"]["validation"]
+    for task in results:
         card = (folder / task / "README.md").read_text("utf-8")
+        assert ("No baseline was measured" in card) == (task == "rerank")
         assert "library_name: sentence-transformers" in card and 'pip install ".[embed]"' in card
         # a heading needs an empty line before it
         assert not re.search("[^\n]\n##", card.split("\n---\n", 1)[1])
     assert results["embed"]["metrics"]["validation"]["spearman"] > 0.5
+    assert "spearman" in results["embed"]["baselines"]["TF-IDF cosine"]["validation"]
+    assert results["rerank"]["baselines"] == {}
     check_sentence_modules(folder / "embed")
 
 
@@ -338,7 +340,6 @@ def test_baselines_and_candidates():
     assert samples[0] == {"query": "a b", "positive": ["b x", "a z"], "negative": ["d y"]}
     # on from its own place
     assert samples[1] == {"query": "c d", "positive": ["d y"], "negative": ["a z", "b x"]}
-    assert TfidfCosine(["a b c d x y z"]).reranking(samples)["mrr@10"] == 1
     many = Dataset.from_dict(
         {"anchor": [str(i) for i in range(501)], "positive": [f"p{i}" for i in range(501)]}
     )
