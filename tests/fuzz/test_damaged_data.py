@@ -15,7 +15,7 @@ from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.errors import InputError
 from roformer_lite.predict.tables import TableWriter
-from roformer_lite.tasks.registry import TASKS
+from roformer_lite.recipes import RECIPES
 from roformer_lite.train.trainer import RoFormerLiteTrainer
 
 ROWS = [
@@ -88,8 +88,9 @@ def damaged(content: bytes, seed: int) -> bytes:
 
 
 def read(path: Path, task_name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    kind = TASKS[task_name]
-    return list(kind(kind.arguments(train_file=[str(path)], **options)).data.read_rows([str(path)]))
+    kind = RECIPES[task_name]
+    recipe = kind(kind.options_class(train_file=[str(path)], **options))
+    return list(recipe.read_rows([str(path)]))
 
 
 def check(path: Path, task: str, options: dict[str, Any]) -> str:

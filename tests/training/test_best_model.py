@@ -25,7 +25,7 @@ from hf_roformer_lite.model.text_features import LONGEST_TOKEN
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.evaluate.metrics import is_within_chance
-from roformer_lite.tasks.classify import add_linear_model, weighted_loss
+from roformer_lite.recipes.classify import add_linear_model, weighted_loss
 from roformer_lite.text_scores.fit import fit_document_scores
 from roformer_lite.text_scores.weights import Split, add_fitted_scores
 from roformer_lite.train.callbacks import (

@@ -8,7 +8,7 @@ import seqeval.metrics
 import torch
 from datasets import Dataset, DatasetDict
 from sklearn.metrics import classification_report
-from transformers import EvalPrediction, TrainingArguments
+from transformers import TrainingArguments
 
 from hf_roformer_lite import RoFormerLiteTokenizer
 from roformer_lite.errors import InputError
@@ -25,8 +25,8 @@ from roformer_lite.evaluate.metrics import (
     token_scores,
     translation_metrics,
 )
-from roformer_lite.tasks.language_model import CausalLMTask
-from roformer_lite.tasks.registry import TASKS
+from roformer_lite.recipes import RECIPES
+from roformer_lite.recipes.language_model import CausalLM
 from roformer_lite.tasks.task_arguments import LanguageModelDataArguments
 
 
@@ -130,18 +130,18 @@ def test_bits_per_byte_of_a_model_that_knows_nothing(tmp_path, block_size):
     (tmp_path / "a.txt").write_text("a short text, with ä\n" * 9, "utf-8")
     (tmp_path / "b.txt").write_text("另一个\n", "utf-8")
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
-    task = CausalLMTask(LanguageModelDataArguments(train_file=files, block_size=block_size))
-    rows = Dataset.from_list(list(task.data.read_rows(files)))
+    recipe = CausalLM(LanguageModelDataArguments(train_file=files, block_size=block_size))
+    rows = Dataset.from_list(list(recipe.read_rows(files)))
     rows.save_to_disk(tmp_path / "rows")
     rows = Dataset.load_from_disk(tmp_path / "rows")
-    tokenizer = RoFormerLiteTokenizer.train(task.data.texts(rows), vocab_size=300)
-    task.data.tokenizer, vocabulary = tokenizer, len(tokenizer)
-    ids = [torch.tensor([block["input_ids"]]) for block in task.data.encode(rows, training=False)]
+    tokenizer = RoFormerLiteTokenizer.train(recipe.texts(rows), vocab_size=300)
+    recipe.tokenizer = tokenizer
+    vocabulary = len(tokenizer)
+    ids = [torch.tensor([block["input_ids"]]) for block in recipe.encode(rows, training=False)]
     scores = [
-        task.metrics.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block)
-        for block in ids
+        recipe.reduce_logits(torch.zeros(1, block.shape[1], vocabulary), block) for block in ids
     ]
-    measured = task.metrics.compute(EvalPrediction(torch.cat(scores).numpy(), None), rows)
+    measured = recipe.metrics_of(torch.cat(scores).numpy(), rows)
     tokens = sum(
         len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows["text"]
     ) + len(files)
@@ -182,17 +182,17 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_best_model_is_chosen_by_a_metric_that_is_measured(name):
     kind, first, second, offered = VARIANTS[name]
-    task = TASKS[kind](TASKS[kind].arguments(dataset_name="any"))
+    recipe = RECIPES[kind](RECIPES[kind].options_class(dataset_name="any"))
     if kind == "classify":
-        task.data.problem_type = "multi_label_classification" if name == "labels" else "regression"
+        recipe.problem_type = "multi_label_classification" if name == "labels" else "regression"
     rows = Dataset.from_list([{**first, "origin": "a:1"}, {**first, **second, "origin": "a:2"}])
-    task.data.inspect(DatasetDict(train=rows, validation=rows))
-    for metric in task.metrics.names:
-        task.metrics.check(TrainingArguments(), f"eval_{metric}")
+    recipe.inspect(DatasetDict(train=rows, validation=rows))
+    for metric in recipe.metric_names:
+        recipe.check_metric(TrainingArguments(), f"eval_{metric}")
     with pytest.raises(
         InputError, match=f"is not measured by {kind} on these data; choose one of .*{offered}$"
     ):
-        task.metrics.check(TrainingArguments(), "bleu")
+        recipe.check_metric(TrainingArguments(), "bleu")
 
 
 def test_regression():

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, build, seq2seq_config, stack_config
+from datasets import Dataset, DatasetDict
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
 from roformer_lite.commands.train import parse_run
-from roformer_lite.tasks.registry import TASKS
+from roformer_lite.recipes import RECIPES
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining
 
@@ -24,18 +25,18 @@ def test_measured_card(path):
     of results.json."""
     card = ModelCard.load(path)
     data, results = card.data, json.loads(path.with_name("results.json").read_text("utf-8"))
-    task = TASKS[results["task"]]
+    recipe_class = RECIPES[results["task"]]
     recipe = path.with_name("recipe.sh").read_text("utf-8")
     # one recipe may run another
     (license,) = set(re.findall(r"--license (\S+)", results["command"] + recipe))
     assert (data.license, data.library_name, data.pipeline_tag) == (
         license,
-        task.library,
-        task.pipeline_tag,
+        recipe_class.library,
+        recipe_class.pipeline_tag,
     )
     # positions
     other = path.parent.name in ("clinc150-minilm", "stsb-minilm", "scan-length-sinusoidal")
-    assert data.language and task.name in data.tags and ("rope" in data.tags) != other
+    assert data.language and recipe_class.name in data.tags and ("rope" in data.tags) != other
     assert ("roformer-lite" in data.tags) == ("`RoFormerLite" in card.content)  # a BERT stays one
     assert (
         ModelCardData(**data.to_dict()).to_yaml()
@@ -84,13 +85,24 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows[task]) + "\n")
     run = parse_run(task, ["--train_file", str(path), *options])
-    of_task = TASKS[task](run.data)
-    of_task.data.tokenizer = SimpleNamespace(mask_token="<mask>")  # of another family than ours
+    recipe = RECIPES[task](run.data)
+    # That of another family than ours.
+    recipe.tokenizer = SimpleNamespace(mask_token="<mask>")
     is_pair = task == "seq2seq"
     head = RoFormerLiteForConditionalGeneration if is_pair else RoFormerLiteForMaskedLM
     model = build(head, seq2seq_config(stack) if is_pair else stack_config(stack))
-    example = of_task.data.select_columns({**rows[task], "origin": "data.jsonl:1"})
-    finished = FinishedTraining(run, of_task, model, None, {"train": 1}, example, [], {}, {})
+    example = recipe.select_columns({**rows[task], "origin": "data.jsonl:1"})
+    finished = FinishedTraining(
+        run=run,
+        recipe=recipe,
+        model=model,
+        trainer=None,
+        rows=DatasetDict(train=Dataset.from_list([example])),
+        encoded=DatasetDict(),
+        baselines={},
+        baselines_right={},
+        parts={},
+    )
     machine = {"device": "CPU", "processes": 1, "threads": 1, "cores": 1}
     training = {
         "steps": 1,
@@ -99,7 +111,14 @@ def card_of(folder, results: dict, task: str, *options: str, stack: str = "defau
         "whole_command_minutes": 0.2,
         "arguments": {},
     }
-    metrics = {"metrics": {}, "by_label": {}, "parts": {}, "baselines": {}, "main_metric": ""}
+    metrics = {
+        "metrics": {},
+        "by_label": {},
+        "parts": {},
+        "baselines": {},
+        "main_metric": "",
+        "notes": [],
+    }
     results = {**metrics, "rows": {"train": 1}, "parameters": 1, "vocabulary": 9, **results}
     results |= {"command": run.command(), "training": training, "machine": machine, "versions": {}}
     write_model_card(results, finished, folder)

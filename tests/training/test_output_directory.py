@@ -3,15 +3,16 @@ replaced."""
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import AutoModelForTokenClassification, EvalPrediction
+from transformers import AutoModelForTokenClassification
 
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
 from roformer_lite.output import check_output_dir, complete_directory
-from roformer_lite.tasks.tag import TagMetrics
+from roformer_lite.recipes.tag import Tag
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -137,14 +138,14 @@ def sentences(path: Path, words: int) -> str:
 @pytest.mark.parametrize("more", ["--seeds 1 2", "--training_arguments save_strategy=no"])
 def test_what_cannot_be_measured_is_not_lost(tmp_path, capsys, monkeypatch, more):
     """Test data whose metrics raise an error: with other data the same command measures again."""
-    measured = TagMetrics.compute
+    measured = Tag.measure
 
-    def compute(metrics: TagMetrics, prediction: EvalPrediction, rows: Dataset) -> dict[str, float]:
+    def measure(recipe: Tag, answers: list[Any], rows: Dataset) -> dict[str, float]:
         if len(rows[0]["tokens"]) == 40:
             raise ZeroDivisionError
-        return measured(metrics, prediction, rows)
+        return measured(recipe, answers, rows)
 
-    monkeypatch.setattr(TagMetrics, "compute", compute)
+    monkeypatch.setattr(Tag, "measure", measure)
     short, long = sentences(tmp_path / "short.conll", 6), sentences(tmp_path / "long.conll", 40)
     files = ["--train_file", short, "--validation_file", short]
     command = [

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from answering import shown_answers
 from seqeval.metrics import f1_score
 from transformers import pipeline
 
 import hf_roformer_lite  # noqa: F401
+from roformer_lite.answers import open_model
 from roformer_lite.cli import main
-from roformer_lite.predict.predictor import Predictor
 from roformer_lite.text_scores import weights
 from roformer_lite.text_scores.weights import Split, best_weights
 
@@ -87,18 +88,18 @@ def test_every_way_gives_the_same_entities(options, tmp_path):
         rows_of(words, ("X", "Y"), 0),
         f"{SHORT} --learning_rate 1e-3 --vocab_size 330 {options}",
     )
-    predictor = Predictor.load(str(model))
-    assert predictor.saved.model.config.decode_tags
+    saved = open_model(model)
+    assert saved.model.config.decode_tags
     torch.manual_seed(0)
     with torch.no_grad():
-        predictor.saved.model.classifier.out_proj.weight.normal_(std=0.5)
+        saved.model.classifier.out_proj.weight.normal_(std=0.5)
     sentences = [row["tokens"] for row in rows_of(words, ("X", "Y"), 1)]
     texts = [joiner.join(sentence) for sentence in sentences]
-    answers = [answer.columns["tags"] for answer in predictor.answer(sentences, 8)]
-    assert answers == [answer.columns["tags"] for answer in predictor.answer(texts, 64)]
+    answers = [answer.columns["tags"] for answer in shown_answers(saved, sentences, 8)]
+    assert answers == [answer.columns["tags"] for answer in shown_answers(saved, texts, 64)]
     wanted = [entities(*pair, joiner) for pair in zip(sentences, answers, strict=True)]
     assert sum(map(len, wanted)) > 50 and len({tag for tags in answers for tag in tags}) == 5
-    parts = {"model": predictor.saved.model, "tokenizer": predictor.saved.tokenizer}
+    parts = {"model": saved.model, "tokenizer": saved.tokenizer}
     for strategy in STRATEGIES:
         found = pipeline("token-classification", aggregation_strategy=strategy, **parts)(texts)
         places = [
@@ -146,14 +147,14 @@ def test_the_card_is_what_predict_gives(tmp_path, capsys):
 def test_words_given_to_a_tagger_of_characters(tmp_path):
     """They are split into their characters, and each has the tag of its first."""
     model = tagger(tmp_path, rows_of(list(CHINESE), ("X", "Y"), 0), f"{SHORT} --unit characters")
-    predictor = Predictor.load(str(model))
+    saved = open_model(model)
     words = ["张三", "和", "李四", "在", "2019年", "去了", "北京 大学", "，", "Bob"]
     split = [character for word in words for character in word if character != " "]
-    ours, characters = (answer.columns["tags"] for answer in predictor.answer([words, split], 2))
+    ours, characters = (answer.columns["tags"] for answer in shown_answers(saved, [words, split]))
     starts = np.cumsum([0, *(len(word.replace(" ", "")) for word in words[:-1])]).tolist()
     assert [tag[1:] for tag in ours] == [characters[start][1:] for start in starts]
     entities(words, ours, "")
-    (line,) = predictor.answer(["".join(words)], 1)
+    (line,) = shown_answers(saved, ["".join(words)])
     assert [pair.rpartition("/")[2] for pair in line.line.split()] == characters
 
 
