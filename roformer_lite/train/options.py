@@ -221,8 +221,8 @@ class TrainingOptions:
         "adamw_torch_fused",
     )
     bf16: bool | None = option(
-        "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a trial shows that it is "
-        "faster, for trainings of 200 steps or more; elsewhere no."
+        "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU that has instructions for it "
+        "(AMX, AVX512-BF16), for trainings of 200 steps or more; elsewhere no, nor for embed and rerank."
     )
     ema_decay: float | None = option(
         "Evaluate and save an exponential moving average of the weights with this decay. Default: none; 0.999 for new "

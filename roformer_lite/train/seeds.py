@@ -48,7 +48,7 @@ def train_seeds(run: Run) -> None:
         while len(found := _finished(run)) < len(seeds):
             seed = next(seed for seed in seeds if seed not in found)
             print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed, found), run)
+            train(_of_seed(run, seed), run)
             note_files(_folder(run, seed))
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
@@ -86,15 +86,10 @@ def _finished(run: Run) -> dict[int, dict[str, Any]]:
     return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
-def _of_seed(run: Run, seed: int, found: dict[int, dict[str, Any]]) -> Run:
-    """The run of one seed. All take the type of numbers of the first one: they differ in the seed
-    alone."""
-    bf16 = run.training.bf16
-    if bf16 is None and found:
-        bf16 = next(iter(found.values()))["training"]["arguments"].get("bf16", False)
-    training = replace(
-        run.training, seed=seed, seeds=None, output_dir=str(_folder(run, seed)), bf16=bf16
-    )
+def _of_seed(run: Run, seed: int) -> Run:
+    """The run of one seed."""
+    output_dir = str(_folder(run, seed))
+    training = replace(run.training, seed=seed, seeds=None, output_dir=output_dir)
     return replace(run, training=training, card=replace(run.card, push_to_hub=False))
 
 

@@ -4,16 +4,14 @@ smoothing in the model.
 Everything else, the training loop above all, is transformers' own.
 """
 
+import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset, DatasetDict
@@ -23,7 +21,6 @@ from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState,
 
 from ..errors import InputError
 from ..saved_model import reason
-from .bfloat16 import choose_bfloat16, steps_of, use_bfloat16
 from .callbacks import (
     DivergenceGuard,
     EarlyStopping,
@@ -44,9 +41,12 @@ if TYPE_CHECKING:
     from ..tasks.base import Task
 
 
-_MEASURED_BATCHES = 2  # by which memory and time are estimated
 _MEASURED_ROWS = 1000
 _TOKENS_OF_A_BATCH = 8192  # of rows with labels, on average: 8 million tokens are 1,000 steps
+# The names that torch gives to instructions which multiply matrices of bfloat16: AMX and AVX-512
+# of x86 processors, and those of ARM.
+_BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+_MIN_BFLOAT16_STEPS = 200
 
 
 class RoFormerLiteTrainerMixin:
@@ -289,6 +289,32 @@ def _tokens_of_a_row(task: "Task", train: Dataset) -> float:
     return sum(task.data.lengths(some)) / len(some)
 
 
+def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, task: "Task") -> bool:
+    """Whether matrices are multiplied in bfloat16 although no option says so.
+
+    They are on a CPU that has instructions for it, unless the training is so short that nothing is
+    gained. Weights, optimizer and loss stay in float32.
+    """
+    args = trainer.args
+    is_decided = trainer.options.bf16 is not None or args.mixed_precision != "no"
+    has_own_loop = trainer.is_fsdp_enabled or args.torch_compile
+    if is_decided or has_own_loop or not task.model.uses_bfloat16 or args.device.type != "cpu":
+        return False
+    # The function is not in every version of torch.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    is_native = any(capabilities.get(name, False) for name in _BFLOAT16_INSTRUCTIONS)
+    return is_native and num_steps(trainer) >= _MIN_BFLOAT16_STEPS
+
+
+def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
+    """The number of steps of the whole training."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
+    return math.ceil(batches / args.gradient_accumulation_steps)
+
+
 def fit(
     trainer: RoFormerLiteTrainerMixin,
     task: "Task",
@@ -301,15 +327,10 @@ def fit(
     args, before = trainer.args, None
     planned = args.max_steps
     try:
-        if (
-            trainer.options.bf16 is None
-            and task.model.tries_bfloat16
-            and args.mixed_precision == "no"
-        ):
-            known = directory.state().get("bf16")  # a continued training keeps its type
-            chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
-            if args.should_save:
-                directory.note(bf16=chosen)
+        if is_faster_in_bfloat16(trainer, task):
+            args.bf16 = True
+            args.mixed_precision = "bf16"
+            trainer.accelerator.native_amp = True
         if checkpoint is None:
             task.model.prepare_head(trainer, train)
         else:
@@ -320,20 +341,6 @@ def fit(
             if args.should_save:
                 step = Path(checkpoint).name.rpartition("-")[2]
                 print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-        saves_memory = (
-            getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
-        )
-        if (
-            task.model.tries_bfloat16
-            and checkpoint is None
-            and not (trainer.is_fsdp_enabled or saves_memory)
-        ):
-            steps = steps_of(trainer)
-            # in all processes: their batches are made together
-            memory, minutes = expected_cost(trainer, steps)
-            expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
-            if args.should_save and steps > 1:
-                print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
         trainer.train(resume_from_checkpoint=checkpoint)
         if before is not None:
             args.max_steps, trainer.state.max_steps = planned, before.max_steps
@@ -350,48 +357,3 @@ def fit(
     trainer.compute_metrics = None
     # accelerate's autocast: the model is measured as it is saved
     vars(trainer.model).pop("forward", None)
-
-
-def expected_cost(trainer: RoFormerLiteTrainerMixin, steps: float) -> tuple[int, float]:
-    """Bytes of this process (of the GPU, where there is one) at the peak of a training of so many
-    steps, and its minutes.
-
-    The bytes are those in use when a batch has gone forward, of which the backward pass needs all,
-    or when one is evaluated, whose metrics need its logits twice; and gradients, the states of
-    AdamW and averaged weights. A step takes about three times as long as its forward pass.
-    """
-    model, device, was_training = trainer.model, trainer.args.device, trainer.model.training
-    on_gpu = device.type == "cuda"
-    sizes = [tensor.nbytes for tensor in model.parameters()]
-    states = 3 * sum(tensor.nbytes for tensor in model.parameters() if tensor.requires_grad)
-    states += sum(sizes) if trainer.averaging is not None else 0
-    used, seconds = [], []
-
-    def note(more: int = 0) -> None:
-        now = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
-        used.append(now + more)
-
-    with (
-        torch.random.fork_rng([device] if on_gpu else []),
-        torch.autocast(device.type, torch.bfloat16, enabled=trainer.args.bf16),
-    ):
-        model.train()
-        for batch in islice(iter(trainer.get_train_dataloader()), _MEASURED_BATCHES):
-            started = time.perf_counter()
-            loss = trainer.compute_loss(model, dict(batch))
-            loss.item()  # waits for the device
-            seconds.append(time.perf_counter() - started)
-            note()
-            del loss
-        model.eval()
-        # which takes long, and no logits
-        generates = getattr(trainer.args, "predict_with_generate", False)
-        measured = trainer.eval_dataset is not None and not generates
-        for batch in islice(iter(trainer.get_eval_dataloader()), 1) if measured else ():
-            # the longest rows
-            _, logits, _ = trainer.prediction_step(model, batch, prediction_loss_only=False)
-            note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
-            del logits
-        model.train(was_training)
-    batches = steps * trainer.args.gradient_accumulation_steps
-    return max(used) + states, 3 * min(seconds) * batches / 60

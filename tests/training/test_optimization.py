@@ -1,18 +1,13 @@
-"""What the program adds to the Trainer: batches by tokens, rates that follow the clock, Muon, and
-bounds on memory."""
+"""What the program adds to the Trainer: batches by tokens, rates that follow the clock, and Muon."""
 
 import copy
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from toy_training import make_batch, make_model
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments, get_scheduler
 from transformers.trainer_utils import SchedulerType
@@ -246,40 +241,6 @@ def test_frozen_weights_are_left_alone(tmp_path):
     ]
     assert sorted(sum(groups, [])) == sorted(names.values())
     assert all(".layers." in name for name in groups[-1]) and len(groups[-1]) > 5
-
-
-# Memory
-
-MEASURED = """
-import sys
-from roformer_lite.cli import main
-assert main(sys.argv[1:]) == 0
-from benchmarks.processes import peak_of_process
-print(peak_of_process("cpu") / 2**30)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="only Linux says a process's peak by itself"
-)
-def test_no_more_memory_than_was_said(tmp_path):
-    """Also in bfloat16, where torch keeps a kernel for each new number of tokens."""
-    words = np.random.default_rng(0).integers(0, 900, (4_000, 30))
-    lines = [" ".join(f"w{word}" for word in row[: 4 + i % 27]) for i, row in enumerate(words)]
-    (tmp_path / "text.txt").write_text("\n".join(lines))
-    options = "--size tiny --vocab_size 900 --max_tokens_per_batch 1024 --max_steps 150 --bf16 true --baselines false"
-    options += " --validation_fraction 0 --use_cpu --disable_tqdm"
-    files = [
-        "--train_file",
-        *[str(tmp_path / "text.txt")] * 2,
-        "--output_dir",
-        str(tmp_path / "model"),
-    ]
-    command = [sys.executable, "-c", MEASURED, "train", "seq2seq", *files, *options.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    said = float(re.search(r"([\d.]+) GiB of memory at the peak", done.stderr)[1])
-    assert float(done.stdout.split()[-1]) < 1.25 * said
 
 
 def test_long_texts_with_labels_are_seen_fewer_times_in_smaller_batches(tmp_path):
