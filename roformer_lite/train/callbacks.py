@@ -16,7 +16,6 @@ import torch
 from accelerate.utils import broadcast, reduce
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 from transformers import (
     EarlyStoppingCallback,
@@ -46,25 +45,19 @@ class TrainingClock(TrainerCallback, ExportableState):
     def __init__(self, limit: float | None = None, command_started: float | None = None):
         self.limit = limit
         self.elapsed = 0.0
-        # what the commands before this one took, up to the checkpoint it continues from
-        self.earlier_commands = 0.0
-        self.warmup_elapsed = 0.0  # how much of it was warm-up, for `follow_the_clock`
+        self._trained_before = 0.0
         self._last_tick = time.monotonic()
         self._command_started = self._last_tick if command_started is None else command_started
 
     @property
-    def commands(self) -> float:
-        """What this command has taken until now, with those before it that were interrupted."""
-        return self.earlier_commands + time.monotonic() - self._command_started
+    def whole_command(self) -> float:
+        """The seconds that this command has taken until now, with those that commands before it had
+        trained."""
+        return self._trained_before + time.monotonic() - self._command_started
 
     def state(self) -> dict[str, Any]:
-        """What `trainer_state.json` keeps of the clock."""
-        times = {
-            "elapsed": self.elapsed,
-            "warmup_elapsed": self.warmup_elapsed,
-            "commands": self.commands,
-        }
-        return {"args": {}, "attributes": times}
+        """The part of `trainer_state.json` that belongs to the clock."""
+        return {"args": {}, "attributes": {"elapsed": self.elapsed}}
 
     @property
     def is_over(self) -> bool:
@@ -76,20 +69,18 @@ class TrainingClock(TrainerCallback, ExportableState):
     ) -> None:
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self.elapsed = saved["attributes"]["elapsed"]
-        self.warmup_elapsed = saved["attributes"]["warmup_elapsed"]
-        if state.global_step:  # continued: `saved` is from the checkpoint, not of this very clock
-            self.earlier_commands = saved["attributes"].get("commands", self.elapsed)
+        self._trained_before = self.elapsed
         self._last_tick = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._tick(args)
-        control.should_training_stop |= self.is_over
-        if self.is_over or (
-            state.global_step >= state.max_steps and args.save_strategy in ("no", "best")
-        ):
-            # so that nothing is lost where the final evaluation fails or is killed
+        if self.is_over:
+            control.should_training_stop = True
+        saves_at_the_end = args.save_strategy not in ("no", "best")
+        if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
+            # Nothing is lost then where the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(
@@ -99,47 +90,11 @@ class TrainingClock(TrainerCallback, ExportableState):
 
     def _tick(self, args: TrainingArguments) -> None:
         now = time.monotonic()
-        self.elapsed, self._last_tick = self.elapsed + now - self._last_tick, now
-        # the clock of the first process counts: all must stop at the same step
+        self.elapsed += now - self._last_tick
+        self._last_tick = now
         if args.world_size > 1:
+            # All processes must stop at the same step, so the clock of the first one counts.
             self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
-
-
-def follow_the_clock(
-    scheduler: LambdaLR, clock: TrainingClock, args: TrainingArguments, total_steps: int
-) -> None:
-    """Make a stock scheduler reach its end when `clock.limit` is reached, if that is before the
-    last step.
-
-    A stock schedule is a function of the step. When the fraction of the time that has passed is
-    larger than the fraction of the steps, the function is evaluated at a correspondingly later
-    step. The schedule therefore ends with the time or with the steps, whichever ends first. A
-    warm-up given as a number of steps keeps that number; one given as a fraction of the training
-    becomes a fraction of the time.
-
-    Raises:
-        InputError: for a schedule that is not a function of the step (reduce_lr_on_plateau,
-            greedy).
-    """
-    if not isinstance(scheduler, LambdaLR):
-        raise InputError(
-            f"--time_limit_minutes can't be combined with lr_scheduler_type={args.lr_scheduler_type.value}"
-        )
-    curve, warmup_steps = (
-        scheduler.lr_lambdas[0],
-        int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
-    )
-
-    def clocked(step: int) -> float:
-        if step <= warmup_steps:
-            clock.warmup_elapsed = clock.elapsed
-            return curve(step)
-        passed = (clock.elapsed - clock.warmup_elapsed) / max(
-            clock.limit - clock.warmup_elapsed, 1e-9
-        )
-        return curve(max(step, warmup_steps + min(passed, 1.0) * (total_steps - warmup_steps)))
-
-    scheduler.lr_lambdas = [clocked] * len(scheduler.lr_lambdas)
 
 
 class WeightAveraging(TrainerCallback):

@@ -196,8 +196,8 @@ class TrainingOptions:
     )
     max_steps: int | None = option("Number of training steps, instead of epochs.")
     time_limit_minutes: float | None = option(
-        "Stop training after this time, with the learning rate at the end of its schedule. Data preparation and the "
-        "final evaluation come on top."
+        "Stop training after this time. The learning rate follows its schedule over all steps, so it does not know "
+        "the limit. Data preparation and the final evaluation come on top."
     )
     per_device_train_batch_size: int | None = option(
         "Rows in a training batch on each device. Default: 32, with labels fewer where they have more than 8,192 "

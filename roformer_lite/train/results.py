@@ -105,7 +105,7 @@ def summarise(finished: FinishedTraining) -> dict[str, Any]:
             "steps": state.global_step,
             "epochs": round(state.epoch or 0.0, 2),
             "minutes": round(clock.elapsed / 60, 2),
-            "whole_command_minutes": round(clock.commands / 60, 2),
+            "whole_command_minutes": round(clock.whole_command / 60, 2),
             "what_happened": what_happened(
                 args,
                 state.log_history,

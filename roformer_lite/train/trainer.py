@@ -27,7 +27,6 @@ from .callbacks import (
     SeededCollator,
     TrainingClock,
     WeightAveraging,
-    follow_the_clock,
     has_ended,
 )
 from .muon import MUON, make_muon
@@ -176,16 +175,12 @@ class RoFormerLiteTrainerMixin:
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        is_new = self.lr_scheduler is None
         try:
-            scheduler = super().create_scheduler(num_training_steps, optimizer)
+            return super().create_scheduler(num_training_steps, optimizer)
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}"
             ) from error
-        if is_new and self.clock.limit is not None:
-            follow_the_clock(scheduler, self.clock, self.args, num_training_steps)
-        return scheduler
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
