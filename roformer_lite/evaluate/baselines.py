@@ -112,22 +112,6 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
     )
 
 
-def learning_curve(train: Examples, measured: Examples, metric: str) -> list[float]:
-    """A metric of the linear model of `classification_baselines`, for rows with one label, that
-    learns from a random quarter of the rows and from a random half of them; empty where so few have
-    a single label, and where they are more than it learns at once."""
-    if len(train[0]) > _MOST:
-        return []
-    order, found = np.random.default_rng(0).permutation(len(train[0])), []
-    for some in (order[: len(order) // 4], order[: len(order) // 2]):
-        part = ([train[0][row] for row in some], train[1][some])
-        if len(np.unique(part[1])) < 2:
-            return []
-        metrics, _ = classification_baselines("single_label_classification", part, {"": measured})
-        found.append(metrics["linear SVM on n-grams"][""][metric])
-    return found
-
-
 def _text_features(texts: Sequence[str]) -> FeatureUnion:
     sample = "".join(at_most(texts, 1000))
     if len(_WITHOUT_SPACES.findall(sample)) > len(sample) / 4:

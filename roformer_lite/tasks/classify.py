@@ -300,10 +300,6 @@ class ClassifyMetrics(LabelMetrics):
         # is right; and whether those of each baseline are.
         self.scored: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.baselines_right: dict[str, dict[str, np.ndarray]] = {}
-        # Of the linear model with a quarter, half and all of the training rows, and the split it
-        # was measured on.
-        self.curve: list[float] = []
-        self.curve_of = ""
 
     @property
     def names(self) -> Sequence[str]:
@@ -403,7 +399,7 @@ class ClassifyMetrics(LabelMetrics):
         return _split_of(trainer, scores, encoded, self.data.problem_type, self.data.answers(rows))
 
     def baselines(self, rows: DatasetDict, encoded: DatasetDict) -> Baselines:
-        from ..evaluate.baselines import classification_baselines, learning_curve
+        from ..evaluate.baselines import classification_baselines
 
         examples = {
             split: (
@@ -419,10 +415,6 @@ class ClassifyMetrics(LabelMetrics):
                 self.baselines_right[name] = {
                     split: own == examples[split][1] for split, own in by_split.items()
                 }
-            # for which the whole model, too, learns the training rows alone
-            self.curve_of = next(iter(examples))
-            fewer = learning_curve(train, examples[self.curve_of], self.main)
-            self.curve = [*fewer, metrics[name][self.curve_of][self.main]] if fewer else []
         return metrics
 
     def notes(self, model: PreTrainedModel) -> list[str]:
@@ -434,7 +426,7 @@ class ClassifyMetrics(LabelMetrics):
                 "After the validation metrics were measured, the linear model was fitted again, to the training and "
                 "the validation rows together."
             )
-        return [*found, *self._about_more_rows(), *self._about_scores()]
+        return [*found, *self._about_scores()]
 
     def draw(self, folder: Path) -> None:
         from ..evaluate.confusion_picture import draw_reliability
@@ -447,18 +439,6 @@ class ClassifyMetrics(LabelMetrics):
             f"No score is so high that {self.data.args.min_precision:g} of the answers to the validation data were "
             "right: `predict` gives no label."
         )
-
-    def _about_more_rows(self) -> list[str]:
-        """What the linear model has learnt from more rows, and what twice as many might bring."""
-        if not self.curve:
-            return []
-        quarter, half, whole = self.curve
-        doubled = 1 - (1 - whole) * min(1.0, (1 - whole) / (1 - half)) if half < 1 else 1.0
-        return [
-            f"Learning curve: with a quarter, half and all of the training rows, the {self.main} of the linear SVM on "
-            f"the {self.curve_of} data is {quarter:.3f}, {half:.3f} and {whole:.3f}. If its errors go on falling as "
-            f"they did last, twice as many rows will bring {doubled:.3f}."
-        ]
 
     def _about_scores(self) -> list[str]:
         """What the scores of the answers to the last split are worth."""

@@ -10,7 +10,6 @@ from roformer_lite.evaluate.baselines import (
     at_most,
     byte_baselines,
     classification_baselines,
-    learning_curve,
     neighbour_baselines,
     tagging_baselines,
     text_to_text_baselines,
@@ -37,22 +36,6 @@ def test_classes():
     assert metrics["most frequent class"]["test"]["accuracy"] == pytest.approx(2 / 3)
     # the third is mislabelled
     assert metrics["linear SVM on n-grams"]["test"]["accuracy"] == pytest.approx(2 / 3)
-
-
-def test_a_curve_is_that_of_models_on_fewer_rows():
-    draw = np.random.default_rng(1)
-    classes = draw.integers(0, 40, 400)
-    texts, measured = (
-        [f"word{i} {i}" for i in classes],
-        ([f"word{i}" for i in range(40)], np.arange(40)),
-    )
-    order, expected = np.random.default_rng(0).permutation(400), []
-    for rows in (100, 200):  # what was seen is known
-        expected.append(len(set(classes[order[:rows]])) / 40)
-    assert learning_curve((texts, classes), measured, "accuracy") == pytest.approx(
-        expected, abs=0.05
-    )
-    assert learning_curve((texts, classes * 0), measured, "accuracy") == []
 
 
 @pytest.mark.parametrize("right", [0, 1])
