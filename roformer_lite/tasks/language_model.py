@@ -67,8 +67,7 @@ class LanguageModelData(TaskData):
         return {**super().settings(), "block_size": self.args.longest_block}
 
     def encode(self, rows: Dataset | IterableDataset, training: bool) -> Dataset | IterableDataset:
-        """The blocks of the rows, packed for training if that is asked for. Prepared data are
-        blocks already."""
+        """The blocks of the rows, packed for training if that is asked for."""
         from datasets import Dataset, IterableDataset
         from datasets.fingerprint import generate_fingerprint
 
@@ -80,8 +79,6 @@ class LanguageModelData(TaskData):
         if isinstance(rows, IterableDataset):
             encoded = IterableDataset.from_generator(blocks, gen_kwargs={"rows": rows, **options})
             encoded = encoded.shuffle(seed=0, buffer_size=_SHUFFLED)
-        elif "input_ids" in rows.column_names:
-            encoded = rows
         else:
             special = set(self.tokenizer.all_special_ids)
             # to the first word
@@ -125,16 +122,12 @@ class LanguageModelMetrics(TaskMetrics):
         return found
 
     def sample(self, rows: DatasetDict, encoded: DatasetDict) -> tuple[DatasetDict, DatasetDict]:
-        """The same data, of which baselines learn from a part: of a stream and of prepared data,
-        whose blocks have no text beside them."""
+        """The same data, and of a stream the part that baselines learn from."""
         from datasets import Dataset, DatasetDict
 
-        if "text" in (rows["train"].column_names or ()):
+        if isinstance(rows["train"], Dataset):
             return rows, encoded
-        train = encoded["train"]
-        if isinstance(train, Dataset):
-            train = train.shuffle(seed=0)  # as the blocks of each directory come together
-        blocks = [row["input_ids"] for row in train.take(_SAMPLE)]
+        blocks = [row["input_ids"] for row in encoded["train"].take(_SAMPLE)]
         texts = self.data.tokenizer.batch_decode(blocks, skip_special_tokens=True)
         train = Dataset.from_dict({"input_ids": blocks, "text": texts})
         return DatasetDict({**rows, "train": train}), DatasetDict({**encoded, "train": train})

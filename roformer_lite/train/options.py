@@ -92,7 +92,7 @@ class DataArguments:
 
 @dataclass
 class TokenizerArguments:
-    """Which tokenizer; `prepare` has these options too."""
+    """Which tokenizer."""
 
     _argument_group_name: ClassVar[str] = "tokenizer"
 

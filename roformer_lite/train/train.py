@@ -135,10 +135,9 @@ def measure(
 
 
 def _example(task: Task, rows: DatasetDict) -> dict[str, Any]:
-    """A row of the data for the card; prepared data and a stream have none as it was."""
+    """A row of the data for the card. A stream alone has none."""
     source = rows.get("validation", rows["train"])
-    is_row = isinstance(source, Dataset) and "input_ids" not in source.column_names
-    return source[0] if is_row else neutral_example(task)
+    return source[0] if isinstance(source, Dataset) else neutral_example(task)
 
 
 def _leave_process_group(trainer: Trainer) -> None:

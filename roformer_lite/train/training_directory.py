@@ -254,13 +254,11 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def hashes_of(rows: DatasetDict, data: TaskArguments) -> dict[str, str]:
-    """A hash of each split. A stream and prepared data are not read as a whole; names, sizes and
-    dates of their files stand for them."""
+    """A hash of each split. A stream is not read as a whole; names, sizes and dates of its files
+    stand for it."""
     hashes = {split: _rows_hash(rows[split]) for split in rows if split != "train"}
-    prepared = getattr(data, "prepared", None) or ()
-    if prepared or isinstance(rows["train"], IterableDataset):
-        parts = [path for folder in prepared for path in Path(folder, "train").iterdir()]
-        files = sorted([*map(Path, data.train_file or ()), *parts])
+    if isinstance(rows["train"], IterableDataset):
+        files = sorted(map(Path, data.train_file or ()))
         return hashes | {
             "train": str(
                 [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]

@@ -37,7 +37,6 @@ LEARN = (
     "train classify --train_file rows.csv --validation_file rows.csv --vocab_size 280 --max_steps 3 --ema_decay 0.9"
 ).split() + [*TRAINED, "eval_strategy=steps", "eval_steps=1"]
 SEEDS = [*LEARN, "--seeds", "1", "2"]
-PREPARED = ["train", "mlm", "--prepared", "{}", "--max_steps", "1", *TRAINED]
 PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
 EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
 # By directory: the commands that read it. What of it they don't use may be damaged.
@@ -51,7 +50,6 @@ COMMANDS = {
     "sentence": [PREDICT],
     "mlm": [["convert", "{}", "out", "--to", "roformer"]],
     "roformer": [["convert", "{}", "out"], ["verify", "{}"]],
-    "prepared": [PREPARED],
     "out.training": [LEARN],
     "seeds.training": [SEEDS],
 }
@@ -108,18 +106,6 @@ def place(tmp_path_factory) -> Path:
             "shards", max_shard_size="12KB"
         )
         conversion.export_checkpoint("roformer", "mlm", "roformer")
-        Path("text.txt").write_text("one two three four five\nsix seven one\n" * 20)
-        prepare = [
-            "prepare",
-            "mlm",
-            "--train_file",
-            "text.txt",
-            "--vocab_size",
-            "280",
-            "--block_size",
-            "16",
-        ]
-        assert main([*prepare, "--output_dir", "prepared"]) == 0
         _make_sentence_model("encoder", "sentence")
         save, finished = training.save_finished_model, []
 
