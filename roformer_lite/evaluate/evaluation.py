@@ -71,7 +71,7 @@ def evaluate(
         # the Trainer's bar has the time
         print(f"Measuring on the {split} data, {len(rows):,} rows", file=sys.stderr)
     metrics, prediction = measure(trainer, task, split, rows, encoded)
-    check_metrics(metrics, split, trainer.args, trainer.averaging is not None)
+    check_metrics(metrics, split, trainer.args)
     by_label = task.metrics.by_label(prediction, rows)
     return Evaluation(
         split, metrics, task.metrics.measurements(rows), time.monotonic() - started, by_label

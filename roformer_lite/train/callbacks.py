@@ -28,7 +28,9 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import AVERAGED_WEIGHTS, last_checkpoint
+from .training_directory import last_checkpoint
+
+AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # in a checkpoint, which has the others too
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -144,17 +146,12 @@ class WeightAveraging(TrainerCallback):
     ) -> None:
         self.average.update_parameters(model)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
-        if args.should_save:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            tensors = {
-                name: value.contiguous() for name, value in self.average.module.named_parameters()
-            }
-            unfinished = folder / f"{AVERAGED_WEIGHTS}.unfinished"
-            save_file(tensors, unfinished)
-            unfinished.rename(folder / AVERAGED_WEIGHTS)
+    def save(self, checkpoint: Path) -> None:
+        """Save the averaged weights in `checkpoint`."""
+        tensors = {
+            name: value.contiguous() for name, value in self.average.module.named_parameters()
+        }
+        save_file(tensors, checkpoint / AVERAGED_WEIGHTS)
 
     def on_train_end(
         self,
@@ -174,12 +171,7 @@ class WeightAveraging(TrainerCallback):
         self.average = None
 
     def _load(self, checkpoint: Path) -> None:
-        path = checkpoint / AVERAGED_WEIGHTS
-        if not path.is_file():
-            raise InputError(
-                f"{checkpoint} has no {AVERAGED_WEIGHTS}: it was not written with --ema_decay"
-            )
-        tensors = load_file(path)
+        tensors = load_file(checkpoint / AVERAGED_WEIGHTS)
         with torch.no_grad():
             for name, averaged in self.average.module.named_parameters():
                 averaged.copy_(tensors[name])
@@ -218,9 +210,6 @@ class DivergenceGuard(TrainerCallback):
     of them waits for the device. A loss that is not finite shows in the weights of the same step.
     """
 
-    def __init__(self, averaged: bool = False):
-        self.averaged = averaged  # whether checkpoints have averaged weights
-
     def on_step_end(
         self,
         args: TrainingArguments,
@@ -250,7 +239,7 @@ class DivergenceGuard(TrainerCallback):
         if bad > 0:
             raise InputError(
                 f"the training diverged: the weights are no longer finite after step {state.global_step}. "
-                f"{_advice(args, self.averaged)}"
+                f"{_advice(args)}"
             )
 
 
@@ -261,9 +250,7 @@ def weights_are_finite(model: nn.Module) -> bool:
     return not finite or bool(torch.stack(finite).all())
 
 
-def check_metrics(
-    metrics: dict[str, float], split: str, args: TrainingArguments, averaged: bool = False
-) -> None:
+def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments) -> None:
     """Refuse to finish a model whose final metrics are not numbers: nothing could be said about it.
 
     Raises:
@@ -273,12 +260,12 @@ def check_metrics(
     if bad:
         raise InputError(
             f"the training diverged: on the {split} data, {', '.join(bad)} instead of a number. "
-            f"{_advice(args, averaged)}"
+            f"{_advice(args)}"
         )
 
 
-def _advice(args: TrainingArguments, averaged: bool) -> str:
-    good = last_checkpoint(Path(args.output_dir), averaged)
+def _advice(args: TrainingArguments) -> str:
+    good = last_checkpoint(Path(args.output_dir))
     kept = (
         f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
     )
@@ -306,24 +293,6 @@ class EarlyStopping(EarlyStoppingCallback):
         if state.global_step and type(self).__name__ in state.stateful_callbacks:
             noted = state.stateful_callbacks[type(self).__name__]["attributes"]
             self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
-
-
-def has_ended(state: TrainerState, limit: float | None) -> bool:
-    """Whether the training of a checkpoint was over: by its steps, early, or by the clock's limit
-    in seconds."""
-    clock = state.stateful_callbacks[TrainingClock.__name__]["attributes"]
-    stopping = state.stateful_callbacks.get(EarlyStopping.__name__)
-    count, patience = 0, 1
-    if stopping is not None:
-        count, patience = (
-            *stopping["attributes"].values(),
-            stopping["args"]["early_stopping_patience"],
-        )
-    return (
-        state.global_step >= state.max_steps
-        or count >= patience
-        or (limit is not None and clock["elapsed"] >= limit)
-    )
 
 
 class SeededCollator(TrainerCallback):

@@ -18,11 +18,10 @@ from .options import ModelArguments, PublishingOptions, TrainingOptions, assignm
 
 RUN_FILE = "run.yaml"
 _SECTIONS = ("data", "model", "training", "card")  # of the file, and fields of `Run`
-# What says only where the output of a run goes, how it is shown and tested, besides all of `card`.
-# A training that continues may have other values; all else must be the same.
+# These options say only what becomes of the output of a run, how it is shown and tested, as all of
+# `card` does. A training that continues may have other values; all else must be the same.
 _NOT_COMPARED = (
     "test_file",
-    "output_dir",
     "overwrite_output_dir",
     "keep_checkpoints",
     "disable_tqdm",

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
-from ..output import check_files, note_files
 from ..saved_model import load_tokenizer, try_tokenizer
 from ..tasks.base import Task
 from .options import TokenizerArguments
@@ -51,9 +50,7 @@ def make_tokenizer(
             texts = _first_texts(task.data.texts(train_rows))
             tokenizer = train_tokenizer(texts, run.model, task.data.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
-            note_files(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
-        check_files(state_dir / "tokenizer")
         tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
     return set_up_tokenizer(tokenizer, task)
 

@@ -23,7 +23,7 @@ from .run import Run
 from .tokenizers import make_tokenizer
 from .trainer import fit, make_trainer
 from .training_arguments import make_training_arguments
-from .training_directory import TrainingDirectory, hashes_of, last_checkpoint
+from .training_directory import TrainingDirectory, last_checkpoint
 
 
 def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
@@ -62,12 +62,7 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
                 "--seeds: there are no validation data to choose the best model by; give --validation_file or a "
                 "--validation_fraction"
             )
-        with args.main_process_first(local=False, desc="comparing with the interrupted training"):
-            if args.should_save:
-                hashes = hashes_of(rows, run.data)
-                for compared in (directory, *([TrainingDirectory(of_seeds)] if of_seeds else [])):
-                    compared.check_data(hashes)
-        checkpoint = last_checkpoint(directory.path, averaged=bool(options.training.ema_decay))
+        checkpoint = last_checkpoint(directory.path)
         task.data.inspect(rows)
         task.metrics.check(args, run.training.stock.get("metric_for_best_model"))
         tokenizer = make_tokenizer(start, task, args, rows["train"], (of_seeds or run).checkpoints)
@@ -83,7 +78,7 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
                 print(f"Baseline, {task.metrics.main}: {name}: {shown}", file=sys.stderr)
         generation_config = task.model.prepare_generation(model, args)
         trainer = make_trainer(options, task, args, model, rows, encoded, started)
-        fit(trainer, task, encoded["train"], checkpoint, directory)
+        fit(trainer, task, encoded["train"], checkpoint)
         parts, evaluations = measure(options, task, trainer, rows, encoded)
         model.generation_config = generation_config
         finished = FinishedTraining(

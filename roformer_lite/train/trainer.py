@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState, TrainingArguments
 
 from ..errors import InputError
+from ..output import is_disk_full
 from ..saved_model import reason
 from .callbacks import (
     DivergenceGuard,
@@ -27,14 +28,13 @@ from .callbacks import (
     SeededCollator,
     TrainingClock,
     WeightAveraging,
-    has_ended,
 )
 from .muon import MUON, make_muon
 from .options import TrainingOptions
 from .run import Run
 from .token_budget import TokenBudgetBatchSampler
 from .training_arguments import epochs_for, is_greater_better
-from .training_directory import CheckedCheckpoints, TrainingDirectory
+from .training_directory import STATE_FILE
 
 if TYPE_CHECKING:
     from ..tasks.base import Task
@@ -89,11 +89,10 @@ class RoFormerLiteTrainerMixin:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        self.checkpoints, guard = CheckedCheckpoints(), DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
         # the clock may ask for one
-        for callback in (self.averaging, self.clock, stopping, guard, self.checkpoints):
+        for callback in (self.averaging, self.clock, stopping, DivergenceGuard()):
             if callback is not None:
                 self.add_callback(callback)
 
@@ -199,6 +198,14 @@ class RoFormerLiteTrainerMixin:
         return input_ids.masked_fill(
             dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id
         )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, and the averaged weights with it. A checkpoint has both before it has the
+        file that makes it complete."""
+        super().save_model(output_dir, _internal_call)
+        is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
+        if is_checkpoint and self.averaging is not None:
+            self.averaging.save(Path(output_dir))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         device = self.args.device
@@ -311,16 +318,14 @@ def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
 
 
 def fit(
-    trainer: RoFormerLiteTrainerMixin,
-    task: "Task",
-    train: Dataset,
-    checkpoint: str | None,
-    directory: TrainingDirectory,
+    trainer: RoFormerLiteTrainerMixin, task: "Task", train: Dataset, checkpoint: str | None
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are
     kept."""
-    args, before = trainer.args, None
-    planned = args.max_steps
+    args = trainer.args
+    planned = (args.max_steps, args.num_train_epochs)
+    saved = TrainerState()
+    has_ended = False
     try:
         if is_faster_in_bfloat16(trainer, task):
             args.bf16 = True
@@ -329,26 +334,33 @@ def fit(
         if checkpoint is None:
             task.model.prepare_head(trainer, train)
         else:
-            trainer.checkpoints.check(Path(checkpoint))
-            before = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
-            if has_ended(before, trainer.clock.limit):
-                args.max_steps = before.global_step
+            saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
+            control = saved.stateful_callbacks["TrainerControl"]["args"]
+            has_ended = control["should_training_stop"]
             if args.should_save:
-                step = Path(checkpoint).name.rpartition("-")[2]
-                print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
+                print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+        if has_ended and isinstance(train, Dataset):
+            # Only the final evaluation is missing: the Trainer loads the weights and makes no step.
+            # A stream, which has no epochs, is read until its last step instead.
+            args.max_steps = -1
+            args.num_train_epochs = 0
+        elif has_ended:
+            args.max_steps = saved.global_step
         trainer.train(resume_from_checkpoint=checkpoint)
-        if before is not None:
-            args.max_steps, trainer.state.max_steps = planned, before.max_steps
+        if has_ended:
+            args.max_steps, args.num_train_epochs = planned
+            trainer.state.max_steps = saved.max_steps
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:
-        begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
-        if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):
+        if trainer.state.global_step > saved.global_step or is_disk_full(
+            error, Path(args.output_dir)
+        ):
             raise
-        remedy = (
-            f"remove {checkpoint}, and it is made again"
-            if checkpoint
-            else "see --training_arguments and --config"
-        )
+        remedy = "see --training_arguments and --config"
+        if checkpoint is not None:
+            remedy = f"remove {checkpoint}, and the training continues from the one before"
         raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
-    # accelerate's autocast: the model is measured as it is saved
+    # The wrapper of accelerate's autocast goes: the model is measured as it is saved.
     vars(trainer.model).pop("forward", None)

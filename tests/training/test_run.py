@@ -52,7 +52,8 @@ def test_options_after_the_file_override_it(trained):
     assert run.training.max_steps == 9 and run.card.title == "Two: colours"
     assert run.training.stock == {"lr_scheduler_type": "cosine", "adam_beta2": 0.9}
     difference = run.difference(yaml.safe_load(path.read_text()))
-    assert difference == "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
+    changes = "--max_steps was 4 and is 9, --adam_beta2 was 0.98 and is 0.9"
+    assert difference == f"--output_dir was {trained / 'first'} and is x, {changes}"
     shown = parse_run(str(path), []).command()
     assert (
         "--train_file train.csv" in shown
