@@ -2,14 +2,13 @@
 
 TASK is a comparison of models (`tasks.py`), `ablations` (trainings that differ in positions, norms
 or gating, `ablations.py`), `inference` (every engine of `predict` in a process of its own,
-`inference.py`), `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `data` (text
-that outgrows memory, prepared and read, `large_data.py`), `long-texts` (a trained model on texts
-longer than it was trained on, `long_texts.py`), `by-length` (time and memory against the length of
-a text, `by_length.py`), `padding_free` (models of transformers and ours, with padding and without,
-`padding_free.py`), `versions` (this checkout and another one, `versions.py`), `processes` (what
-several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of each contender in a
-process of its own), `training-memory` (that of training by size and length, `training_memory.py`),
-`trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
+`inference.py`), `fine-tuning` (a BERT, here and in transformers, `fine_tuning.py`), `long-texts` (a
+trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
+against the length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with
+padding and without, `padding_free.py`), `versions` (this checkout and another one, `versions.py`),
+`processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of
+each contender in a process of its own), `training-memory` (that of training by size and length,
+`training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
 directory of results `--out`.
 """
 
@@ -29,7 +28,6 @@ from . import (
     by_length,
     fine_tuning,
     inference,
-    large_data,
     long_texts,
     padding_free,
     several_processes,
@@ -49,7 +47,6 @@ PROGRAMS = {  # with options of their own
     "ablations": ablations.main,
     "fine-tuning": fine_tuning.main,
     "inference": inference.main,
-    "data": large_data.main,
     "long-texts": long_texts.main,
     "by-length": by_length.main,
     "padding_free": padding_free.main,

@@ -17,7 +17,6 @@ from .output import is_disk_full
 COMMANDS = {
     "demo": "train, evaluate and save a small model on data made by the package itself; nothing to download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
-    "prepare": "tokenise text once for language models, in shards that any number of trainings read",
     "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
     "predict": "read lines or a column of a table, write the answers of a trained model",
     "app": "open a page in the browser on which a model is tried, or write one for the Hub's Spaces",

@@ -203,7 +203,7 @@ def _similar(path: Path) -> str:
 
 # Those of the extra `train`, some of which are needed only when the training is over.
 TRAINING_PACKAGES = dict.fromkeys(
-    "accelerate datasets jinja2 matplotlib pyarrow pycrfsuite rich sacrebleu scipy sklearn seqeval".split(),
+    "accelerate datasets jinja2 matplotlib pycrfsuite rich sacrebleu scipy sklearn seqeval".split(),
     "train",
 )
 

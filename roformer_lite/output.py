@@ -1,25 +1,19 @@
 """Files and directories that are either complete or as they were before."""
 
 import errno
-import hashlib
-import json
 import os
 import shutil
 import stat
-import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
 
-from filelock import FileLock, Timeout
-
 from .errors import InputError
 
 RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
-CHECKSUMS_FILE = "checksums.json"
 _FULL_BELOW = 2**16  # free bytes
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
 
@@ -94,15 +88,6 @@ def check_output_dir(
         InputError: when `target` is a directory of anything else, or one that `overwrite` does not
             allow to replace.
     """
-    if not target.parent.is_dir():
-        return
-    with _locked(target):
-        _clear(_unfinished(target))
-        previous = _previous(target)
-        # killed between the two renames of `complete_directory`
-        if previous.exists() and not target.exists():
-            previous.rename(target)
-        _clear(previous)
     if not os.path.exists(target) or not any(target.iterdir()):
         return
     if not all((target / file).is_file() for file in signs):
@@ -122,12 +107,10 @@ def complete_directory(
     overwrite: bool = False,
     signs: tuple[str, ...] = (RESULTS_FILE, "config.json"),
 ) -> Iterator[Path]:
-    """A new directory beside `target`, to be filled inside the `with`; it then takes the place of
-    `target`.
+    """A new directory, to be filled inside the `with`; it then takes the place of `target`.
 
     If anything fails, the new directory is removed, and `target` stays as it was. What others have
-    written to `target` in the meantime is never replaced, and files that were added to what is
-    replaced are kept beside it.
+    written to `target` in the meantime is never replaced.
 
     Args:
         target: The directory.
@@ -136,56 +119,40 @@ def complete_directory(
             is replaced.
 
     Raises:
-        InputError: when the disk is full, when another command is writing to `target`, and when
-            something else has come there in the meantime; it says where the finished directory is.
+        InputError: when the disk is full, and when something else has come to `target` in the
+            meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished, previous = _unfinished(target), _previous(target)
-    with _locked(target):
-        _clear(unfinished)
-        yield from _completed(target, unfinished, previous, saving, overwrite, signs)
-
-
-def _completed(
-    target: Path,
-    unfinished: Path,
-    previous: Path,
-    saving: str,
-    overwrite: bool,
-    signs: tuple[str, ...],
-) -> Iterator[Path]:
-    try:
-        unfinished.mkdir()
-        yield unfinished
-        is_ours = overwrite and all((target / file).is_file() for file in signs)
-        if target.is_dir() and any(target.iterdir()) and not is_ours:
-            kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
-            unfinished.rename(kept)
-            raise InputError(
-                f"{target}: something else was written there in the meantime, and stays; {saving} is in {kept}"
-            )
-        if target.exists():
-            _clear(previous)
-            target.rename(previous)
+    with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
+        # Temporary directories are open to their owner only, a directory in them is as usual.
+        finished = Path(scratch) / "finished"
+        finished.mkdir()
         try:
-            unfinished.rename(target)
-        except OSError:
-            if previous.exists():
-                previous.rename(target)
-            raise
-        if is_ours:
-            _keep_added_files(previous, target, signs)
-        _clear(previous)
-    except BaseException as error:
-        disk_full = is_disk_full(error, target.parent)  # checked before space is freed
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if disk_full:
+            yield finished
+        except Exception as error:
+            if not is_disk_full(error, target.parent):
+                raise
             name = getattr(error, "filename", None) or target
             raise InputError(
                 f"{name}: no space left on the disk while saving {saving}; nothing was changed in {target}. Free some "
                 "space and give the same command again"
             ) from error
-        raise
+        is_ours = overwrite and all((target / file).is_file() for file in signs)
+        if target.is_dir() and any(target.iterdir()) and not is_ours:
+            kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
+            finished.rename(kept)
+            raise InputError(
+                f"{target}: something else was written there in the meantime, and stays; {saving} is in {kept}"
+            )
+        replaced = Path(scratch) / "replaced"
+        if target.exists():
+            target.rename(replaced)
+        try:
+            finished.rename(target)
+        except OSError:
+            if replaced.exists():
+                replaced.rename(target)
+            raise
 
 
 @contextmanager
@@ -211,7 +178,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     target = Path(path) if direct else Path(os.path.realpath(path))
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
-    written = target if direct else _unfinished(target)
+    written = target if direct else target.with_name(f".{target.name}.unfinished")
     try:
         stream = written.open("w", encoding="utf-8")
     except OSError as error:
@@ -248,63 +215,20 @@ def write_whole_file(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def note_files(folder: Path) -> None:
-    """Note what all files in `folder` hold; a bit of a weight or a token that changes is a number
-    as good as any."""
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS_FILE
-    )
-    checksums = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
-    write_whole_file(folder / CHECKSUMS_FILE, json.dumps(checksums, indent=1))
-
-
-def check_files(folder: Path, *names: str) -> None:
-    """Refuse, with an `InputError` that names it, a file in `folder` that is no longer as
-    `note_files` has noted it; of all that are noted, or of `names` alone. Where nothing is noted
-    all are right."""
-    if not os.path.lexists(folder / CHECKSUMS_FILE):
-        return
-    try:
-        noted = json.loads((folder / CHECKSUMS_FILE).read_text("utf-8"))
-        changed = [name for name in names or noted if _checksum(folder / name) != noted[name]]
-    except OSError as error:
-        changed = [f"{os.path.relpath(error.filename, folder)} ({error.strerror})"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        changed = [CHECKSUMS_FILE]
-    if changed:
-        raise InputError(
-            f"{folder / changed[0]} is not as it was written; remove {folder}, and it is made again"
-        )
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while part := stream.read(2**20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
 def is_disk_full(error: BaseException | None, directory: Path) -> bool:
     """Whether `error`, or one of its causes, is that the disk of `directory` is full (or a quota,
     or `ulimit -f`).
 
-    Some report it only in the text of the error, and torch not at all; so the free space is
-    checked, too.
+    Some libraries do not say why writing failed, so the free space counts, too.
     """
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():
         directory = directory.absolute().parent
+    may_be_full = isinstance(error, Exception) and not isinstance(error, InputError)
+    if may_be_full and shutil.disk_usage(directory).free < _FULL_BELOW:
+        return True
     while error is not None:
-        told = str(error)
-        if getattr(error, "errno", None) in full or any(
-            f"os error {code})" in told or f"[Errno {code}]" in told for code in full
-        ):
-            return True
-        if (
-            isinstance(error, (RuntimeError, OSError))
-            and shutil.disk_usage(directory).free < _FULL_BELOW
-        ):
+        if getattr(error, "errno", None) in full:
             return True
         error = error.__cause__
     return False
@@ -322,77 +246,3 @@ def require_space(directory: Path, size: int) -> None:
             os.posix_fallocate(stream.fileno(), 0, size)
     finally:
         placeholder.unlink(missing_ok=True)
-
-
-@contextmanager
-def exclusive(path: Path, taken: str, unwritable: str) -> Iterator[None]:
-    """Inside the `with`, no other process is in one for the same file `path`. The lock is the
-    operating system's, and ends with the process, however that ends.
-
-    Args:
-        path: The file of the lock, whose directory is made, and which is removed at the end.
-        taken: The message where another process holds it.
-        unwritable: The message where it can't be made, before the reason.
-
-    Raises:
-        InputError: with one of the two.
-    """
-    lock = FileLock(path, timeout=0)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    # not found: the other process removes the directory just now
-    except (Timeout, FileNotFoundError) as error:
-        raise InputError(taken) from error
-    except OSError as error:
-        raise InputError(f"{unwritable}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        # while it is held: who has opened it already sees that it lost its name
-        path.unlink(missing_ok=True)
-        lock.release()
-
-
-def _locked(target: Path) -> AbstractContextManager[None]:
-    """Inside the `with`, other commands that write to `target` are refused."""
-    taken = f"{target}: another command is writing there; wait for it, or choose another"
-    return exclusive(
-        target.with_name(f".{target.name}.lock"),
-        taken,
-        f"{target}: {target.parent} cannot be written",
-    )
-
-
-def _keep_added_files(previous: Path, target: Path, signs: tuple[str, ...]) -> None:
-    """Move what a person has added to the replaced directory `previous` beside `target`: what the
-    new directory does not have, and what came later than the last file of the command that had
-    written the old one."""
-    written = max((previous / file).stat().st_ctime for file in signs)
-    added = [
-        path
-        for path in previous.iterdir()
-        if path.stat().st_ctime > written and not (target / path.name).exists()
-    ]
-    if added:
-        kept = target.with_name(f"{target.name}.added-{uuid.uuid4().hex[:8]}")
-        kept.mkdir()
-        for path in added:
-            path.rename(kept / path.name)
-        print(
-            f"{kept}: {len(added)} files that were added to the replaced {target}", file=sys.stderr
-        )
-
-
-def _clear(path: Path) -> None:
-    """Remove what a process that was killed has left."""
-    if os.path.isdir(path):  # False, too, where the name is too long
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _unfinished(target: Path) -> Path:
-    return target.with_name(f".{target.name}.unfinished")
-
-
-def _previous(target: Path) -> Path:
-    return target.with_name(f".{target.name}.previous")

@@ -15,16 +15,13 @@ from datasets import (
     DatasetDict,
     IterableDataset,
     concatenate_datasets,
-    interleave_datasets,
     load_dataset,
-    load_from_disk,
 )
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
-from ..output import check_files
 from ..recipes.base import Recipe
-from ..tasks.task_arguments import DataArguments, LanguageModelDataArguments, read_prepared
+from ..tasks.task_arguments import DataArguments
 from .data_files import Row, row_of
 
 _SPLITS = ("train", "validation", "test")
@@ -56,8 +53,6 @@ def load_splits(
     Raises:
         InputError: about a file, a line or a column that cannot be used.
     """
-    if getattr(args, "prepared", None):
-        return _prepared_splits(recipe, args, cache_dir, seed)
     sources, splits = _open_splits(recipe, args, wanted), DatasetDict()
     streamed = sources.pop("train") if getattr(args, "streaming", False) else None
     if streamed is not None:
@@ -144,42 +139,6 @@ def _with_all_labels(recipe: Recipe, train: Dataset, held_out: Dataset) -> tuple
     logger.warning("%d of them are trained on, as no other row has their label", len(needed))
     others = sorted(set(range(len(held_out))) - set(needed))
     return concatenate_datasets([train, held_out.select(needed)]), held_out.select(others)
-
-
-def _prepared_splits(
-    recipe: Recipe, args: LanguageModelDataArguments, cache_dir: Path, seed: int
-) -> DatasetDict:
-    """The blocks of prepared data, and the rows that were held out there, unless files are
-    given."""
-    for folder in args.prepared:
-        check_files(Path(folder))
-    parts = [_from_disk(folder, "train") for folder in args.prepared]
-    if args.mixture:
-        shares = [weight / sum(args.mixture) for weight in args.mixture]
-        train = interleave_datasets(parts, shares, seed=seed, stopping_strategy="all_exhausted")
-    else:
-        train = concatenate_datasets(parts)
-    splits = DatasetDict(train=train)
-    for split, files in (("validation", args.validation_file), ("test", args.test_file)):
-        kept = [folder for folder in args.prepared if split in read_prepared(folder)["held_out"]]
-        if files:
-            splits[split] = _collect_rows(
-                Source(", ".join(files), partial(recipe.read_rows, files)),
-                recipe,
-                cache_dir / split,
-            )
-        elif kept:
-            splits[split] = concatenate_datasets([_from_disk(folder, split) for folder in kept])
-    return splits
-
-
-def _from_disk(folder: str, split: str) -> Dataset:
-    try:
-        return load_from_disk(str(Path(folder) / split))
-    except Exception as error:  # whatever a damaged file makes of pyarrow and datasets
-        raise InputError(
-            f"--prepared {folder}: {split} cannot be read ({error}); prepare the data again"
-        ) from error
 
 
 def _hub_splits(args: DataArguments, wanted: Sequence[str]) -> dict[str, Dataset]:

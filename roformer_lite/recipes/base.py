@@ -78,8 +78,8 @@ class Recipe(ABC):
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     # Fields of a new configuration, where --size is not given.
     new_model: ClassVar[dict[str, Any]] = {}
-    # Whether the weights may be trained in bfloat16.
-    tries_bfloat16: ClassVar[bool] = True
+    # Whether matrices may be multiplied in bfloat16 in training unless an option says so.
+    uses_bfloat16: ClassVar[bool] = True
     # Whether rows may be shuffled, and whether labels are learned, and not the text itself.
     rows_are_independent: ClassVar[bool] = True
     has_labels: ClassVar[bool] = False

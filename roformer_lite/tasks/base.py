@@ -145,7 +145,7 @@ class TaskModel:
     config_class: ClassVar[type[PreTrainedConfig]] = RoFormerLiteConfig
     # fields of a new configuration, where --size is not given
     new_model: ClassVar[dict[str, Any]] = {}
-    tries_bfloat16: ClassVar[bool] = True  # whether a trial decides on the type of numbers
+    uses_bfloat16: ClassVar[bool] = True  # on processors with instructions for it
 
     def __init__(self, data: TaskData):
         self.data = data

@@ -96,7 +96,7 @@ class SentenceData(TaskData):
 class SentenceModel(TaskModel):
     """A model of sentence-transformers around one of this package, or one of transformers."""
 
-    tries_bfloat16 = False  # the library makes its own batches
+    uses_bfloat16 = False  # sentence-transformers makes its own batches
     class_name: ClassVar[str]  # of sentence-transformers
 
     def __init__(self, data: SentenceData):

@@ -4,13 +4,10 @@ defaults.
 `TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
 """
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..errors import InputError, check_number, require_packages
-from ..output import check_files
 from ..train.options import (
     DataArguments,
     ModelArguments,
@@ -21,7 +18,6 @@ from ..train.options import (
 _SHORTEST_TEXT = 3  # [CLS], a token of text and [SEP]
 _SHORTEST_PAIR = 5  # and another token with a [SEP]
 _SHORTEST_BLOCK = 8
-PREPARED_FILE = "prepared.json"  # a directory without it is not prepared data
 # The tokenizers of sacrebleu, which is imported only to measure.
 BleuTokenizer = Literal[
     "13a",
@@ -167,24 +163,6 @@ class LanguageModelDataArguments(TaskArguments):
             )
         },
     )
-    prepared: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": (
-                "Directories of `roformer-lite prepare`, instead of files; they bring their "
-                "tokenizer."
-            )
-        },
-    )
-    mixture: list[float] | None = field(
-        default=None,
-        metadata={
-            "help": (
-                "How often a block comes from each directory of --prepared, such as 0.7 0.3. "
-                "Default: every block is read equally often."
-            )
-        },
-    )
     streaming: bool = field(
         default=False,
         metadata={
@@ -197,14 +175,6 @@ class LanguageModelDataArguments(TaskArguments):
 
     def __post_init__(self):
         check_number("packing", self.packing, at_least=_SHORTEST_BLOCK)
-        if self.prepared is not None:
-            self._take_over_prepared()
-        if self.mixture is not None and len(self.mixture) != len(self.prepared or ()):
-            raise InputError(
-                f"--mixture {self.mixture} needs a number for each directory of --prepared"
-            )
-        for weight in self.mixture or ():
-            check_number("mixture", weight, above=0)
         check_number("block_size", self.block_size, at_least=_SHORTEST_BLOCK)
         if self.packing is not None and self.packing < self.longest_block:
             raise InputError(
@@ -223,14 +193,8 @@ class LanguageModelDataArguments(TaskArguments):
         """`block_size`, or its default."""
         return self.block_size or self.packing or 256
 
-    @property
-    def sources(self) -> dict[str, Any]:
-        return {**super().sources, "--prepared": self.prepared}
-
     def check_beside(self, model: ModelArguments, training: TrainingOptions) -> None:
         super().check_beside(model, training)
-        if self.prepared is not None:
-            model.refuse_new_tokenizer("--prepared", "which brings its own tokenizer")
         for name in ("packing", "streaming"):
             if getattr(self, name) and training.max_tokens_per_batch:
                 raise InputError(
@@ -238,51 +202,6 @@ class LanguageModelDataArguments(TaskArguments):
                 )
         if self.streaming and training.max_steps is None:
             raise InputError("--streaming needs --max_steps, as nobody knows how long a stream is")
-
-    def _take_over_prepared(self) -> None:
-        """Take from prepared data how they were read, which must be for this task and alike."""
-        made = {folder: read_prepared(folder) for folder in self.prepared}
-        for folder, content in made.items():
-            if content["task"] != self.task:
-                raise InputError(
-                    f"--prepared {folder} was prepared for {content['task']}; this is {self.task}"
-                )
-        if len({content["tokenizer"] for content in made.values()}) > 1:
-            raise InputError(
-                f"--prepared {' '.join(self.prepared)} were prepared with different tokenizers; give `prepare` one by "
-                "--tokenizer"
-            )
-        first = next(iter(made.values()))["options"]
-        longest = max(content["options"]["block_size"] for content in made.values())
-        if self.block_size not in (None, longest) or self.validation_fraction is not None:
-            raise InputError(
-                "--block_size and --validation_fraction are options of `prepare`, not beside --prepared"
-            )
-        self.block_size = longest
-        if not (self.validation_file or self.test_file):  # for which these options could be
-            for name in ("text_column", "line_by_line", "column_names"):
-                setattr(self, name, first[name])
-
-
-def read_prepared(folder: str) -> dict[str, Any]:
-    """The file by which `roformer-lite prepare` says that a directory is complete, and how it was
-    made.
-
-    Raises:
-        InputError: when it is not there, or damaged.
-    """
-    path = Path(folder) / PREPARED_FILE
-    try:
-        check_files(path.parent, PREPARED_FILE)
-        content = json.loads(path.read_text("utf-8"))
-        if not {"task", "tokenizer", "options"} <= content.keys():
-            raise ValueError("it was written by another version")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"--prepared {folder}: {path} cannot be read ({error}); give a directory that `roformer-lite prepare` has "
-            "finished"
-        ) from error
-    return content
 
 
 @dataclass

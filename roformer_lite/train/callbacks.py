@@ -16,7 +16,6 @@ import torch
 from accelerate.utils import broadcast, reduce
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 from transformers import (
     EarlyStoppingCallback,
@@ -29,7 +28,9 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import AVERAGED_WEIGHTS, last_checkpoint
+from .training_directory import last_checkpoint
+
+AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # in a checkpoint, which has the others too
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -46,25 +47,19 @@ class TrainingClock(TrainerCallback, ExportableState):
     def __init__(self, limit: float | None = None, command_started: float | None = None):
         self.limit = limit
         self.elapsed = 0.0
-        # what the commands before this one took, up to the checkpoint it continues from
-        self.earlier_commands = 0.0
-        self.warmup_elapsed = 0.0  # how much of it was warm-up, for `follow_the_clock`
+        self._trained_before = 0.0
         self._last_tick = time.monotonic()
         self._command_started = self._last_tick if command_started is None else command_started
 
     @property
-    def commands(self) -> float:
-        """What this command has taken until now, with those before it that were interrupted."""
-        return self.earlier_commands + time.monotonic() - self._command_started
+    def whole_command(self) -> float:
+        """The seconds that this command has taken until now, with those that commands before it had
+        trained."""
+        return self._trained_before + time.monotonic() - self._command_started
 
     def state(self) -> dict[str, Any]:
-        """What `trainer_state.json` keeps of the clock."""
-        times = {
-            "elapsed": self.elapsed,
-            "warmup_elapsed": self.warmup_elapsed,
-            "commands": self.commands,
-        }
-        return {"args": {}, "attributes": times}
+        """The part of `trainer_state.json` that belongs to the clock."""
+        return {"args": {}, "attributes": {"elapsed": self.elapsed}}
 
     @property
     def is_over(self) -> bool:
@@ -76,20 +71,18 @@ class TrainingClock(TrainerCallback, ExportableState):
     ) -> None:
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self.elapsed = saved["attributes"]["elapsed"]
-        self.warmup_elapsed = saved["attributes"]["warmup_elapsed"]
-        if state.global_step:  # continued: `saved` is from the checkpoint, not of this very clock
-            self.earlier_commands = saved["attributes"].get("commands", self.elapsed)
+        self._trained_before = self.elapsed
         self._last_tick = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._tick(args)
-        control.should_training_stop |= self.is_over
-        if self.is_over or (
-            state.global_step >= state.max_steps and args.save_strategy in ("no", "best")
-        ):
-            # so that nothing is lost where the final evaluation fails or is killed
+        if self.is_over:
+            control.should_training_stop = True
+        saves_at_the_end = args.save_strategy not in ("no", "best")
+        if self.is_over or (state.global_step >= state.max_steps and not saves_at_the_end):
+            # Nothing is lost then where the final evaluation fails or is killed.
             control.should_save = True
 
     def on_train_end(
@@ -99,47 +92,23 @@ class TrainingClock(TrainerCallback, ExportableState):
 
     def _tick(self, args: TrainingArguments) -> None:
         now = time.monotonic()
-        self.elapsed, self._last_tick = self.elapsed + now - self._last_tick, now
-        # the clock of the first process counts: all must stop at the same step
+        self.elapsed += now - self._last_tick
+        self._last_tick = now
         if args.world_size > 1:
+            # All processes must stop at the same step, so the clock of the first one counts.
             self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
 
 
-def follow_the_clock(
-    scheduler: LambdaLR, clock: TrainingClock, args: TrainingArguments, total_steps: int
-) -> None:
-    """Make a stock scheduler reach its end when `clock.limit` is reached, if that is before the
-    last step.
+class BestCheckpoint(TrainerCallback):
+    """Looks for the best checkpoint beside the one that a training continues from. The Trainer
+    remembers an absolute path, which is wrong once the directory was moved."""
 
-    A stock schedule is a function of the step. When the fraction of the time that has passed is
-    larger than the fraction of the steps, the function is evaluated at a correspondingly later
-    step. The schedule therefore ends with the time or with the steps, whichever ends first. A
-    warm-up given as a number of steps keeps that number; one given as a fraction of the training
-    becomes a fraction of the time.
-
-    Raises:
-        InputError: for a schedule that is not a function of the step (reduce_lr_on_plateau,
-            greedy).
-    """
-    if not isinstance(scheduler, LambdaLR):
-        raise InputError(
-            f"--time_limit_minutes can't be combined with lr_scheduler_type={args.lr_scheduler_type.value}"
-        )
-    curve, warmup_steps = (
-        scheduler.lr_lambdas[0],
-        int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
-    )
-
-    def clocked(step: int) -> float:
-        if step <= warmup_steps:
-            clock.warmup_elapsed = clock.elapsed
-            return curve(step)
-        passed = (clock.elapsed - clock.warmup_elapsed) / max(
-            clock.limit - clock.warmup_elapsed, 1e-9
-        )
-        return curve(max(step, warmup_steps + min(passed, 1.0) * (total_steps - warmup_steps)))
-
-    scheduler.lr_lambdas = [clocked] * len(scheduler.lr_lambdas)
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.best_model_checkpoint is not None:
+            name = Path(state.best_model_checkpoint).name
+            state.best_model_checkpoint = str(Path(args.output_dir) / name)
 
 
 class WeightAveraging(TrainerCallback):
@@ -189,17 +158,12 @@ class WeightAveraging(TrainerCallback):
     ) -> None:
         self.average.update_parameters(model)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs
-    ) -> None:
-        if args.should_save:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            tensors = {
-                name: value.contiguous() for name, value in self.average.module.named_parameters()
-            }
-            unfinished = folder / f"{AVERAGED_WEIGHTS}.unfinished"
-            save_file(tensors, unfinished)
-            unfinished.rename(folder / AVERAGED_WEIGHTS)
+    def save(self, checkpoint: Path) -> None:
+        """Save the averaged weights in `checkpoint`."""
+        tensors = {
+            name: value.contiguous() for name, value in self.average.module.named_parameters()
+        }
+        save_file(tensors, checkpoint / AVERAGED_WEIGHTS)
 
     def on_train_end(
         self,
@@ -219,12 +183,7 @@ class WeightAveraging(TrainerCallback):
         self.average = None
 
     def _load(self, checkpoint: Path) -> None:
-        path = checkpoint / AVERAGED_WEIGHTS
-        if not path.is_file():
-            raise InputError(
-                f"{checkpoint} has no {AVERAGED_WEIGHTS}: it was not written with --ema_decay"
-            )
-        tensors = load_file(path)
+        tensors = load_file(checkpoint / AVERAGED_WEIGHTS)
         with torch.no_grad():
             for name, averaged in self.average.module.named_parameters():
                 averaged.copy_(tensors[name])
@@ -263,9 +222,6 @@ class DivergenceGuard(TrainerCallback):
     of them waits for the device. A loss that is not finite shows in the weights of the same step.
     """
 
-    def __init__(self, averaged: bool = False):
-        self.averaged = averaged  # whether checkpoints have averaged weights
-
     def on_step_end(
         self,
         args: TrainingArguments,
@@ -295,7 +251,7 @@ class DivergenceGuard(TrainerCallback):
         if bad > 0:
             raise InputError(
                 f"the training diverged: the weights are no longer finite after step {state.global_step}. "
-                f"{_advice(args, self.averaged)}"
+                f"{_advice(args)}"
             )
 
 
@@ -306,9 +262,7 @@ def weights_are_finite(model: nn.Module) -> bool:
     return not finite or bool(torch.stack(finite).all())
 
 
-def check_metrics(
-    metrics: dict[str, float], split: str, args: TrainingArguments, averaged: bool = False
-) -> None:
+def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments) -> None:
     """Refuse to finish a model whose final metrics are not numbers: nothing could be said about it.
 
     Raises:
@@ -318,12 +272,12 @@ def check_metrics(
     if bad:
         raise InputError(
             f"the training diverged: on the {split} data, {', '.join(bad)} instead of a number. "
-            f"{_advice(args, averaged)}"
+            f"{_advice(args)}"
         )
 
 
-def _advice(args: TrainingArguments, averaged: bool) -> str:
-    good = last_checkpoint(Path(args.output_dir), averaged)
+def _advice(args: TrainingArguments) -> str:
+    good = last_checkpoint(Path(args.output_dir))
     kept = (
         f"The last good checkpoint is {good}" if good else "There is no checkpoint from before that"
     )
@@ -351,24 +305,6 @@ class EarlyStopping(EarlyStoppingCallback):
         if state.global_step and type(self).__name__ in state.stateful_callbacks:
             noted = state.stateful_callbacks[type(self).__name__]["attributes"]
             self.early_stopping_patience_counter = noted["early_stopping_patience_counter"]
-
-
-def has_ended(state: TrainerState, limit: float | None) -> bool:
-    """Whether the training of a checkpoint was over: by its steps, early, or by the clock's limit
-    in seconds."""
-    clock = state.stateful_callbacks[TrainingClock.__name__]["attributes"]
-    stopping = state.stateful_callbacks.get(EarlyStopping.__name__)
-    count, patience = 0, 1
-    if stopping is not None:
-        count, patience = (
-            *stopping["attributes"].values(),
-            stopping["args"]["early_stopping_patience"],
-        )
-    return (
-        state.global_step >= state.max_steps
-        or count >= patience
-        or (limit is not None and clock["elapsed"] >= limit)
-    )
 
 
 class SeededCollator(TrainerCallback):

@@ -169,7 +169,7 @@ def _dataset_title(options: Run) -> str:
     name = options.data.dataset_name
     if name is not None and not is_hub_name(name):
         name = Path(name).name
-    files = options.data.train_file or getattr(options.data, "prepared", None) or []
+    files = options.data.train_file or []
     file_names = ", ".join(Path(path).name for path in files)
     return options.card.dataset_title or name or file_names
 

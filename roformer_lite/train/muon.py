@@ -34,18 +34,18 @@ class MuonWithAdamW(Optimizer):
         muon: dict[str, Any],
         adamw: dict[str, Any],
     ):
-        self._adamw, self._muon = AdamW(others, **adamw), Muon(matrices, **muon)
+        self._adamw = AdamW(others, **adamw)
+        self._muon = Muon(matrices, **muon)
         super().__init__([*self._adamw.param_groups, *self._muon.param_groups], {})
         self._share()
 
     def _share(self) -> None:
-        """Let both parts have the groups and the state of the whole, which schedulers and
-        checkpoints change."""
-        self._adamw.param_groups, self._muon.param_groups = (
-            self.param_groups[:-1],
-            self.param_groups[-1:],
-        )
-        self._adamw.state = self._muon.state = self.state
+        """Give both parts the groups and the state of the whole, which schedulers and checkpoints
+        change."""
+        self._adamw.param_groups = self.param_groups[:-1]
+        self._muon.param_groups = self.param_groups[-1:]
+        self._adamw.state = self.state
+        self._muon.state = self.state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -70,33 +70,41 @@ def make_muon(model: nn.Module, args: TrainingArguments, decayed: Iterable[str])
         decayed: Names of the weights that decay.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    in_layers = [weight for part in layers for weight in part.parameters()]
-    matrices = [
-        weight for weight in dict.fromkeys(in_layers) if weight.ndim == 2 and weight.requires_grad
-    ]
+    in_layers = {weight for part in layers for weight in part.parameters()}
+    decays = set(decayed)
+    matrices: list[nn.Parameter] = []
+    with_decay: list[nn.Parameter] = []
+    without_decay: list[nn.Parameter] = []
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        if weight in in_layers and weight.ndim == 2:
+            matrices.append(weight)
+        elif name in decays:
+            with_decay.append(weight)
+        else:
+            without_decay.append(weight)
     if not matrices:
         raise InputError(
             "--optim muon: the model has no matrices to train in its layers; leave the option out"
         )
-    chosen, decays = set(matrices), set(decayed)
-    groups: dict[float, list[nn.Parameter]] = {args.weight_decay: [], 0.0: []}
-    for name, weight in model.named_parameters():
-        if weight.requires_grad and weight not in chosen:
-            groups[args.weight_decay if name in decays else 0.0].append(weight)
-    others = [{"params": weights, "weight_decay": decay} for decay, weights in groups.items()]
+    others = [
+        {"params": with_decay, "weight_decay": args.weight_decay},
+        {"params": without_decay, "weight_decay": 0.0},
+    ]
     muon = {
         "lr": args.learning_rate,
         "weight_decay": args.weight_decay,
         "adjust_lr_fn": "match_rms_adamw",
+        **muon_arguments(args.optim_args),
     }
     adamw = {
         "lr": args.learning_rate,
         "betas": (args.adam_beta1, args.adam_beta2),
         "eps": args.adam_epsilon,
+        "fused": True,
     }
-    return MuonWithAdamW(
-        matrices, others, muon | muon_arguments(args.optim_args), adamw | {"fused": True}
-    )
+    return MuonWithAdamW(matrices, others, muon, adamw)
 
 
 def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
@@ -106,15 +114,16 @@ def muon_arguments(optim_args: str | None) -> dict[str, float | int]:
     Raises:
         InputError: for another name, and for what is no number.
     """
-    pairs = (
-        [part.partition("=")[::2] for part in optim_args.replace(" ", "").split(",")]
-        if optim_args
-        else []
-    )
+    found: dict[str, float | int] = {}
+    if not optim_args:
+        return found
     try:
-        return {name: _ARGUMENTS[name](value) for name, value in pairs}
+        for part in optim_args.replace(" ", "").split(","):
+            name, _, value = part.partition("=")
+            found[name] = _ARGUMENTS[name](value)
     except (KeyError, ValueError) as error:
         raise InputError(
             f"--training_arguments optim_args={optim_args}: with --optim muon the names are {', '.join(_ARGUMENTS)}, "
             f"the values numbers ({error})"
         ) from error
+    return found

@@ -108,7 +108,7 @@ class DataArguments:
 
 @dataclass
 class TokenizerArguments:
-    """Which tokenizer; `prepare` has these options too."""
+    """Which tokenizer."""
 
     _argument_group_name: ClassVar[str] = "tokenizer"
 
@@ -265,8 +265,9 @@ class TrainingOptions:
         default=None,
         metadata={
             "help": (
-                "Stop training after this time, with the learning rate at the end of its "
-                "schedule. Data preparation and the final evaluation come on top."
+                "Stop training after this time. The learning rate follows its schedule over all "
+                "steps, so it does not know the limit. Data preparation and the final evaluation "
+                "come on top."
             )
         },
     )
@@ -325,8 +326,9 @@ class TrainingOptions:
         default=None,
         metadata={
             "help": (
-                "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU, if a "
-                "trial shows that it is faster, for trainings of 200 steps or more; elsewhere no."
+                "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU that "
+                "has instructions for it (AMX, AVX512-BF16), for trainings of 200 steps or more; "
+                "elsewhere no, nor for embed and rerank."
             )
         },
     )

@@ -146,7 +146,7 @@ def facts_of_training(
         "steps": state.global_step,
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
-        "whole_command_minutes": round(trainer.clock.commands / 60, 2),
+        "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
         "what_happened": what_happened(
             args,
             state.log_history,

@@ -22,11 +22,11 @@ RUN_FILE = "run.yaml"
 _SECTIONS = ("data", "model", "training", "card")
 # Options that hold paths. In the file these are relative to its directory, so that a folder with
 # data and models can be moved.
-_FILES = ("train_file", "validation_file", "test_file", "prepared", "output_dir")
+_FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # Options that hold the directory of a model, or its name on the Hub.
 _MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
-# Options that say where the result goes, how it is shown and what is measured at the end. When a
-# training continues they may have other values, as may all of `card`; all else must be the same.
+# These options say only what becomes of the output of a run, how it is shown and tested, as all of
+# `card` does. A training that continues may have other values; all else must be the same.
 _NOT_COMPARED = (
     "test_file",
     "output_dir",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..output import CHECKSUMS_FILE, RESULTS_FILE, check_files, complete_directory, note_files
+from ..output import RESULTS_FILE, complete_directory
 from ..recipes import RECIPES
 from ..saved_model import read_object
 from .finished_model import create_repository, publish, write_results
@@ -46,8 +46,7 @@ def train_seeds(run: Run) -> None:
         while len(found := _finished(run)) < len(seeds):
             seed = next(seed for seed in seeds if seed not in found)
             print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
-            train(_of_seed(run, seed, found), run)
-            note_files(_folder(run, seed))
+            train(_of_seed(run, seed), run)
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
         choose = max if found[seeds[0]]["training"]["greater_is_better"] else min
@@ -59,7 +58,6 @@ def train_seeds(run: Run) -> None:
             run.output_dir, overwrite=run.training.overwrite_output_dir
         ) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
-            (folder / CHECKSUMS_FILE).unlink(missing_ok=True)  # results and card have changed
             add_seeds(results, folder)
             write_results(results, folder)
         for path in directory.path.iterdir():
@@ -79,20 +77,13 @@ def _folder(run: Run, seed: int) -> Path:
 def _finished(run: Run) -> dict[int, dict[str, Any]]:
     """The results of the seeds whose training is finished, in order."""
     files = {seed: _folder(run, seed) / RESULTS_FILE for seed in run.training.seeds}
-    for path in files.values():
-        check_files(path.parent)
     return {seed: read_object(path) for seed, path in files.items() if path.is_file()}
 
 
-def _of_seed(run: Run, seed: int, found: dict[int, dict[str, Any]]) -> Run:
-    """The run of one seed. All take the type of numbers of the first one: they differ in the seed
-    alone."""
-    bf16 = run.training.bf16
-    if bf16 is None and found:
-        bf16 = next(iter(found.values()))["training"]["arguments"].get("bf16", False)
-    training = replace(
-        run.training, seed=seed, seeds=None, output_dir=str(_folder(run, seed)), bf16=bf16
-    )
+def _of_seed(run: Run, seed: int) -> Run:
+    """The run of one seed."""
+    output_dir = str(_folder(run, seed))
+    training = replace(run.training, seed=seed, seeds=None, output_dir=output_dir)
     return replace(run, training=training, card=replace(run.card, push_to_hub=False))
 
 

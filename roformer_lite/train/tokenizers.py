@@ -1,5 +1,4 @@
-"""The tokenizer that a training starts from: a given one, that of a model or of prepared data, or a
-new one."""
+"""The tokenizer that a training starts from: a given one, that of a model, or a new one."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,6 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
-from ..output import check_files, note_files
 from ..recipes.base import Recipe
 from ..saved_model import load_tokenizer, try_tokenizer
 from .options import TokenizerArguments
@@ -28,24 +26,16 @@ def make_tokenizer(
     train_rows: Dataset | IterableDataset,
     state_dir: Path,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model or encoder given, or that of prepared data, or one
+    """The tokenizer given, or that of the model or encoder given, or one
     trained on the training data.
 
     A trained tokenizer is kept in `state_dir`, where the other processes and a continued training
     find it.
 
     Raises:
-        InputError: when it cannot be loaded or trained, or is not the one that prepared data need.
+        InputError: when it cannot be loaded or trained.
     """
-    given, prepared = tokenizer_source(run), getattr(run.data, "prepared", None)
-    if prepared:
-        theirs = pretrained_tokenizer(str(Path(prepared[0]) / "tokenizer"))
-        if given and pretrained_tokenizer(given).get_vocab() != theirs.get_vocab():
-            raise InputError(
-                f"--prepared {prepared[0]}: it was not prepared with the tokenizer of {given}; give `roformer-lite "
-                f"prepare` the option --tokenizer {given}"
-            )
-        return set_up_tokenizer(theirs, recipe)
+    given = tokenizer_source(run)
     if given:
         tokenizer, model = pretrained_tokenizer(given), run.model.model_name_or_path
         own = load_tokenizer(model) if run.model.tokenizer and model else None
@@ -60,9 +50,7 @@ def make_tokenizer(
             texts = _first_texts(recipe.texts(train_rows))
             tokenizer = train_tokenizer(texts, run.model, recipe.new_tokenizer)
             tokenizer.save_pretrained(state_dir / "tokenizer.unfinished")
-            note_files(state_dir / "tokenizer.unfinished")
             (state_dir / "tokenizer.unfinished").rename(state_dir / "tokenizer")
-        check_files(state_dir / "tokenizer")
         tokenizer = pretrained_tokenizer(str(state_dir / "tokenizer"))
     return set_up_tokenizer(tokenizer, recipe)
 

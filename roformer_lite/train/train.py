@@ -21,7 +21,7 @@ from .run import Run
 from .tokenizers import make_tokenizer
 from .trainer import fit, make_trainer
 from .training_arguments import make_training_arguments
-from .training_directory import TrainingDirectory, hashes_of, last_checkpoint
+from .training_directory import TrainingDirectory, last_checkpoint
 
 
 def train(run: Run, of_seeds: Run | None = None) -> None:
@@ -62,12 +62,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
                 "--seeds: there are no validation data to choose the best model by; give "
                 "--validation_file or a --validation_fraction"
             )
-        with args.main_process_first(local=False, desc="comparing with the interrupted training"):
-            if args.should_save:
-                hashes = hashes_of(rows, run.data)
-                for compared in (directory, *([TrainingDirectory(of_seeds)] if of_seeds else [])):
-                    compared.check_data(hashes)
-        checkpoint = last_checkpoint(directory.path, averaged=bool(options.training.ema_decay))
+        checkpoint = last_checkpoint(directory.path)
         recipe.inspect(rows)
         recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
         tokenizer = make_tokenizer(
@@ -80,7 +75,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
         baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
         generation_config = recipe.prepare_generation(model, args)
         trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
-        fit(trainer, recipe, encoded["train"], checkpoint, directory)
+        fit(trainer, recipe, encoded["train"], checkpoint)
         try:
             parts = recipe.complete(options, trainer, rows, encoded)
             leave_process_group(trainer)

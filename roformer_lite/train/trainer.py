@@ -4,16 +4,14 @@ smoothing in the model.
 Everything else, the training loop above all, is transformers' own.
 """
 
+import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset, DatasetDict
@@ -22,31 +20,32 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState, TrainingArguments
 
 from ..errors import InputError
+from ..output import is_disk_full
 from ..saved_model import reason
-from .bfloat16 import choose_bfloat16, steps_of, use_bfloat16
 from .callbacks import (
     DivergenceGuard,
     EarlyStopping,
     SeededCollator,
     TrainingClock,
     WeightAveraging,
-    follow_the_clock,
-    has_ended,
 )
 from .muon import MUON, make_muon
 from .options import TrainingOptions
 from .run import Run
 from .token_budget import TokenBudgetBatchSampler
 from .training_arguments import epochs_for, is_greater_better
-from .training_directory import CheckedCheckpoints, TrainingDirectory
+from .training_directory import STATE_FILE
 
 if TYPE_CHECKING:
     from ..recipes.base import Recipe
 
 
-_MEASURED_BATCHES = 2  # by which memory and time are estimated
 _MEASURED_ROWS = 1000
 _TOKENS_OF_A_BATCH = 8192  # of rows with labels, on average: 8 million tokens are 1,000 steps
+# The names that torch gives to instructions which multiply matrices of bfloat16: AMX and AVX-512
+# of x86 processors, and those of ARM.
+_BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+_MIN_BFLOAT16_STEPS = 200
 
 
 class RoFormerLiteTrainerMixin:
@@ -90,11 +89,10 @@ class RoFormerLiteTrainerMixin:
             self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
         self.averaging = WeightAveraging(ema_decay) if ema_decay else None
         self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        self.checkpoints, guard = CheckedCheckpoints(), DivergenceGuard(self.averaging is not None)
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
         # the clock may ask for one
-        for callback in (self.averaging, self.clock, stopping, guard, self.checkpoints):
+        for callback in (self.averaging, self.clock, stopping, DivergenceGuard()):
             if callback is not None:
                 self.add_callback(callback)
 
@@ -176,16 +174,12 @@ class RoFormerLiteTrainerMixin:
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        is_new = self.lr_scheduler is None
         try:
-            scheduler = super().create_scheduler(num_training_steps, optimizer)
+            return super().create_scheduler(num_training_steps, optimizer)
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}"
             ) from error
-        if is_new and self.clock.limit is not None:
-            follow_the_clock(scheduler, self.clock, self.args, num_training_steps)
-        return scheduler
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
@@ -204,6 +198,14 @@ class RoFormerLiteTrainerMixin:
         return input_ids.masked_fill(
             dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id
         )
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, and the averaged weights with it. A checkpoint has both before it has the
+        file that makes it complete."""
+        super().save_model(output_dir, _internal_call)
+        is_checkpoint = _internal_call and output_dir is not None and self.args.should_save
+        if is_checkpoint and self.averaging is not None:
+            self.averaging.save(Path(output_dir))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         device = self.args.device
@@ -307,105 +309,76 @@ def _tokens_of_a_row(recipe: "Recipe", train: Dataset) -> float:
     return sum(recipe.lengths(some)) / len(some)
 
 
+def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -> bool:
+    """Whether matrices are multiplied in bfloat16 although no option says so.
+
+    They are on a CPU that has instructions for it, unless the training is so short that nothing is
+    gained. Weights, optimizer and loss stay in float32.
+    """
+    args = trainer.args
+    is_decided = trainer.options.bf16 is not None or args.mixed_precision != "no"
+    has_own_loop = trainer.is_fsdp_enabled or args.torch_compile
+    if is_decided or has_own_loop or not recipe.uses_bfloat16 or args.device.type != "cpu":
+        return False
+    # The function is not in every version of torch.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    is_native = any(capabilities.get(name, False) for name in _BFLOAT16_INSTRUCTIONS)
+    return is_native and num_steps(trainer) >= _MIN_BFLOAT16_STEPS
+
+
+def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
+    """The number of steps of the whole training."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    batches = len(trainer.get_train_dataloader()) * args.num_train_epochs
+    return math.ceil(batches / args.gradient_accumulation_steps)
+
+
 def fit(
-    trainer: RoFormerLiteTrainerMixin,
-    recipe: "Recipe",
-    train: Dataset,
-    checkpoint: str | None,
-    directory: TrainingDirectory,
+    trainer: RoFormerLiteTrainerMixin, recipe: "Recipe", train: Dataset, checkpoint: str | None
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are
     kept."""
-    args, before = trainer.args, None
-    planned = args.max_steps
+    args = trainer.args
+    planned = (args.max_steps, args.num_train_epochs)
+    saved = TrainerState()
+    has_ended = False
     try:
-        if trainer.options.bf16 is None and recipe.tries_bfloat16 and args.mixed_precision == "no":
-            known = directory.state().get("bf16")  # a continued training keeps its type
-            chosen = choose_bfloat16(trainer) if known is None else use_bfloat16(trainer, known)
-            if args.should_save:
-                directory.note(bf16=chosen)
+        if is_faster_in_bfloat16(trainer, recipe):
+            args.bf16 = True
+            args.mixed_precision = "bf16"
+            trainer.accelerator.native_amp = True
         if checkpoint is None:
             recipe.prepare_head(trainer, train)
         else:
-            trainer.checkpoints.check(Path(checkpoint))
-            before = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
-            if has_ended(before, trainer.clock.limit):
-                args.max_steps = before.global_step
+            saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
+            control = saved.stateful_callbacks["TrainerControl"]["args"]
+            has_ended = control["should_training_stop"]
             if args.should_save:
-                step = Path(checkpoint).name.rpartition("-")[2]
-                print(f"Resuming from step {step}: {checkpoint}", file=sys.stderr)
-        saves_memory = (
-            getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing
-        )
-        if (
-            recipe.tries_bfloat16
-            and checkpoint is None
-            and not (trainer.is_fsdp_enabled or saves_memory)
-        ):
-            steps = steps_of(trainer)
-            # in all processes: their batches are made together
-            memory, minutes = expected_cost(trainer, steps)
-            expected = f"{minutes:.2g} minutes without evaluations, {memory / 2**30:.2f} GiB of memory at the peak"
-            if args.should_save and steps > 1:
-                print(f"Training: at most {steps:,.0f} steps, about {expected}", file=sys.stderr)
+                print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+        if has_ended and isinstance(train, Dataset):
+            # Only the final evaluation is missing: the Trainer loads the weights and makes no step.
+            # A stream, which has no epochs, is read until its last step instead.
+            args.max_steps = -1
+            args.num_train_epochs = 0
+        elif has_ended:
+            args.max_steps = saved.global_step
         trainer.train(resume_from_checkpoint=checkpoint)
-        if before is not None:
-            args.max_steps, trainer.state.max_steps = planned, before.max_steps
+        if has_ended:
+            args.max_steps, args.num_train_epochs = planned
+            trainer.state.max_steps = saved.max_steps
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:
-        begun = trainer.state.global_step > int((checkpoint or "-0").rpartition("-")[2])
-        if begun or isinstance(error, (InputError, MemoryError, OSError, torch.OutOfMemoryError)):
+        if trainer.state.global_step > saved.global_step or is_disk_full(
+            error, Path(args.output_dir)
+        ):
             raise
-        remedy = (
-            f"remove {checkpoint}, and it is made again"
-            if checkpoint
-            else "see --training_arguments and --config"
-        )
+        remedy = "see --training_arguments and --config"
+        if checkpoint is not None:
+            remedy = f"remove {checkpoint}, and the training continues from the one before"
         raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
-    # accelerate's autocast: the model is measured as it is saved
+    # The wrapper of accelerate's autocast goes: the model is measured as it is saved.
     vars(trainer.model).pop("forward", None)
-
-
-def expected_cost(trainer: RoFormerLiteTrainerMixin, steps: float) -> tuple[int, float]:
-    """Bytes of this process (of the GPU, where there is one) at the peak of a training of so many
-    steps, and its minutes.
-
-    The bytes are those in use when a batch has gone forward, of which the backward pass needs all,
-    or when one is evaluated, whose metrics need its logits twice; and gradients, the states of
-    AdamW and averaged weights. A step takes about three times as long as its forward pass.
-    """
-    model, device, was_training = trainer.model, trainer.args.device, trainer.model.training
-    on_gpu = device.type == "cuda"
-    sizes = [tensor.nbytes for tensor in model.parameters()]
-    states = 3 * sum(tensor.nbytes for tensor in model.parameters() if tensor.requires_grad)
-    states += sum(sizes) if trainer.averaging is not None else 0
-    used, seconds = [], []
-
-    def note(more: int = 0) -> None:
-        now = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
-        used.append(now + more)
-
-    with (
-        torch.random.fork_rng([device] if on_gpu else []),
-        torch.autocast(device.type, torch.bfloat16, enabled=trainer.args.bf16),
-    ):
-        model.train()
-        for batch in islice(iter(trainer.get_train_dataloader()), _MEASURED_BATCHES):
-            started = time.perf_counter()
-            loss = trainer.compute_loss(model, dict(batch))
-            loss.item()  # waits for the device
-            seconds.append(time.perf_counter() - started)
-            note()
-            del loss
-        model.eval()
-        # which takes long, and no logits
-        generates = getattr(trainer.args, "predict_with_generate", False)
-        measured = trainer.eval_dataset is not None and not generates
-        for batch in islice(iter(trainer.get_eval_dataloader()), 1) if measured else ():
-            # the longest rows
-            _, logits, _ = trainer.prediction_step(model, batch, prediction_loss_only=False)
-            note(logits.nbytes if isinstance(logits, torch.Tensor) else 0)
-            del logits
-        model.train(was_training)
-    batches = steps * trainer.args.gradient_accumulation_steps
-    return max(used) + states, 3 * min(seconds) * batches / 60

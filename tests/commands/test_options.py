@@ -23,7 +23,6 @@ REFUSED = [  # by our own parser: task, options, message
     ),
     ("mlm", "--packing 64 --block_size 128", "--packing 64 is below the length of the blocks, 128"),
     ("causal", "--streaming", "--streaming needs --max_steps"),
-    ("causal", "--mixture 0.5 0.5", "needs a number for each directory of --prepared"),
     ("classify", "--max_length 2", "--max_length=2 .* 3"),
     ("classify", "--label_column text", "--text_column text is also the column of the label"),
     ("classify", "--seeds 1", "must be at least two different numbers"),

@@ -27,17 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 import hf_roformer_lite as rl
 from hf_roformer_lite import conversion
 from roformer_lite.cli import main
-from roformer_lite.train import train as training
 
-TRAINED = (
-    "--size tiny --use_cpu true --disable_tqdm true --baselines false --config hidden_size=16 num_attention_heads=2 "
-    "intermediate_size=16 num_hidden_layers=1 --output_dir out --training_arguments save_strategy=steps save_steps=1 "
-).split()
-LEARN = (
-    "train classify --train_file rows.csv --validation_file rows.csv --vocab_size 280 --max_steps 3 --ema_decay 0.9"
-).split() + [*TRAINED, "eval_strategy=steps", "eval_steps=1"]
-SEEDS = [*LEARN, "--seeds", "1", "2"]
-PREPARED = ["train", "mlm", "--prepared", "{}", "--max_steps", "1", *TRAINED]
 PREDICT = ["predict", "{}", "--input_file", "lines.txt", "--device", "cpu"]
 EVALUATE = ["evaluate", "{}", "--test_file", "rows.csv", "--device", "cpu"]
 # By directory: the commands that read it. What of it they don't use may be damaged.
@@ -51,9 +41,6 @@ COMMANDS = {
     "sentence": [PREDICT],
     "mlm": [["convert", "{}", "out", "--to", "roformer"]],
     "roformer": [["convert", "{}", "out"], ["verify", "{}"]],
-    "prepared": [PREPARED],
-    "out.training": [LEARN],
-    "seeds.training": [SEEDS],
 }
 GENERATION = {
     "num_beams": 2,
@@ -108,33 +95,7 @@ def place(tmp_path_factory) -> Path:
             "shards", max_shard_size="12KB"
         )
         conversion.export_checkpoint("roformer", "mlm", "roformer")
-        Path("text.txt").write_text("one two three four five\nsix seven one\n" * 20)
-        prepare = [
-            "prepare",
-            "mlm",
-            "--train_file",
-            "text.txt",
-            "--vocab_size",
-            "280",
-            "--block_size",
-            "16",
-        ]
-        assert main([*prepare, "--output_dir", "prepared"]) == 0
         _make_sentence_model("encoder", "sentence")
-        save, finished = training.save_finished_model, []
-
-        def interrupt(*arguments) -> dict:
-            finished.append(1)
-            if len(finished) == 2:  # the first seed is saved, the second not
-                return save(*arguments)
-            raise KeyboardInterrupt
-
-        patch.setattr(training, "save_finished_model", interrupt)
-        assert main(LEARN) == 130
-        Path("out.training").rename("kept")
-        assert main(SEEDS) == 130
-        Path("out.training").rename("seeds.training")
-        Path("kept").rename("out.training")
     return folder
 
 
@@ -174,22 +135,19 @@ def damages(folder: Path, file: str, seed: int) -> Iterator[tuple[str, Damage]]:
 def run(
     place: Path, directory: str, damage: Damage, command: list[str], capsys
 ) -> tuple[int, str, bytes]:
-    """Exit status, messages and the result of a command after the damage: lines, or the weights of
-    a training."""
-    is_training = directory.endswith(".training")
-    read = Path("out.training" if is_training else directory)
-    for left in ("out", "out.training", read):
+    """Exit status, messages and the printed lines of a command after the damage."""
+    read = Path(directory)
+    for left in ("out", read):
         shutil.rmtree(left, ignore_errors=True)
     shutil.copytree(place / directory, read)
     damage(read)
     capsys.readouterr()
     status = main([part.replace("{}", str(read)) for part in command])
-    printed, weights = capsys.readouterr(), Path("out", WEIGHTS)
+    printed = capsys.readouterr()
     errors = [line for line in printed.err.splitlines() if "error: " in line]
     if status == 2 and (len(errors) != 1 or str(read) not in errors[0]):
         status = 1
-    is_trained = command[0] == "train" and weights.exists()
-    return status, printed.err, weights.read_bytes() if is_trained else printed.out.encode()
+    return status, printed.err, printed.out.encode()
 
 
 @pytest.mark.parametrize(
@@ -197,8 +155,8 @@ def run(
 )
 @pytest.mark.parametrize("directory", COMMANDS)
 def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
-    """One error that names the file, or a result. Of damaged weights, and of a training that is
-    continued, it must be the very same; sound files that lack a tensor are refused."""
+    """One error that names the file, or a result. Of damaged weights it must be the very same;
+    sound files that lack a tensor are refused."""
     monkeypatch.chdir(tmp_path)
     for data in ("lines.txt", "rows.csv"):
         shutil.copy(place / data, tmp_path)
@@ -208,15 +166,15 @@ def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
     for command in COMMANDS[directory]:
         if command[0] == "export" and number == 1:  # ten seconds each
             continue
-        has_result = command[0] in ("train", "predict")
+        has_result = command[0] == "predict"
         expected = (
             run(place, directory, lambda folder: None, command, capsys) if has_result else None
         )
         assert not has_result or expected[0] == 0
         for file in names if number > 1 else chance.sample(names, 3):
             possible = list(damages(place / directory, file, number))
-            is_exact = has_result and (command[0] == "train" or file == WEIGHTS)
-            count = 4 * number if command[0] == "predict" else number
+            is_exact = has_result and file == WEIGHTS
+            count = 4 * number if has_result else number
             for name, damage in chance.sample(possible, min(count, len(possible))):
                 try:
                     status, messages, result = run(place, directory, damage, command, capsys)
@@ -224,7 +182,7 @@ def test_damaged_files(directory, number, place, tmp_path, capsys, monkeypatch):
                     status, messages = 1, f"{type(error).__name__}: {error}"
                 if status not in (0, 2) or (status == 0 and is_exact and result != expected[2]):
                     wrong.append(f"{command[0]} {directory}, {name}: {status} {messages[-300:]}")
-                elif status == 0 and command[0] == "predict" and result.count(b"\n") != 3:
+                elif status == 0 and has_result and result.count(b"\n") != 3:
                     wrong.append(f"{directory}, {name}: {result}")
     assert not wrong, "\n".join(wrong)
 
@@ -259,7 +217,10 @@ def _catastrophic(folder: Path) -> None:
 STRANGE = (torch.complex64, torch.float8_e4m3fn, torch.int8)
 VERIFY, CONVERT = COMMANDS["roformer"][1], COMMANDS["roformer"][0]
 TUNE = [
-    *LEARN[:4],
+    "train",
+    "classify",
+    "--train_file",
+    "rows.csv",
     "--model_name_or_path",
     "{}",
     "--use_cpu",

@@ -1,5 +1,4 @@
-"""After an interruption: the same run on the same data continues bit for bit, anything else is
-refused by name."""
+"""After an interruption: the same run continues bit for bit, and another one is refused by name."""
 
 import fcntl
 import json
@@ -135,7 +134,7 @@ def test_other_data_are_refused(left, capsys, split):
     path = left / f"{split}-rows.csv"
     path.write_text(path.read_text().replace("red red red", "red new red"))
     assert main(command(left, "classify", "classify")) == 2
-    assert f"the data have changed: {split};" in capsys.readouterr().err
+    assert f"{path} has changed" in capsys.readouterr().err
     assert main(command(left, "classify", "classify", "--overwrite_output_dir")) == 0
     assert "Resuming" not in capsys.readouterr().err
 
@@ -169,25 +168,33 @@ def test_a_damaged_checkpoint_is_refused(left, capsys, file):
         else path.read_bytes()[:500]
     )
     assert main(command(left, "mlm", "mlm")) == 2
-    assert str(path) in capsys.readouterr().err
-    shutil.rmtree(path.parent)  # as the message says
+    assert f"remove {path.parent}" in capsys.readouterr().err
+    shutil.rmtree(path.parent)
     assert main(command(left, "mlm", "mlm")) == 0
     assert "Resuming from step 4" in capsys.readouterr().err
 
 
-def test_checkpoints_from_elsewhere(left, capsys):
-    """Of a directory that was moved, whose best checkpoint is found again, and of another
-    training."""
-    shutil.copytree(left / "mlm.training", left / "moved.training")
-    assert main(command(left, "mlm", "mlm")) == 0
-    assert main(command(left, "mlm", "moved")) == 0
-    assert_same_models(left / "mlm", left / "moved")
+def test_a_checkpoint_of_another_training(left, capsys):
     checkpoint = left / "classify.training" / "checkpoint-6"
     shutil.rmtree(checkpoint)
-    shutil.copytree(left.with_name("kept") / "mlm.training" / "checkpoint-6", checkpoint)
-    capsys.readouterr()
+    shutil.copytree(left / "mlm.training" / "checkpoint-6", checkpoint)
     assert main(command(left, "classify", "classify")) == 2
-    assert f"remove {checkpoint}, and it is made again" in capsys.readouterr().err
+    assert f"remove {checkpoint}" in capsys.readouterr().err
+
+
+def test_a_training_that_is_over_is_only_measured(folder, tmp_path, capsys):
+    """It stopped early, long before the last step, and was killed before it was measured."""
+    options = ["--early_stopping_patience", "1", "--learning_rate", "1e-9", "--max_steps", "90"]
+    arguments = command(folder, "mlm", "over", *options, "--ema_decay", "0")
+    assert main([*arguments, "--keep_checkpoints", "--title", "whole"]) == 0
+    whole = shutil.move(folder / "over", tmp_path / "whole")
+    steps = json.loads((whole / "results.json").read_text())["training"]["steps"]
+    assert steps < 20
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert f"Resuming from step {steps}" in capsys.readouterr().err
+    assert_same_models(whole, folder / "over")
+    assert json.loads((folder / "over" / "results.json").read_text())["training"]["steps"] == steps
 
 
 def test_one_process_at_a_time(left, capsys):

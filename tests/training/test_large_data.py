@@ -1,5 +1,4 @@
-"""Text that outgrows memory or a row: prepared once, packed, mixed, read as a stream; and words
-without an end."""
+"""Text that outgrows memory or a row: read as a stream, packed; and words without an end."""
 
 import json
 import random
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build, stack_config
-from datasets import Dataset, load_from_disk
+from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
@@ -27,59 +26,15 @@ WORDS = "the cat sees a red house".split()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two files of text, and what `prepare` made of each."""
+    """Two files of text, and a tokenizer."""
     folder, draw = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdfgk" for b in ("ale", "orn", "ist", "und")]
     for name, lines in (("a", 150), ("b", 120)):
         text = [" ".join(draw.choice(words, draw.integers(2, 12))) for _ in range(lines)]
         (folder / f"{name}.txt").write_text("\n".join(text) + "\n")
-    options = ["--line_by_line", "--block_size", "16"]
-    for name, tokenizer in (
-        ("a", ["--vocab_size", "300"]),
-        ("b", ["--tokenizer", str(folder / "of-a" / "tokenizer")]),
-    ):
-        files = [
-            "--train_file",
-            str(folder / f"{name}.txt"),
-            "--output_dir",
-            str(folder / f"of-{name}"),
-        ]
-        assert main(["prepare", "mlm", *files, *options, *tokenizer]) == 0
+    lines = (folder / "a.txt").read_text().splitlines()
+    rl.RoFormerLiteTokenizer.train(lines, vocab_size=300).save_pretrained(folder / "tokenizer")
     return folder
-
-
-def test_prepared_blocks_are_those_of_the_files(folder):
-    made = load_from_disk(str(folder / "of-a" / "train"))
-    tokenizer = AutoTokenizer.from_pretrained(folder / "of-a" / "tokenizer")
-    lines = (folder / "a.txt").read_text().splitlines()[:135]  # the last tenth is held out
-    rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
-    assert made["input_ids"][:] == [
-        row["input_ids"] for row in blocks(rows, tokenizer, 16, is_causal=False)
-    ]
-    assert (
-        load_from_disk(str(folder / "of-a" / "validation"))["text"][:]
-        == (folder / "a.txt").read_text().splitlines()[135:]
-    )
-
-
-@pytest.mark.parametrize(
-    "more", ["--num_train_epochs 1 --packing 32", "--mixture 0.7 0.3 --max_steps 6 --packing 32"]
-)
-def test_trained_on_prepared_data(folder, tmp_path, more):
-    prepared = [
-        "--prepared",
-        str(folder / "of-a"),
-        *([str(folder / "of-b")] if "mixture" in more else []),
-    ]
-    assert (
-        main(
-            ["train", "mlm", *prepared, *SMALL, *more.split(), "--output_dir", str(tmp_path / "m")]
-        )
-        == 0
-    )
-    results = json.loads((tmp_path / "m" / "results.json").read_text())
-    assert results["settings"]["block_size"] == 16 and results["settings"]["line_by_line"] is True
-    assert results["baselines"] == {}
 
 
 def test_a_stream(folder, tmp_path):
@@ -101,19 +56,6 @@ def test_a_stream(folder, tmp_path):
     assert main(["train", "causal", *files, *SMALL, *options, *more]) == 0
     results = json.loads((tmp_path / "m" / "results.json").read_text())
     assert results["training"]["steps"] == 8 and results["rows"] == {"validation": 27}
-
-
-def test_refused(folder, tmp_path, capsys):
-    one = str(folder / "of-a")
-    again = ["prepare", "mlm", "--train_file", str(folder / "a.txt"), "--output_dir", one]
-    model = ["--output_dir", str(tmp_path / "m")]
-    for command, message in (
-        (["train", "causal", "--prepared", one, *model], "was prepared for mlm; this is causal"),
-        (["train", "mlm", "--prepared", str(folder), *model], "cannot be read"),
-        (again, "exists; remove it"),
-    ):
-        assert main(command) == 2
-        assert message in capsys.readouterr().err and not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -142,10 +84,11 @@ def test_best_fit(lengths):
 @pytest.mark.parametrize("model_class", [rl.RoFormerLiteForCausalLM, rl.RoFormerLiteForMaskedLM])
 def test_packed_documents_do_not_see_each_other(model_class, folder):
     """The loss of packed rows is that of the blocks, each in a row of its own."""
-    tokenizer = AutoTokenizer.from_pretrained(folder / "of-a" / "tokenizer")
-    alone = load_from_disk(str(folder / "of-a" / "train")).select(range(12))
-    alone = alone.add_column("attention_mask", [[1] * len(ids) for ids in alone["input_ids"]])
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    lines = (folder / "a.txt").read_text().splitlines()[:12]
+    rows = Dataset.from_dict({"document": [str(n) for n in range(len(lines))], "text": lines})
     is_causal = model_class is rl.RoFormerLiteForCausalLM
+    alone = Dataset.from_list(list(blocks(rows, tokenizer, 16, is_causal))).select(range(12))
     collator = BlockCollator(
         tokenizer,
         mlm=not is_causal,
@@ -159,7 +102,7 @@ def test_packed_documents_do_not_see_each_other(model_class, folder):
 
 
 def test_the_collator_masks_a_token_of_every_batch_and_none_of_the_special_ones(folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder / "of-a" / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     collator = BlockCollator(tokenizer, mlm_probability=1e-9)
     row = tokenizer("bale")
     for seed in range(20):

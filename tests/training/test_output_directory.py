@@ -61,27 +61,6 @@ def test_what_came_in_the_meantime_stays(came, tmp_path):
     assert contents(target) == dict.fromkeys(came, "x")
 
 
-def test_two_commands_do_not_write_at_once(tmp_path):
-    with complete_directory(tmp_path / "model") as folder:
-        (folder / "config.json").write_text("first")
-        for begin in (
-            lambda: check_output_dir(tmp_path / "model", True),
-            complete_directory(tmp_path / "model").__enter__,
-        ):
-            with pytest.raises(InputError, match="another command is writing there"):
-                begin()
-    assert contents(tmp_path) == {"model/config.json": "first"}
-
-
-def test_files_added_to_what_is_replaced_are_kept(model, capsys):
-    (model / "thesis.txt").write_text("years")
-    with complete_directory(model, overwrite=True) as folder:
-        (folder / "config.json").write_text("new")
-    (kept,) = (path for path in model.parent.iterdir() if path != model)
-    assert contents(kept) == {"thesis.txt": "years"} and str(kept) in capsys.readouterr().err
-    assert contents(model) == {"config.json": "new"}
-
-
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyboardInterrupt()])
 def test_failure_changes_nothing(model, error):
     before = contents(model.parent)
@@ -96,7 +75,7 @@ def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
     rename = Path.rename
 
     def failing(self, target):
-        if "unfinished" in self.name:
+        if (self / "config.json").read_text() == "new":
             raise PermissionError(errno.EACCES, "not allowed", str(target))
         return rename(self, target)
 
@@ -104,13 +83,6 @@ def test_failed_rename_puts_the_old_model_back(model, monkeypatch):
     with pytest.raises(PermissionError), complete_directory(model, overwrite=True) as folder:
         (folder / "config.json").write_text("new")
     assert contents(model.parent) == before
-
-
-def test_killed_between_the_renames(model):
-    model.rename(model.with_name(".model.previous"))
-    with pytest.raises(InputError, match="holds a finished model"):
-        check_output_dir(model, overwrite=False)
-    assert contents(model)["config.json"] == "old"
 
 
 def test_what_may_be_overwritten(model, tmp_path):
