@@ -93,10 +93,9 @@ def parse_run(task: str, argv: Sequence[str]) -> Run:
         "All fields of transformers' TrainingArguments that are no options here, such as "
         "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
     )
-    for section in content.values():
-        for name in section if isinstance(section, dict) else ():
-            if str(name) not in parser.names:
-                raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
+    for name in content:
+        if name != "task" and name not in parser.names:
+            raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
     data, model, training, card = parser.parse([*as_arguments(content), *argv])
     run = Run(data=data, model=model, training=training, card=card)
     for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):

@@ -1,9 +1,9 @@
 """Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
 publishing.
 
-A parser makes an option of every field, and a section of `run.yaml` of every class. Fields hold
-what was given: None stands for a default that depends on other options, which a property or
-`run.py` fills in. Nothing here imports torch, so that `--help` and mistakes are answered at once.
+`HfArgumentParser` makes an option of every field. Fields hold what was given: None stands for a
+default that depends on other options, which a property or `run.py` fills in. Nothing here imports
+torch, so that `--help` and mistakes are answered soon.
 """
 
 import json

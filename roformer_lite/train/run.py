@@ -18,22 +18,21 @@ from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 
 RUN_FILE = "run.yaml"
-# The sections of the file, which are fields of `Run`.
-_SECTIONS = ("data", "model", "training", "card")
 # Options that hold paths. In the file these are relative to its directory, so that a folder with
 # data and models can be moved.
 _FILES = ("train_file", "validation_file", "test_file", "output_dir")
 # Options that hold the directory of a model, or its name on the Hub.
 _MODELS = ("model_name_or_path", "encoder_name_or_path", "tokenizer", "teacher")
-# These options say only what becomes of the output of a run, how it is shown and tested, as all of
-# `card` does. A training that continues may have other values; all else must be the same.
-_NOT_COMPARED = (
+# Options that say where the result goes, how it is shown and what is measured at the end. When a
+# training continues they may have other values; all else must be the same.
+_NOT_COMPARED = {
     "test_file",
     "output_dir",
     "overwrite_output_dir",
     "keep_checkpoints",
     "disable_tqdm",
-)
+    *(option.name for option in fields(PublishingOptions)),
+}
 
 _DEFAULTS = {
     "learning_rate": 5e-4,
@@ -93,9 +92,11 @@ class Run:
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
 
     def content(self) -> dict[str, Any]:
-        """The options that differ from their defaults, in the sections of `run.yaml`."""
-        sections = {name: _given(getattr(self, name)) for name in _SECTIONS}
-        return {"task": self.task, **sections}
+        """The task, and the options that differ from their defaults."""
+        found = {"task": self.task}
+        for options in (self.data, self.model, self.training, self.card):
+            found |= _given(options)
+        return found
 
     def save(self, folder: Path) -> None:
         """Write `run.yaml` into `folder`, the output directory or one next to it."""
@@ -109,11 +110,10 @@ class Run:
             return os.path.relpath(found, base) if os.path.isabs(found) else found
 
         content = _with_paths(self.content(), relative)
-        # The directory that the file lies in says nothing.
-        content["training"].pop("output_dir", None)
-        sections = {name: part for name, part in content.items() if part}
+        # A training that is repeated needs another directory.
+        del content["output_dir"]
         text = yaml.safe_dump(
-            sections, sort_keys=False, allow_unicode=True, default_flow_style=False
+            content, sort_keys=False, allow_unicode=True, default_flow_style=False
         )
         head = (
             f"# Written by roformer-lite {__version__}.\n"
@@ -178,7 +178,7 @@ class Run:
         data = self.data
         if getattr(data, "max_length", _LONGEST_TEXT) is None:
             longest = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
-            data = replace(data, max_length=longest)
+            data = replace(data, **{"max_length": longest})
         values = self.default_values()
         training = replace(self.training, **values)
         return replace(self, data=data, training=training, filled=frozenset(values))
@@ -188,7 +188,7 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     """The content of a `run.yaml`, with absolute paths. A parser checks its options.
 
     Raises:
-        InputError: when it can't be read, or names no task or another section.
+        InputError: when it can't be read, or names no task.
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
@@ -199,12 +199,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
             f"{path}: it must have a line such as `task: classify`, with one of "
             f"{', '.join(TASK_ARGUMENTS)}"
         )
-    for name, part in content.items():
-        if name != "task" and (name not in _SECTIONS or not isinstance(part or {}, dict)):
-            raise InputError(
-                f"{path}: {name} is no section; options are lines `name: value` of "
-                f"{', '.join(_SECTIONS)}"
-            )
     folder = os.path.realpath(os.path.dirname(path))
 
     def absolute(path: str, may_be_name: bool) -> str:
@@ -222,19 +216,13 @@ def _with_paths(content: Mapping[str, Any], convert: Callable[[str, bool], str])
         convert: Takes a path, and whether it may also be a name on the Hub.
     """
     found = dict(content)
-    for section, part in content.items():
-        if not isinstance(part, dict):
-            continue
-        found[section] = dict(part)
-        for name, value in part.items():
-            if value is None or name not in (*_FILES, *_MODELS):
-                continue
-            may_be_name = name in _MODELS
-            if isinstance(value, list):
-                converted = [convert(str(path), may_be_name) for path in value]
-            else:
-                converted = convert(str(value), may_be_name)
-            found[section][name] = converted
+    for name in (*_FILES, *_MODELS):
+        value = content.get(name)
+        may_be_name = name in _MODELS
+        if isinstance(value, list):
+            found[name] = [convert(str(path), may_be_name) for path in value]
+        elif value is not None:
+            found[name] = convert(str(value), may_be_name)
     return found
 
 
@@ -249,15 +237,14 @@ def _absolute(path: str, may_be_name: bool = False) -> str:
 def as_arguments(content: Mapping[str, Any]) -> list[str]:
     """The options of a `run.yaml` as the command line has them."""
     words: list[str] = []
-    for section in _SECTIONS:
-        for name, value in (content.get(section) or {}).items():
-            if isinstance(value, dict):
-                value = [assignment_of(*argument) for argument in value.items()]
-            if value in (None, []):
-                continue
-            words.append(f"--{name}")
-            for one in value if isinstance(value, list) else [value]:
-                words.append(str(one).lower() if isinstance(one, bool) else str(one))
+    for name, value in content.items():
+        if isinstance(value, dict):
+            value = [assignment_of(*argument) for argument in value.items()]
+        if name == "task" or value in (None, []):
+            continue
+        words.append(f"--{name}")
+        for one in value if isinstance(value, list) else [value]:
+            words.append(str(one).lower() if isinstance(one, bool) else str(one))
     return words
 
 
@@ -276,10 +263,8 @@ def _given(options: Any) -> dict[str, Any]:
 
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a continued training must share, all by their names."""
-    flat = {"task": content.get("task")}
-    for section in ("data", "model", "training"):
-        flat |= content.get(section) or {}
+    """The options that a continued training must share, arguments of transformers among them."""
+    flat = dict(content)
     flat |= flat.pop("training_arguments", {})
     return {name: value for name, value in flat.items() if name not in _NOT_COMPARED}
 

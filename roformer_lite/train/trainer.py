@@ -23,6 +23,7 @@ from ..errors import InputError
 from ..output import is_disk_full
 from ..saved_model import reason
 from .callbacks import (
+    BestCheckpoint,
     DivergenceGuard,
     EarlyStopping,
     SeededCollator,
@@ -92,7 +93,8 @@ class RoFormerLiteTrainerMixin:
         patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
         stopping = EarlyStopping(patience) if patience else None
         # the clock may ask for one
-        for callback in (self.averaging, self.clock, stopping, DivergenceGuard()):
+        callbacks = (BestCheckpoint(), self.averaging, self.clock, stopping, DivergenceGuard())
+        for callback in callbacks:
             if callback is not None:
                 self.add_callback(callback)
 

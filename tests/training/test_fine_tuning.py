@@ -263,7 +263,7 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
             seen[-1][0], states[0] if "cls" in pooling.values() else states.mean(0)
         )
     content = read_run_file(tuned / "run.yaml")
-    assert content["model"]["model_name_or_path"] == str(encoder)
+    assert content["model_name_or_path"] == str(encoder)
     assert "encoder" in (tuned / "README.md").read_text()
 
     if "cls" in pooling.values():

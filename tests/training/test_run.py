@@ -29,8 +29,8 @@ def trained(tmp_path_factory):
 def test_the_file_repeats_the_training(trained, capsys):
     path = trained / "first" / "run.yaml"
     content = yaml.safe_load(path.read_text())
-    assert content["task"] == "classify" and content["model"]["size"] == "tiny"
-    assert content["training"]["training_arguments"] == {
+    assert content["task"] == "classify" and content["size"] == "tiny"
+    assert content["training_arguments"] == {
         "lr_scheduler_type": "cosine",
         "adam_beta2": 0.98,
     }
@@ -87,21 +87,22 @@ def test_options_after_the_file_override_it(trained):
 
 def test_a_person_edits_it(trained, tmp_path):
     (tmp_path / "mine.yaml").write_text(
-        f"task: mlm\ndata:\n  train_file: {trained / 'train.csv'}\n  line_by_line: true\nmodel: {{}}\n"
-        "training:\n  output_dir: out\n  learning_rate: 1e-3\n  training_arguments: [adam_beta2=0.9]\n"
+        f"task: mlm\ntrain_file: {trained / 'train.csv'}\nline_by_line: true\noutput_dir: out\n"
+        "learning_rate: 1e-3\ntraining_arguments: [adam_beta2=0.9]\n"
     )
     run = parse_run(str(tmp_path / "mine.yaml"), [])
     assert (
         run.task == "mlm" and run.data.line_by_line is True and run.training.learning_rate == 1e-3
     )
     assert run.training.stock == {"adam_beta2": 0.9}
+    assert run.output_dir == tmp_path / "out"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: classify\nmodle: {}\n", "modle"),
-        ("task: classify\ntraining:\n  lerning_rate: 1\n", "run.yaml: .*--learning_rate"),
+        ("task: classify\nmodle: x\n", "run.yaml: .*--modle"),
+        ("task: classify\nlerning_rate: 1\n", "run.yaml: .*--learning_rate"),
         ("task: clasify\n", "it must have a line such as"),
         ("task: [\n", "cannot be read"),
     ],
