@@ -23,8 +23,8 @@ from transformers import HfArgumentParser
 
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.tasks.task_arguments import TASK_ARGUMENTS, LabelArguments
-from roformer_lite.train.run import shown_command
+from roformer_lite.run import shown_command
+from roformer_lite.task_options import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save
 from .training_changes import CHANGES, OF_TASKS, OF_TRAININGS

@@ -3,9 +3,9 @@
     python -m benchmarks inference --vllm_python /tmp/vllm-env/bin/python
 
 Four kinds of work: `encode` (vectors of texts), `classify`, and greedy generation by a `causal`
-model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and what
-`roformer-lite export` wrote for onnxruntime, OpenVINO and CTranslate2; vLLM opens the saved model
-in an environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
+model and by an encoder–decoder (`seq2seq`). Ours are `torch`, `torch-bfloat16`, and `onnx`, the
+graphs that `roformer-lite export` wrote for onnxruntime; vLLM opens the saved model in an
+environment of its own. `transformers` is BERT, Llama or Marian of the same widths and depths.
 In each round every process answers the same batch once, in another order, while the others wait.
 The answers are compared with those of torch. The processor's time stands beside that of the clock,
 as it depends less on what else the machine does; OMP_NUM_THREADS=1 makes it exact, since threads
@@ -29,7 +29,7 @@ from typing import Any
 from .workload import Workload
 
 OURS_IN_BFLOAT16, STOCK, VLLM = "torch-bfloat16", "transformers", "vllm"
-ENGINES = ("torch", OURS_IN_BFLOAT16, STOCK, "onnx", "openvino", "ctranslate2", VLLM)
+ENGINES = ("torch", OURS_IN_BFLOAT16, STOCK, "onnx", VLLM)
 KINDS = ("encode", "classify", "causal", "seq2seq")
 ROOT = Path(__file__).resolve().parent.parent
 _NEVER = -1e4  # the bias of the token that ends a text, so that every engine generates equally many
@@ -180,11 +180,7 @@ def prepare(
                     "has no encoder-decoders" if kind == "seq2seq" else "no --vllm_python was given"
                 )
         else:
-            quantization = (
-                ["--quantization", work.quantization]
-                if work.quantization and engine != "openvino"
-                else []
-            )
+            quantization = ["--quantization", work.quantization] if work.quantization else []
             try:
                 export([str(model), str(directories[engine]), "--format", engine, *quantization])
             except InputError as error:

@@ -9,10 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -60,8 +58,8 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
         return _run_of_vllm(kind, directory, work)
     import transformers
 
-    from roformer_lite.predict.engines import load_engine
-    from roformer_lite.saved_model import load_config, load_model, load_tokenizer
+    from roformer_lite.predict.onnx import OnnxModel
+    from roformer_lite.saved_model import load_config, load_model
     from roformer_lite.sentence_encoder import SentenceEncoder
 
     if engine == STOCK:
@@ -76,22 +74,8 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
         model = load_model(directory).eval()
         model = SentenceEncoder(model).eval() if kind == "encode" else model
         model = model.bfloat16() if engine == OURS_IN_BFLOAT16 else model
-    elif engine == "ctranslate2" and kind == "encode":
-        import ctranslate2
-
-        encoder = ctranslate2.Encoder(
-            f"{directory}/ctranslate2", intra_threads=torch.get_num_threads()
-        )
-
-        def model(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
-            lengths = attention_mask.sum(1).to(torch.int32).numpy()
-            ids = ctranslate2.StorageView.from_array(input_ids.to(torch.int32).numpy())
-            states = encoder.forward_batch(
-                ids, ctranslate2.StorageView.from_array(lengths)
-            ).last_hidden_state
-            return SimpleNamespace(last_hidden_state=torch.from_numpy(np.array(states)))
     else:
-        model = load_engine(engine, directory, load_config(directory), load_tokenizer(directory))
+        model = OnnxModel.load(directory, load_config(directory))
     limits = {
         "max_new_tokens": work.new_tokens,
         "max_length": None,

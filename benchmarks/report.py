@@ -27,7 +27,7 @@ TORCH = "torch"  # torch.nn's own modules
 def machine(device: str) -> dict[str, Any]:
     """What the numbers were measured on."""
     names = ("hf_roformer_lite", "torch", "transformers", "x-transformers", "tokenizers")
-    names += ("onnxruntime", "openvino", "ctranslate2")
+    names += ("onnxruntime",)
     facts = {
         "python": platform.python_version(),
         **{name: _version(name) for name in names},

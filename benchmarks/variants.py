@@ -8,9 +8,9 @@ from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
+from roformer_lite.run import Run
 from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.models import parse_overrides
-from roformer_lite.train.run import Run
 
 from .training_changes import CHANGES
 

@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_roformer_lite.padding_free import padding_free
 
 from .errors import InputError, require_packages
+from .onnx_model import OnnxModel
 from .output import RESULTS_FILE
 from .recipes import RECIPES
 from .recipes.base import Input, Recipe
@@ -55,10 +57,11 @@ class SavedModel:
     @cached_property
     def pipe(self) -> Pipeline:
         """The stock pipeline of the task."""
+        # Some pipelines change their tokenizer.
         return pipeline(
             self.recipe.pipeline_tag,
             model=self.model,
-            tokenizer=self.tokenizer,
+            tokenizer=copy(self.tokenizer),
             device=self.model.device,
         )
 
@@ -160,9 +163,7 @@ def open_model(
             f"{', '.join(recipe.engines)}"
         )
     if engine == "onnx":
-        from .onnx_models import load_graph_model
-
-        model = load_graph_model(directory, config)
+        model = OnnxModel.load(directory, config)
     else:
         model = recipe.open(directory, config, device_named(device))
         with suppress(ValueError):  # The training has said why it computes padding.

@@ -22,7 +22,7 @@ COMMANDS = {
     "app": "open a page in the browser on which a model is tried, or write one for the Hub's Spaces",
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
-    "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp, OpenVINO",
+    "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",
     "serve": "answer requests over HTTP by a causal model, with the server of transformers",
     "verify": "check that a checkpoint and its conversion compute the same numbers",
 }

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    from .train.run import Run
+    from .run import Run
 
 _MOST_ITEMS = 20_000  # texts or words that the head is fitted on
 # on squared weights, for states with a mean square of 1

@@ -139,7 +139,7 @@ def run_bash(block: Block, folder: Path) -> str:
     if code.startswith("curl"):  # sent to the server of the block before it
         return ""
     code = code.replace("python tutorials/", f"{sys.executable} {ROOT}/tutorials/")
-    server = re.search(r"^roformer-lite (serve|app) (?!.*--space )(.*)$", code, re.MULTILINE)
+    server = re.search(r"^roformer-lite (serve|app) (.*)$", code, re.MULTILINE)
     script = code[: server.start()] if server else code
     printed = run(["bash", "-euo", "pipefail", "-c", script], folder)
     if server is None:

@@ -1,2 +1,1 @@
-"""A page in the browser on which a model is tried (`roformer-lite app`), made of Gradio's
-components."""
+"""A page in the browser on which a model is tried (`roformer-lite app`), made with Gradio."""

@@ -1,6 +1,5 @@
-"""The page of one model: a text, its answer, and the reasons for it."""
+"""The page of one model: texts go in, and the answer of `predict` comes out."""
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,20 +7,21 @@ from typing import Any
 import gradio
 import torch
 from gradio.components import Component
-from transformers import pipeline, set_seed
+from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from ..answers import SavedModel, open_model
 from ..errors import InputError
+from ..export.formats import Engine
 from ..output import RESULTS_FILE
-from ..predict.answers import Answer
-from ..predict.predictor import Predictor
+from ..recipes.base import Shown
 from ..saved_model import read_optional_object
-from .explanations import attention_to, ngram_scores
 
-# On a narrow screen the answer stands above the boxes, where a visitor sees it without scrolling.
-_CSS = "@media (max-width: 700px) { .answer { order: -1; } }"
-_MOST_CHARACTERS = 200_000  # that one click asks about; `predict` has no limit
-_SHOWN_LABELS, _SHOWN_SCORES, _SHOWN_NGRAMS = 30, 10, 8
+_SEED = 42  # The default of `predict`.
+_BATCH_SIZE = 32
+_MAX_CHARACTERS = 200_000  # One click may ask about so many; `predict` has no limit.
+_MAX_LISTED_LABELS = 30
+_MAX_SCORES = 10
 _EXAMPLES = {
     "classify": "It was better than I had expected, and far too long.",
     "tag": "Ann Lee met Bob in Rome on Monday.",
@@ -35,234 +35,190 @@ _COMPARED = "a film that I liked\nIt was a fine film.\nThe train is late.\nI enj
 def open_page(
     name: str,
     texts: Sequence[str] = (),
-    title: str | None = None,
-    engine: str = "torch",
-    **options: Any,
-) -> gradio.Blocks:
+    engine: Engine = "torch",
+    device: str | None = None,
+    **address: Any,
+) -> gradio.Interface:
     """Answer visitors until the process is ended. No link is shared, and nothing is reported to
     Gradio's makers.
 
     Args:
         name: Directory of the model, or its name on the Hub.
         texts: As for `Page`.
-        title: Stands above the page. Default: the last part of `name`.
-        engine: As for `Predictor.load`.
-        options: `device`, as for `Predictor.load`, and others of Gradio's `launch`.
+        engine, device: As for `open_model`.
+        **address: `server_name` and `server_port` of Gradio's `launch`.
 
     Raises:
         InputError: when the model cannot be loaded, or the page cannot be opened at this address.
     """
-    disable_progress_bar()  # of loading the weights
-    page = Page(Predictor.load(name, options.pop("device", None), engine=engine), texts)
+    disable_progress_bar()  # Loading the weights would show one.
+    page = Page(open_model(name, device=device, engine=engine), texts)
     description = page.describe(read_optional_object(name, RESULTS_FILE))
-    blocks = page.build(title or Path(name).resolve().name, description)
+    interface = page.build(title=Path(name).resolve().name, description=description)
     try:
-        blocks.launch(
-            show_error=True,  # visitors read what is wrong with their text
-            max_file_size=1,  # byte: the page needs no files
-            css=_CSS,
-            theme=gradio.themes.Default(),  # whose fonts come with Gradio
+        interface.launch(
+            show_error=True,  # Visitors read what is wrong with their text.
+            max_file_size=1,  # The page needs no files, so none above one byte is taken.
+            theme=gradio.themes.Default(),  # The fonts of this theme come with Gradio.
             share=False,
-            ssr_mode=False,  # a second server, of Node
+            ssr_mode=False,  # It would start a second server, in Node.
             footer_links=["api"],
-            run_history=False,  # else the browser keeps what its visitor wrote
+            run_history=False,  # Else the browser keeps what its visitor wrote.
             quiet=True,
             prevent_thread_lock=True,
-            **options,
+            **address,
         )
     except OSError as error:
         raise InputError(
             f"no page can be opened there: {error}; choose another --port or --host"
         ) from error
-    print(f"{blocks.title}: {blocks.local_url}", flush=True)
-    return blocks
+    print(f"{interface.title}: {interface.local_url}", flush=True)
+    return interface
 
 
 class Page:
-    """A saved model that visitors ask. They wait for each other: model and random numbers have one
-    state.
+    """A saved model that visitors ask.
 
     Args:
-        predictor: As `roformer-lite predict` loads it.
-        texts: Examples; with a model that compares texts, a query and what it is compared with.
+        saved: As `roformer-lite predict` opens it.
+        texts: Examples; with a model that compares texts, a query and the texts to compare with it.
             Default: of ours.
     """
 
-    def __init__(self, predictor: Predictor, texts: Sequence[str] = ()):
-        self.predictor, self.saved, self.task = predictor, predictor.saved, predictor.task.name
-        self.compares, self.turn = self.task in ("embed", "rerank"), threading.Lock()
-        self.takes_pairs = self.task == "rerank" or bool(self.saved.settings.get("pairs"))
-        is_module = isinstance(self.saved.model, torch.nn.Module)  # and no exported graph
-        self.fills_masks = is_module and self.task == "mlm"
-        self.has_attention = is_module and self.saved.tokenizer.is_fast and not self.compares
-        scores = getattr(self.saved.model, "text_scores", None) if self.task == "classify" else None
-        self.text_scores = scores if self.saved.model.config.num_labels > 1 else None
-        default = _EXAMPLES.get(self.task, _COMPARED).format(mask=self.saved.tokenizer.mask_token)
-        texts, self.names = list(texts) or default.split("\n"), ["Text"]
-        self.examples = [[text] for text in texts]
+    def __init__(self, saved: SavedModel, texts: Sequence[str] = ()):
+        self.saved = saved
+        self.recipe = saved.recipe
+        self.task = saved.recipe.name
+        self.compares = self.task in ("embed", "rerank")
+        self.takes_pairs = saved.recipe.takes_pairs
+        default = _EXAMPLES.get(self.task, _COMPARED)
+        mask = saved.tokenizer.mask_token
+        texts = list(texts) or default.format(mask=mask).split("\n")
         if self.compares:
-            self.names, self.examples = (
-                ["Query", "Texts, one a line"],
-                [[texts[0], "\n".join(texts[1:])]],
-            )
+            self.names = ["Query", "Texts, one a line"]
+            self.examples = [[texts[0], "\n".join(texts[1:])]]
         elif self.takes_pairs:
             self.names = ["First text", "Second text"]
             self.examples = [(text.split("\t") * 2)[:2] for text in texts]
+        else:
+            self.names = ["Text"]
+            self.examples = [[text] for text in texts]
 
-    def build(self, title: str, description: str = "") -> gradio.Blocks:
-        """The page with the endpoint `/answer`; `description` is Markdown."""
-        with gradio.Blocks(title=title, analytics_enabled=False) as blocks:
-            gradio.Markdown(f"# {title}\n\n{description}")
-            with gradio.Row():
-                with gradio.Column():
-                    pairs = zip(self.examples[0], self.names, strict=True)
-                    inputs = [
-                        gradio.Textbox(text, label=name, lines=3, max_lines=12)
-                        for text, name in pairs
-                    ]
-                    events = [box.submit for box in inputs]
-                    ask = gradio.Button("Answer", variant="primary")
-                    gradio.Examples(
-                        self.examples, inputs, label="Examples", visible=len(self.examples) > 1
-                    )
-                with gradio.Column(elem_classes="answer"):
-                    outputs = [self._answer_component()]
-            with gradio.Row():
-                if self.has_attention:
-                    label = "Where the model looked: attention of the last layer"
-                    outputs.append(gradio.HighlightedText(label=label, min_width=320))
-                if self.text_scores is not None:
-                    label = "Strongest n-grams, by what they add to the label"
-                    outputs.append(gradio.Dataframe(label=label, min_width=320))
-            if self.task in ("seq2seq", "causal"):
-                inputs.append(
-                    gradio.Number(label="Most new tokens", precision=0, minimum=1, maximum=1024)
-                )
-            if self.task == "causal":
-                inputs.append(
-                    gradio.Slider(0, 2, 0.8, label="Temperature; 0: always the most probable token")
-                )
-            gradio.on([ask.click, *events], self.show, inputs, outputs, api_name="answer")
-            blocks.load(self.show, inputs, outputs, api_visibility="private")
-        return blocks
+    def build(self, title: str, description: str = "") -> gradio.Interface:
+        """The page with the endpoint `/answer`; `description` is Markdown.
+
+        Gradio answers one visitor after the other, because the model and the random numbers have
+        one state.
+        """
+        boxes = [
+            gradio.Textbox(value=text, label=name, lines=3, max_lines=12)
+            for text, name in zip(self.examples[0], self.names, strict=True)
+        ]
+        return gradio.Interface(
+            fn=self.show,
+            inputs=boxes,
+            outputs=self._answer_component(),
+            additional_inputs=self._settings_of_generation(),
+            examples=self.examples if len(self.examples) > 1 else None,
+            cache_examples=False,
+            title=title,
+            description=description,
+            submit_btn="Answer",
+            flagging_mode="never",  # It would write the texts of visitors into a file.
+            api_name="answer",
+            concurrency_limit=1,
+            analytics_enabled=False,
+        )
 
     def _answer_component(self) -> Component:
         if self.compares:
             return gradio.Dataframe(label="Nearest first", headers=["score", "text"], wrap=True)
         if self.task == "classify":
-            several = self.saved.model.config.problem_type == "multi_label_classification"
-            return gradio.Label(label="Answer", show_heading=not several)
+            return gradio.Label(label="Answer")
         if self.task == "tag":
             return gradio.HighlightedText(label="Answer", show_legend=True)
-        if self.fills_masks:
-            return gradio.Dataframe(label="Most probable", headers=["mask", "token", "probability"])
         return gradio.Textbox(label="Answer", lines=3, buttons=["copy"])
+
+    def _settings_of_generation(self) -> list[Component]:
+        settings: list[Component] = []
+        if self.task in ("seq2seq", "causal"):
+            settings.append(
+                gradio.Number(label="Most new tokens", precision=0, minimum=1, maximum=1024)
+            )
+        if self.task == "causal":
+            settings.append(gradio.Slider(0.1, 2, 0.8, label="Temperature"))
+        return settings
 
     def describe(self, results: dict[str, Any]) -> str:
         """The labels of the model and the result of its test, or of its validation, as far as
         `results` has it."""
-        lines, config, metric = [], self.saved.model.config, results.get("main_metric")
+        lines = []
+        config = self.saved.model.config
         if self.task in ("classify", "tag") and config.num_labels > 1:
-            names = [
-                f"`{name}`"
-                for name in dict.fromkeys(map(self._entity, config.id2label.values()))
-                if name
-            ]
-            more = [f"… ({len(names)} in all)"] if len(names) > _SHOWN_LABELS else []
-            lines.append("**Labels:** " + ", ".join(names[:_SHOWN_LABELS] + more))
+            names = [f"`{name}`" for name in config.id2label.values()]
+            if len(names) > _MAX_LISTED_LABELS:
+                names[_MAX_LISTED_LABELS:] = [f"… ({len(names)} in all)"]
+            lines.append(f"**Labels:** {', '.join(names)}")
+        metric = results.get("main_metric")
         for split in ("test", "validation"):
-            if metric in results.get("metrics", {}).get(split, {}):
-                title, value = (
-                    metric.replace("_", " ").capitalize(),
-                    results["metrics"][split][metric],
-                )
-                size = (
-                    f", {results['rows'][split]:,} examples"
-                    if split in results.get("rows", {})
-                    else ""
-                )
-                lines.append(f"**{title} on the {split} data:** {value:.3f}{size}")
+            value = results.get("metrics", {}).get(split, {}).get(metric)
+            if value is not None:
+                title = metric.replace("_", " ").capitalize()
+                lines.append(f"**{title} on the {split} data:** {value:.3f}")
                 break
+        threshold = getattr(self.recipe, "threshold", None)
+        if threshold is not None:
+            lines.append(f"`predict` gives a label only with a score of {threshold:.4f}.")
+        limit = self.saved.tokenizer.model_max_length
+        may_truncate = self.task in ("classify", "seq2seq") and limit < _MAX_CHARACTERS
+        if may_truncate:  # Other tasks refuse a long text, or split it.
+            lines.append(f"The model reads the first {limit:,} tokens of a text.")
         return "\n\n".join(lines)
 
     def show(self, *values: Any) -> Any:
-        """The answer to the texts in the boxes, and its reasons. After the texts, models that
-        generate take how many new tokens there may be, and the temperature."""
-        given, options = [text or "" for text in values[: len(self.names)]], {}
-        for name, value in zip(
-            ("max_new_tokens", "temperature"), values[len(self.names) :], strict=False
-        ):
-            options |= {"greedy": True} if value == 0 else {} if value is None else {name: value}
-        with self.turn:
-            if self.compares:
-                return self._rank(given[0], [line for line in given[1].split("\n") if line.strip()])
-            shown = [self._shown(given, options)]
-            if self.has_attention:
-                shown.append(attention_to(self.saved.model, self.saved.tokenizer, given))
-            if self.text_scores is not None:
-                ids = self.saved.tokenizer(*given, truncation=True, return_tensors="pt").to(
-                    self.saved.model.device
-                )
-                label = max(shown[0], key=shown[0].get)
-                number = next(
-                    n for n, name in self.saved.model.config.id2label.items() if name == label
-                )
-                added = ngram_scores(self.text_scores, ids["input_ids"][0], number)
-                strongest = sorted(added.items(), key=lambda pair: -abs(pair[1]))[:_SHOWN_NGRAMS]
-                data = [[name, round(value, 3)] for name, value in strongest]
-                shown.append({"headers": ["n-gram", label], "data": data})
-        return shown if len(shown) > 1 else shown[0]
+        """The answer to the texts in the boxes, as its component takes it.
 
-    def _shown(self, given: list[str], options: dict[str, Any]) -> Any:
-        """The value of the component of the answer."""
-        model, tokenizer = self.saved.model, self.saved.tokenizer
-        if self.task in ("classify", "seq2seq"):  # which truncate a text
-            if len(tokenizer(*given, verbose=False)["input_ids"]) > tokenizer.model_max_length:
-                gradio.Warning(
-                    f"The model reads the first {tokenizer.model_max_length} tokens of this text."
-                )
-        if self.task == "classify" and (labels := min(model.config.num_labels, _SHOWN_SCORES)) > 1:
-            options = {"top_k": labels}
-        (answer,) = self._answer(given if self.takes_pairs else given[0], **options)
+        Args:
+            *values: The texts; with a model that generates, then the largest number of new tokens
+                and the temperature, each of them None where the default of `predict` is meant.
+        """
+        texts = [text or "" for text in values[: len(self.names)]]
+        names = ("max_new_tokens", "temperature")
+        given = zip(names, values[len(texts) :], strict=False)
+        options = {name: value for name, value in given if value is not None}
+        if self.compares:
+            return self._rank(texts[0], [line for line in texts[1].split("\n") if line.strip()])
+        num_labels = getattr(self.saved.model.config, "num_labels", 1)
+        if self.task == "classify" and num_labels > 1:
+            options["top_k"] = min(num_labels, _MAX_SCORES)
+        (answer,) = self._answer([texts if self.takes_pairs else texts[0]], options)
         if "top_k" in options:
-            columns, threshold = answer.columns, self.saved.settings.get("threshold", 0)
-            if columns["score_1"] < threshold:
-                gradio.Warning(
-                    f"`predict` gives no label here, as it asks for a score of {threshold:.4f}."
-                )
-            return {columns[f"label_{n}"]: columns[f"score_{n}"] for n in range(1, labels + 1)}
-        if self.fills_masks:
-            found = pipeline("fill-mask", model=model, tokenizer=tokenizer)(given[0])
-            # candidates of one mask come alone
-            masks = found if isinstance(found[0], list) else [found]
-            return [
-                [n, one["token_str"], round(one["score"], 4)]
-                for n, mask in enumerate(masks, 1)
-                for one in mask
-            ]
-        return (
-            self.entities(answer.line)
-            if self.task == "tag"
-            else next(iter(answer.columns.values()))
-        )
+            places = range(1, options["top_k"] + 1)
+            columns = answer.columns
+            return {columns[f"label_{place}"]: columns[f"score_{place}"] for place in places}
+        if self.task == "tag":
+            return self._tagged(answer.line)
+        return next(iter(answer.columns.values()))
 
-    def _answer(self, *inputs: str | list[str], **options: Any) -> list[Answer]:
-        """What `predict` answers to the same texts, or pairs of texts, with the same options.
+    def _answer(self, inputs: list[Any], options: dict[str, Any]) -> list[Shown]:
+        """The answers of `predict` to the same texts, or pairs of texts, with the same options.
 
         Raises:
             InputError: when a text is empty, or there is more than the page takes.
         """
-        texts = [
-            text for given in inputs for text in ([given] if isinstance(given, str) else given)
-        ]
-        if not all(map(str.strip, texts)):
+        texts = []
+        for given in inputs:
+            texts += [given] if isinstance(given, str) else given
+        if not all(text.strip() for text in texts):
             raise InputError("a box is empty; write a text into it")
-        if (size := sum(map(len, texts))) > _MOST_CHARACTERS:
+        size = sum(len(text) for text in texts)
+        if size > _MAX_CHARACTERS:
             raise InputError(
-                f"{size:,} characters; the page takes {_MOST_CHARACTERS:,}, `roformer-lite predict` more"
+                f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` more"
             )
-        set_seed(42)  # the default of `predict`
-        return self.predictor.answer(inputs, 32, options)
+        set_seed(_SEED)
+        answers = self.saved.answers(inputs, batch_size=_BATCH_SIZE, options=options)
+        return [self.recipe.show(answer, options) for answer in answers]
 
     def _rank(self, query: str, others: list[str]) -> list[list[Any]]:
         """Texts by the scores of their pairs with a query, or by the cosines of embeddings, the
@@ -270,34 +226,21 @@ class Page:
         if not others:
             raise InputError("a box is empty; write a text into it")
         if self.takes_pairs:
-            scores = [
-                found.columns["score"]
-                for found in self._answer(*([query, text] for text in others))
-            ]
+            answers = self._answer([[query, text] for text in others], {})
+            scores = [answer.columns["score"] for answer in answers]
         else:
-            vectors = [found.columns["embedding"] for found in self._answer(query, *others)]
-            scores = torch.cosine_similarity(
-                torch.tensor(vectors[:1]), torch.tensor(vectors[1:])
-            ).tolist()
+            answers = self._answer([query, *others], {})
+            own, *vectors = (torch.tensor(answer.columns["embedding"]) for answer in answers)
+            scores = torch.cosine_similarity(own, torch.stack(vectors)).tolist()
         pairs = [[round(score, 4), text] for score, text in zip(scores, others, strict=True)]
         return sorted(pairs, key=lambda pair: -pair[0])
 
-    def _entity(self, tag: str) -> str | None:
-        """What a label is called; None for the tag of tokens outside of all entities."""
-        if self.task != "tag":
-            return tag
-        return None if tag == "O" else tag[2:] if tag[:2] in ("B-", "I-") else tag
-
-    def entities(self, line: str) -> list[tuple[str, str | None]]:
-        """The parts of a sentence, each with the name of its entity or None. In IOB2, an `I-` that
-        follows no entity of its name begins one, as in the metrics. `line` is as `predict` writes
-        it, `token/TAG token/TAG`."""
-        joiner = "" if self.saved.settings.get("unit") == "characters" else " "
-        parts: list[tuple[str, str | None]] = []
-        for token, _, tag in (pair.rpartition("/") for pair in line.split(" ")):
-            name = self._entity(tag)
-            if parts and parts[-1][1] == name and (tag == "O" or tag.startswith("I-")):
-                parts[-1] = (parts[-1][0] + token + joiner, name)
-            else:
-                parts.append((token + joiner, name))
+    def _tagged(self, line: str) -> list[tuple[str, str | None]]:
+        """The tokens of a sentence, each with its tag or None. `line` is as `predict` writes it,
+        `token/TAG token/TAG`."""
+        space = "" if self.recipe.unit == "characters" else " "
+        parts = []
+        for pair in line.split(" "):
+            token, _, tag = pair.rpartition("/")
+            parts.append((token + space, None if tag == "O" else tag))
         return parts

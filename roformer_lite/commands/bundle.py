@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..command_parser import CommandParser
 from ..errors import InputError, check_directory
 from ..output import complete_directory, new_directory
-from .command_parser import CommandParser
 
 _NOT_COPIED = shutil.ignore_patterns(".git", ".cache", "__pycache__")
 _CARD = """

@@ -1,8 +1,8 @@
 """`roformer-lite convert`: a checkpoint of another system becomes a model of this package, or the
 other way round."""
 
+from ..command_parser import CommandParser
 from ..errors import InputError
-from .command_parser import CommandParser
 
 # The family that config.json names, or the one that has an equivalent of all that the model is.
 AUTO = "auto"

@@ -2,13 +2,15 @@
 two minutes."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformers.hf_argparser import HfArg
+
+from ..command_parser import CommandParser
 from ..errors import InputError, check_number
 from ..output import check_output_dir, check_place, write_whole_file
-from .command_parser import CommandParser
 from .demo_data import Example, unique_examples
 
 if TYPE_CHECKING:
@@ -38,13 +40,9 @@ CARD = [
 class DemoArguments:
     """Options of `roformer-lite demo`."""
 
-    output_dir: str = field(
-        default="roformer-lite-demo", metadata={"help": "Where the finished model goes."}
-    )
-    seed: int = field(default=1, metadata={"help": "Seed of the data and of the training."})
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Replace an earlier model there."}
-    )
+    output_dir: str = HfArg(default="roformer-lite-demo", help="Where the finished model goes.")
+    seed: int = HfArg(default=1, help="Seed of the data and of the training.")
+    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier model there.")
 
     def __post_init__(self):
         check_place("output_dir", self.output_dir)
@@ -63,7 +61,7 @@ def main(argv: list[str]) -> None:
 
     from rich.console import Console
 
-    from ..train.run import shown_command
+    from ..run import shown_command
     from ..train.train import train
     from .train import parse_run
 
@@ -104,15 +102,15 @@ def show(directory: Path, test: list[Example], console: "Console") -> float:
     """
     from rich.table import Table
 
-    from ..predict.predictor import Predictor
+    from ..answers import open_model
 
-    answers = Predictor.load(str(directory)).answer(
-        [example.written for example in test], batch_size=250
-    )
+    saved = open_model(directory)
+    answers = saved.answers([example.written for example in test], batch_size=250)
+    lines = [saved.recipe.show(answer, {}).line for answer in answers]
     # by kind: what was written, answered and right
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for example, answer in zip(test, answers, strict=True):
-        found.setdefault(example.kind, []).append((example.written, answer.line, example.standard))
+    for example, line in zip(test, lines, strict=True):
+        found.setdefault(example.kind, []).append((example.written, line, example.standard))
     table = Table(
         "written",
         "predicted",

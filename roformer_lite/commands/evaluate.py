@@ -3,11 +3,14 @@ wrong."""
 
 import json
 import shlex
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from transformers.hf_argparser import HfArg
+
+from ..command_parser import CommandParser
 from ..errors import (
     LARGEST_BATCH,
     TRAINING_PACKAGES,
@@ -18,9 +21,8 @@ from ..errors import (
     require_packages,
 )
 from ..output import RESULTS_FILE, check_output_dir, check_place, complete_directory
-from ..predict.tables import TableWriter
-from ..tasks.task_arguments import TASK_ARGUMENTS
-from .command_parser import CommandParser
+from ..tables import TableWriter
+from ..task_options import TASK_ARGUMENTS
 
 if TYPE_CHECKING:
     from ..answers import SavedModel
@@ -39,50 +41,37 @@ class EvaluateArguments:
     """Options of `roformer-lite evaluate`, besides the model directory and how the data are
     read."""
 
-    test_file: list[str] | None = field(
+    test_file: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
-                "another."
-            )
-        },
+        help=(
+            "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
+            "another."
+        ),
     )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A dataset on the Hub, instead of files."}
+    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = HfArg(
+        default=None, help="Configuration of that dataset, if it has several."
     )
-    dataset_config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of that dataset, if it has several."}
+    test_split: str = HfArg(default="test", help="Split of that dataset.")
+    column_names: list[str] | None = HfArg(
+        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
     )
-    test_split: str = field(default="test", metadata={"help": "Split of that dataset."})
-    column_names: list[str] | None = field(
+    output_dir: str | None = HfArg(
         default=None,
-        metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."},
+        help=(
+            "Directory for results, report, picture and the table of all predictions. "
+            "Default: none."
+        ),
     )
-    output_dir: str | None = field(
+    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier evaluation there.")
+    table_format: Literal["csv", "jsonl"] = HfArg(default="csv", help="Format of that table.")
+    examples: int = HfArg(default=5, help="How many of the worst answers to print.")
+    batch_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Directory for results, report, picture and the table of all predictions. "
-                "Default: none."
-            )
-        },
+        help=f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}.",
     )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Replace an earlier evaluation there."}
-    )
-    table_format: Literal["csv", "jsonl"] = field(
-        default="csv", metadata={"help": "Format of that table."}
-    )
-    examples: int = field(default=5, metadata={"help": "How many of the worst answers to print."})
-    batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": f"Rows in a batch. Default: as in the evaluation after training, otherwise {_BATCH_SIZE}."
-        },
-    )
-    device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."}
+    device: str | None = HfArg(
+        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
     )
 
     def __post_init__(self):
@@ -113,7 +102,7 @@ def measuring_arguments() -> type:
     made = make_dataclass(
         "MeasuringArguments",
         [
-            (name, hint, field(default=None, metadata={"help": f"{', '.join(tasks)}: {help}"}))
+            (name, hint, HfArg(default=None, help=f"{', '.join(tasks)}: {help}"))
             for name, (hint, help, tasks) in found.items()
         ],
     )

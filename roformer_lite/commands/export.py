@@ -1,13 +1,16 @@
 """`roformer-lite export`: a saved model in the form of other runtimes."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformers.hf_argparser import HfArg
+
+from ..command_parser import CommandParser
 from ..errors import InputError, check_model_name
 from ..export.formats import (
-    EXPORTED_ENGINES,
+    FOLDER_FORMATS,
     FORMATS,
     GRAPH_FORMATS,
     QUANTIZATIONS,
@@ -15,7 +18,6 @@ from ..export.formats import (
     check_libraries,
 )
 from ..output import RESULTS_FILE, complete_directory, new_directory
-from .command_parser import CommandParser
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,28 +29,22 @@ _QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUAN
 class ExportArguments:
     """Options of `roformer-lite export`."""
 
-    format: str = field(default="onnx", metadata={"help": f"What to write: {', '.join(FORMATS)}."})
-    quantization: str | None = field(
+    format: str = HfArg(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
+    quantization: str | None = HfArg(
         default=None,
-        metadata={
-            "help": f"How to store the weights, where the format has a choice ({_QUANTIZATIONS})."
-        },
+        help=f"How to store the weights, where the format has a choice ({_QUANTIZATIONS}).",
     )
-    embeddings: bool = field(
+    embeddings: bool = HfArg(
         default=False,
-        metadata={
-            "help": (
-                "onnx, openvino: one vector for a text, pooled as `classifier_pooling` says, in "
-                "place of what the head gives. Without a head it is so anyway."
-            )
-        },
+        help=(
+            "onnx: one vector for a text, pooled as `classifier_pooling` says, in place of "
+            "what the head gives. Without a head it is so anyway."
+        ),
     )
 
     def __post_init__(self):
-        if self.embeddings and self.format not in ("onnx", "openvino"):
-            raise InputError(
-                f"--embeddings is for --format onnx and openvino; {self.format} has its own"
-            )
+        if self.embeddings and self.format != "onnx":
+            raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
         check_format(self.format, self.quantization)
 
 
@@ -83,8 +79,7 @@ def main(argv: list[str]) -> None:
             f"{paths.dir} has no tokenizer, which --format {options.format} takes its vocabulary from"
         )
     model = load_model(paths.dir).float()  # the precision that every runtime has
-    # a folder of its own for `predict`
-    place = out / options.format if options.format in EXPORTED_ENGINES else out
+    place = out / options.format if options.format in FOLDER_FORMATS else out
     with (
         complete_directory(out) as directory,
         naming(paths.dir, f"cannot be exported as {options.format}"),
@@ -94,7 +89,7 @@ def main(argv: list[str]) -> None:
         written = _write(model, tokenizer, folder, options)
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
-        if options.format in EXPORTED_ENGINES:
+        if options.format == "onnx":
             _write_beside(model, settings, directory)
     print(f"{type(model).__name__} as {options.format}, {written}: {place}")
 
@@ -117,9 +112,7 @@ def _write(
     from ..export.graphs import write_graphs, write_pooling
     from ..sentence_encoder import SentenceEncoder, is_bare_encoder
 
-    gives_embeddings = options.embeddings or (
-        options.format in EXPORTED_ENGINES and is_bare_encoder(model)
-    )
+    gives_embeddings = options.format == "onnx" and (options.embeddings or is_bare_encoder(model))
     traced = SentenceEncoder(model) if gives_embeddings else model
     graphs = write_graphs(traced, folder, options.format, options.quantization)
     if gives_embeddings:
@@ -128,7 +121,7 @@ def _write(
 
 
 def _write_beside(model: "PreTrainedModel", settings: object, directory: Path) -> None:
-    """What `predict` reads beside the folder of an engine."""
+    """Write what `predict` reads besides the graphs."""
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)
     if model.can_generate():

@@ -5,12 +5,15 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeVar
 
-from ..data.data_files import file_format, lines_of, numbered_lines, read_table
+from transformers.hf_argparser import HfArg
+
+from ..command_parser import CommandParser
+from ..data.data_files import TABLE_FORMATS, file_format, lines_of, numbered_lines, read_table
 from ..errors import (
     LARGEST_BATCH,
     MOST_BEAMS,
@@ -19,13 +22,12 @@ from ..errors import (
     check_model_name,
     check_number,
 )
+from ..export.formats import Engine, check_engine
 from ..output import complete_file
-from ..predict.engines import FASTEST, check_engine
-from ..predict.tables import AnswerTable, check_table_name, table_stream
-from .command_parser import CommandParser
+from ..tables import AnswerTable, check_table_name, table_stream
 
 if TYPE_CHECKING:
-    from ..predict.predictor import Predictor
+    from ..answers import SavedModel
 
 _BATCHES_AT_ONCE = 32  # read ahead, so that lines of similar length can share a batch
 SEED = 42
@@ -43,66 +45,50 @@ class ReadingArguments:
 
     _argument_group_name: ClassVar[str] = "reading and writing"
 
-    input_file: str | None = field(
-        default=None, metadata={"help": "UTF-8 text, also .gz. Default: standard input."}
+    input_file: str | None = HfArg(
+        default=None, help="UTF-8 text, also .gz. Default: standard input."
     )
-    output_file: str | None = field(
+    output_file: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: "
-                "standard output."
-            )
-        },
+        help=(
+            "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: "
+            "standard output."
+        ),
     )
-    text_column: str | None = field(
+    text_column: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what "
-                "is written. Default: every line of the input is a text."
-            )
-        },
+        help=(
+            "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what "
+            "is written. Default: every line of the input is a text."
+        ),
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "Column of the second text, for classifiers of pairs."}
+    text_pair_column: str | None = HfArg(
+        default=None, help="Column of the second text, for classifiers of pairs."
     )
-    column_names: list[str] | None = field(
-        default=None,
-        metadata={"help": "Names of the columns of .tsv and .csv files that have no header line."},
+    column_names: list[str] | None = HfArg(
+        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
     )
-    prefix: str | None = field(
-        default=None,
-        metadata={"help": "Text before the names of the columns that are added to a table."},
+    prefix: str | None = HfArg(
+        default=None, help="Text before the names of the columns that are added to a table."
     )
-    batch_size: int = field(default=32, metadata={"help": "Texts in a batch."})
-    device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, cuda:1 … Default: cuda if there is one."}
+    batch_size: int = HfArg(default=32, help="Texts in a batch.")
+    device: str | None = HfArg(
+        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
     )
-    dtype: Literal["float32", "bfloat16"] = field(
+    dtype: Literal["float32", "bfloat16"] = HfArg(
         default="float32",
-        metadata={
-            "help": (
-                "bfloat16 is faster on some processors; probabilities change in the third decimal."
-            )
-        },
+        help="bfloat16 is faster on some processors; probabilities change in the third decimal.",
     )
-    engine: Literal["torch", "onnx", "openvino", "ctranslate2", "auto"] = field(
+    engine: Engine = HfArg(
         default="torch",
-        metadata={
-            "help": (
-                "What computes. All but torch read what `roformer-lite export` wrote. auto: of "
-                "torch and the folders onnx, openvino and ctranslate2 in DIR, the fastest that "
-                "answers 32 of the first texts as torch does."
-            )
-        },
+        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
     )
 
     def __post_init__(self):
         check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
         if self.dtype != "float32" and self.engine != "torch":
             raise InputError(
-                f"--dtype {self.dtype} is for --engine torch; others compute as they were exported"
+                f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
             )
         if self.input_file is not None:
             check_file("input_file", self.input_file, may_be_pipe=True)
@@ -128,69 +114,52 @@ class AnsweringArguments:
 
     _argument_group_name: ClassVar[str] = "answers"
 
-    top_k: int | None = field(
+    top_k: int | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "classify: this many labels, the most probable first. causal: sample among this "
-                "many of the most probable tokens. Default: one label; all tokens."
-            )
-        },
+        help=(
+            "classify: this many labels, the most probable first. causal: sample among this "
+            "many of the most probable tokens. Default: one label; all tokens."
+        ),
     )
-    threshold: float | None = field(
+    threshold: float | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "classify: a label less probable than this is not given. Default: with one label "
-                "for each text none, with several 0.5."
-            )
-        },
+        help=(
+            "classify: a label less probable than this is not given. Default: with one label "
+            "for each text none, with several 0.5."
+        ),
     )
-    none_label: str | None = field(
+    none_label: str | None = HfArg(
+        default=None, help="classify: what stands for a label below the threshold. Default: -"
+    )
+    beams: int | None = HfArg(
+        default=None, help="seq2seq, causal: beams of the search. Default: as saved with the model."
+    )
+    max_new_tokens: int | None = HfArg(
         default=None,
-        metadata={"help": "classify: what stands for a label below the threshold. Default: -"},
+        help=(
+            "seq2seq, causal: largest number of generated tokens. Default: causal 50, "
+            "otherwise as saved with the model."
+        ),
     )
-    beams: int | None = field(
+    greedy: bool = HfArg(
+        default=False, help="causal: the most probable token each time, no sampling."
+    )
+    temperature: float | None = HfArg(
+        default=None, help="causal: below 1 the probable tokens become more probable. Default: 0.8"
+    )
+    top_p: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "seq2seq, causal: beams of the search. Default: as saved with the model."
-        },
+        help=(
+            "causal: sample among the most probable tokens that have this probability. "
+            "Default: 0.95"
+        ),
     )
-    max_new_tokens: int | None = field(
+    repetition_penalty: float | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "seq2seq, causal: largest number of generated tokens. Default: causal 50, "
-                "otherwise as saved with the model."
-            )
-        },
+        help="causal: above 1, tokens that stand in the text already become less probable.",
     )
-    greedy: bool = field(
-        default=False,
-        metadata={"help": "causal: the most probable token each time, no sampling."},
-    )
-    temperature: float | None = field(
-        default=None,
-        metadata={"help": "causal: below 1 the probable tokens become more probable. Default: 0.8"},
-    )
-    top_p: float | None = field(
-        default=None,
-        metadata={
-            "help": (
-                "causal: sample among the most probable tokens that have this probability. "
-                "Default: 0.95"
-            )
-        },
-    )
-    repetition_penalty: float | None = field(
-        default=None,
-        metadata={
-            "help": "causal: above 1, tokens that stand in the text already become less probable."
-        },
-    )
-    seed: int | None = field(
-        default=None,
-        metadata={"help": f"causal: the same seed gives the same text again. Default: {SEED}"},
+    seed: int | None = HfArg(
+        default=None, help=f"causal: the same seed gives the same text again. Default: {SEED}"
     )
 
     def __post_init__(self):
@@ -242,56 +211,94 @@ def main(argv: list[str]) -> None:
         if files.output_file:  # opened before the model is loaded, which takes seconds
             output = stack.enter_context(complete_file(files.output_file, "--output_file"))
         check_model_name(paths.dir)
-        check_engine("torch" if files.engine == FASTEST else files.engine, paths.dir, files.device)
+        check_engine(files.engine, paths.dir, files.device)
 
         from transformers import set_seed
         from transformers.utils.logging import disable_progress_bar
 
-        from ..predict.predictor import Predictor
+        from ..answers import open_model
 
-        disable_progress_bar()  # of loading the weights
-        logging.getLogger("roformer_lite.predict").setLevel(logging.INFO)  # which engine is taken
-        predictor = Predictor.load(paths.dir, files.device, options, files.engine)
+        disable_progress_bar()  # Loading the weights would show one.
+        saved = open_model(paths.dir, files.device, options, files.engine)
         if files.dtype == "bfloat16":
-            predictor.saved.model.bfloat16()
+            saved.model.bfloat16()
         set_seed(options.pop("seed", SEED))
-        answer = _answer_lines if files.text_column is None else _answer_table
-        answer(predictor, files, options, output)
+        columns = columns_to_answer(saved, files)
+        if columns:
+            _answer_table(saved, files, columns, options, output)
+        else:
+            _answer_lines(saved, files, options, output)
 
 
-def _answer_lines(
-    predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO
-) -> None:
-    if files.input_file and file_format(files.input_file) in (".csv", ".jsonl"):
+def columns_to_answer(saved: "SavedModel", files: ReadingArguments) -> list[str]:
+    """The columns of a table that hold what is to be answered; none where every line of the input
+    is a text.
+
+    Without options a table is read by the columns that the model was trained on, if it has them.
+    """
+    if files.text_column is not None:
+        columns = [files.text_column]
+        if files.text_pair_column is not None:
+            columns.append(files.text_pair_column)
+        return columns
+    if files.input_file is None or file_format(files.input_file) not in TABLE_FORMATS:
+        return []
+    if not Path(files.input_file).is_file():  # The beginning of a pipe is read only once.
+        return []
+    trained = saved.recipe.text_columns()
+    try:
+        first = next(_rows(files), {})
+    except InputError:
+        first = {}
+    if all(name in first for name in trained):
+        logger.warning(
+            "%s is read as a table, by the column %s", files.input_file, " and ".join(trained)
+        )
+        return trained
+    if file_format(files.input_file) != ".tsv":
         logger.warning(
             "%s is read line by line; --text_column reads a column of it", files.input_file
         )
+    return []
+
+
+def _answer_lines(
+    saved: "SavedModel", files: ReadingArguments, options: dict[str, Any], output: TextIO
+) -> None:
+    recipe = saved.recipe
     interactive = not files.input_file and sys.stdin.isatty()
-    chunks = _chunks(_lines(files), 1 if interactive else files.batch_size * _BATCHES_AT_ONCE)
+    size = 1 if interactive else files.batch_size * _BATCHES_AT_ONCE
     with table_stream(output, files.output_file or "") as stream, _progress(files, _lines) as bar:
-        for chunk in chunks:
-            for answer in predictor.answer(chunk, files.batch_size, options, bar.update):
-                stream.write(answer.line + "\n")
+        for lines in _chunks(_lines(files), size):
+            inputs = [recipe.input_of_line(line) if line.strip() else "" for line in lines]
+            for answer in saved.answers(inputs, files.batch_size, options, bar.update):
+                line = "" if answer is None else recipe.show(answer, options).line
+                stream.write(line + "\n")
             stream.flush()
 
 
 def _answer_table(
-    predictor: "Predictor", files: ReadingArguments, options: dict[str, Any], output: TextIO
+    saved: "SavedModel",
+    files: ReadingArguments,
+    columns: list[str],
+    options: dict[str, Any],
+    output: TextIO,
 ) -> None:
+    recipe = saved.recipe
     kind = file_format(files.output_file or files.input_file)
-    columns = predictor.answers.columns(options)
+    new_columns = recipe.answer_columns(options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
-        table = AnswerTable(stream, kind, columns, files.prefix or "")
+        table = AnswerTable(stream, kind, new_columns, files.prefix or "")
         for rows in _chunks(_rows(files), files.batch_size * _BATCHES_AT_ONCE):
-            inputs = [
-                predictor.answers.input_of(row, files.text_column, files.text_pair_column)
-                for row in rows
-            ]
+            inputs = [recipe.input_of_columns(row, columns) for row in rows]
             for row in rows:
                 table.check(row)
-            answers = predictor.answer(inputs, files.batch_size, options, bar.update)
+            answers = saved.answers(inputs, files.batch_size, options, bar.update)
             for row, answer in zip(rows, answers, strict=True):
-                table.write(row, answer.columns)
+                cells = dict.fromkeys(new_columns)
+                if answer is not None:
+                    cells = recipe.show(answer, options).columns
+                table.write(row, cells)
             stream.flush()
 
 

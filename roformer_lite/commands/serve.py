@@ -2,42 +2,36 @@
 transformers."""
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from transformers.hf_argparser import HfArg
+
+from ..command_parser import CommandParser
 from ..errors import InputError, check_number, require_packages
-from .command_parser import CommandParser
 
 
 @dataclass
 class ServeArguments:
     """Options of `roformer-lite serve`, named as those of `transformers serve`."""
 
-    host: str = field(default="localhost", metadata={"help": "Where to listen."})
-    port: int = field(default=8000, metadata={"help": "Port to listen at."})
-    device: str = field(
-        default="auto", metadata={"help": "cpu, cuda, cuda:1 …; auto is cuda if there is one."}
+    host: str = HfArg(default="localhost", help="Where to listen.")
+    port: int = HfArg(default=8000, help="Port to listen at.")
+    device: str = HfArg(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
+        default="auto", help="Type of the weights; auto: as saved."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
-        default="auto", metadata={"help": "Type of the weights; auto: as saved."}
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = HfArg(
+        default="warning", help="What is logged."
     )
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = field(
-        default="warning", metadata={"help": "What is logged."}
+    continuous_batching: bool = HfArg(
+        default=False, help="Causal models: compute requests together, with a paged cache."
     )
-    continuous_batching: bool = field(
-        default=False,
-        metadata={"help": "Causal models: compute requests together, with a paged cache."},
-    )
-    cb_block_size: int | None = field(
-        default=None, metadata={"help": "Tokens in a block of that cache."}
-    )
-    cb_num_blocks: int | None = field(default=None, metadata={"help": "Blocks of that cache."})
-    cb_max_batch_tokens: int | None = field(
-        default=None, metadata={"help": "Most tokens computed at once."}
-    )
-    cb_max_memory_percent: float | None = field(
-        default=None,
-        metadata={"help": "Largest share of a GPU's memory for that cache, up to 1."},
+    cb_block_size: int | None = HfArg(default=None, help="Tokens in a block of that cache.")
+    cb_num_blocks: int | None = HfArg(default=None, help="Blocks of that cache.")
+    cb_max_batch_tokens: int | None = HfArg(default=None, help="Most tokens computed at once.")
+    cb_max_memory_percent: float | None = HfArg(
+        default=None, help="Largest share of a GPU's memory for that cache, up to 1."
     )
 
     def __post_init__(self):

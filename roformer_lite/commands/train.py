@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ..command_parser import CommandParser
 from ..errors import (
     TRAINING_PACKAGES,
     InputError,
@@ -12,10 +13,9 @@ from ..errors import (
     did_you_mean,
     require_packages,
 )
-from ..tasks.task_arguments import TASK_ARGUMENTS
-from ..train.options import PublishingOptions, TrainingOptions
-from ..train.run import Run, as_arguments, read_run_file
-from .command_parser import CommandParser
+from ..options import PublishingOptions, TrainingOptions
+from ..run import Run, as_arguments, read_run_file
+from ..task_options import TASK_ARGUMENTS
 
 
 def main(argv: list[str]) -> None:

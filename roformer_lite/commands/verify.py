@@ -1,7 +1,7 @@
 """`roformer-lite verify`: whether a checkpoint and its conversion compute the same numbers."""
 
+from ..command_parser import CommandParser
 from ..errors import InputError, check_number
-from .command_parser import CommandParser
 from .convert import AUTO, SOURCES
 
 

@@ -21,7 +21,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
 from ..recipes.base import Recipe
-from ..tasks.task_arguments import DataArguments
+from ..task_options import DataArguments
 from .data_files import Row, row_of
 
 _SPLITS = ("train", "validation", "test")

@@ -2,7 +2,8 @@
 model."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError, require_packages
 
@@ -11,19 +12,20 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite import RoFormerLiteConfig
 
-# and transformers' names of them
-GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo", "openvino": "openvino"}
+Engine = Literal["torch", "onnx"]  # The libraries by which `predict` and the page compute.
+# The graphs that transformers exports, and its names of them.
+GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}
 FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
-# formats that `predict` runs, each from a folder of its name
-EXPORTED_ENGINES = ("onnx", "openvino", "ctranslate2")
+# These are written into a folder of their name, below the tokenizer.
+FOLDER_FORMATS = ("onnx", "ctranslate2")
 QUANTIZATIONS = {  # how the weights can be stored, besides float32
     "onnx": ("int8",),
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
     "gguf": ("f16", "bf16", "q8_0"),
 }
+_WEIGHTS = ("*.safetensors", "*.bin")
 _LIBRARIES = {  # that writing and running a format needs, and the extra that brings them
     "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "export"),
-    "openvino": {"openvino": "openvino"},
     "ctranslate2": {"ctranslate2": "ctranslate2"},
     "gguf": {"gguf": "gguf"},
 }
@@ -57,6 +59,27 @@ def check_libraries(format: str) -> None:
         InputError: naming them, and the extra that brings them.
     """
     require_packages(f"--format {format}", _LIBRARIES.get(format, {}))
+
+
+def check_engine(engine: Engine, directory: str, device: str | None = None) -> None:
+    """Refuse an engine that cannot read `directory` here, before anything is loaded.
+
+    Raises:
+        InputError: naming the option and what would be right.
+    """
+    has_graphs = (Path(directory) / "onnx").is_dir()
+    if engine == "torch":
+        has_weights = any(next(Path(directory).glob(name), None) for name in _WEIGHTS)
+        if has_graphs and not has_weights:
+            raise InputError(f"{directory} was exported for onnx: give --engine onnx")
+        return
+    if not has_graphs:
+        raise InputError(
+            f"--engine onnx: {directory} has no folder onnx; `roformer-lite export DIR OUT` writes it"
+        )
+    if device not in (None, "cpu"):
+        raise InputError(f"--device {device} is for --engine torch; onnx computes on the CPU here")
+    check_libraries("onnx")
 
 
 @dataclass(frozen=True)

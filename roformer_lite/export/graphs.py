@@ -9,7 +9,6 @@ keys and values of all tokens before it; an encoder–decoder also has `encoder`
 import dataclasses
 import json
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +40,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     Args:
         model: The model; it is put into evaluation mode.
         format: `onnx` (the extra `export`; with norms, GELU and projections joined to onnxruntime's
-            own operations), `torch` (torch.export), or `openvino` (the extra `openvino`; for models
-            that do not generate).
+            own operations) or `torch` (torch.export).
 
     Returns:
         transformers' `ExportedModel`: the graphs in `components` (`model`; or `prefill` and
@@ -52,28 +50,14 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
         `type_vocab_size`, and in the graphs of generation what `generate` passes to `forward`.
 
     Raises:
-        InputError: for a decoder that needs the states of an encoder, `torch` with a decoder that
-            has sliding-window layers, or `openvino` with a model that generates or that scores
-            features of the text.
+        InputError: for a decoder that needs the states of an encoder, and for `torch` with a
+            decoder that has sliding-window layers.
     """
-    # OpenVINO reports its use when it is imported, which transformers' exporters do; without this
-    # package it does not.
-    sys.modules.setdefault("openvino_telemetry", None)
     from transformers.exporters import AutoExportConfig, AutoHfExporter
 
     if getattr(model.config, "add_cross_attention", False):
         raise InputError(
             f"{type(model).__name__} needs the states of an encoder; export the whole pair"
-        )
-    if format == "openvino" and model.can_generate():
-        raise InputError(
-            f"{type(model).__name__} generates, and only format='onnx' and 'torch' can do that here"
-        )
-    text_features = getattr(model.config, "classifier_text_features", 0)
-    if format == "openvino" and text_features:
-        raise InputError(
-            f"classifier_text_features={text_features} cannot be exported: OpenVINO counts in 32 bits, "
-            "and the features of the text are known by products of 64. --format onnx takes every model"
         )
     fusions = {"ort_fusions": "cpu"} if format == "onnx" else {}
     config = AutoExportConfig.from_dict(
@@ -132,7 +116,7 @@ def write_graphs(
 
     ONNX files have the names that transformers.js asks for: `model.onnx`, each with its weights
     inside, and beside it `model_quantized.onnx` in int8; `export.json` names the file that
-    `predict` runs and says how it is called. The other formats are written by transformers.
+    `predict` runs and says how it is called. transformers writes the other format.
 
     Args:
         model, format: As for `export_model`.
@@ -152,8 +136,6 @@ def write_graphs(
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     require_space(directory, len(exported.components) * (weights + _GRAPH_SIZE))
     if format != "onnx":
-        if format == "openvino":
-            exported.config = None  # which lies in the directory above
         exported.save_pretrained(directory)
         return list(exported.components)
     components = {}

@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
 from ..saved_model import load_complete_model, model_class_of
-from ..tasks.task_arguments import TaskArguments
+from ..task_options import TaskArguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..evaluate.baselines import Baselines, BaselinesRight
-    from ..train.run import Run
+    from ..run import Run
 
 # A text; or a pair of texts, or the words of a sentence.
 Input = str | list[str]

@@ -29,7 +29,7 @@ from ..evaluate.metrics import (
     threshold_for,
 )
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
-from ..tasks.task_arguments import ClassifyDataArguments
+from ..task_options import ClassifyDataArguments
 from .base import Answer, Input, Shown, quoted
 from .labels import LabelRecipe
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..evaluate.baselines import Baselines, BaselinesRight
+    from ..run import Run
     from ..text_scores.weights import Split
-    from ..train.run import Run
 
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"

@@ -13,7 +13,7 @@ import torch
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
-from ..tasks.task_arguments import LabelArguments
+from ..task_options import LabelArguments
 from .base import Recipe
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..evaluate.baselines import Baselines
+    from ..run import Run
     from ..text_scores.weights import Split
-    from ..train.run import Run
 
 MAX_SHOWN_LABELS = 20
 

@@ -25,7 +25,7 @@ from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
-from ..tasks.task_arguments import LanguageModelDataArguments, MaskedLMDataArguments
+from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
 from .base import Answer, Input, Recipe, Shown, quoted
 from .seq2seq import shown_text
 from .token_losses import longest_first, token_logits

@@ -22,7 +22,7 @@ from ..evaluate.metrics import (
     translation_metrics,
 )
 from ..evaluate.report import Outcome
-from ..tasks.task_arguments import Seq2SeqDataArguments
+from ..task_options import Seq2SeqDataArguments
 from .base import Answer, Input, Recipe, Shown, quoted
 from .token_losses import longest_first, token_logits
 

@@ -32,7 +32,7 @@ from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..errors import InputError
 from ..evaluate.metrics import Metrics, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
-from ..tasks.task_arguments import TagDataArguments
+from ..task_options import TagDataArguments
 from .base import Answer, Input, Shown, quoted
 from .labels import LabelRecipe, labels_of
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ..answers import SavedModel
     from ..evaluate.baselines import Baselines, BaselinesRight
+    from ..run import Run
     from ..text_scores.weights import Split
-    from ..train.run import Run
 
 CHARACTERS = "characters"
 WORDS = "words"

@@ -15,11 +15,11 @@ from ..answers import open_model
 from ..errors import InputError
 from ..evaluate.confusion_picture import draw_reliability
 from ..evaluate.evaluation import Evaluation, evaluate
+from ..options import PublishingOptions
 from ..output import RESULTS_FILE, complete_directory
+from ..run import Run
 from .model_card import write_model_card
-from .options import PublishingOptions
 from .results import RELIABILITY_FILE, FinishedTraining, print_summary, summarise
-from .run import Run
 from .training_directory import TrainingDirectory
 
 CURVE_FILE = "loss_curve.png"

@@ -13,8 +13,8 @@ from ..data.data_files import Row
 from ..errors import is_hub_name
 from ..evaluate.metrics import ByLabel
 from ..recipes.base import Recipe
+from ..run import Run
 from .results import FinishedTraining, beside_table, seeds_sentence
-from .run import Run
 from .tokenizers import begins_with_teachers_tokens
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."

@@ -27,8 +27,8 @@ from hf_roformer_lite.padding_free import padding_free
 
 from ..errors import InputError
 from ..recipes.base import Recipe
+from ..run import Run
 from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
-from .run import Run
 
 
 def make_model(

@@ -28,9 +28,9 @@ from ..evaluate.metrics import (
     is_within_chance,
     mcnemar,
 )
+from ..options import TrainingOptions
 from ..recipes.base import Recipe
-from .options import TrainingOptions
-from .run import Run
+from ..run import Run
 
 # Of the training arguments, those that shape the result.
 _SHOWN = (

@@ -12,11 +12,11 @@ from typing import Any
 from ..errors import InputError
 from ..output import RESULTS_FILE, complete_directory
 from ..recipes import RECIPES
+from ..run import Run
 from ..saved_model import read_object
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
 from .results import chosen_by
-from .run import Run
 from .train import train
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory

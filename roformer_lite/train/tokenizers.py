@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokenizer
 
 from ..errors import InputError
+from ..options import TokenizerArguments
 from ..recipes.base import Recipe
+from ..run import Run
 from ..saved_model import load_tokenizer, try_tokenizer
-from .options import TokenizerArguments
-from .run import Run
 
 _TOKENIZER_CHARACTERS = 10**9
 

@@ -13,11 +13,11 @@ from ..evaluate.baselines import Baselines, BaselinesRight
 from ..head import ends_fitted, read_as_trained
 from ..recipes import RECIPES
 from ..recipes.base import Recipe
+from ..run import Run
 from ..saved_model import reason
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
-from .run import Run
 from .tokenizers import make_tokenizer
 from .trainer import fit, make_trainer
 from .training_arguments import make_training_arguments

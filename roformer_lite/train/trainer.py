@@ -20,7 +20,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState, TrainingArguments
 
 from ..errors import InputError
+from ..options import TrainingOptions
 from ..output import is_disk_full
+from ..run import Run
 from ..saved_model import reason
 from .callbacks import (
     BestCheckpoint,
@@ -31,8 +33,6 @@ from .callbacks import (
     WeightAveraging,
 )
 from .muon import MUON, make_muon
-from .options import TrainingOptions
-from .run import Run
 from .token_budget import TokenBudgetBatchSampler
 from .training_arguments import epochs_for, is_greater_better
 from .training_directory import STATE_FILE

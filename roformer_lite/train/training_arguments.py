@@ -12,9 +12,9 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from ..errors import InputError, check_number, did_you_mean
 from ..evaluate.metrics import LOWER_IS_BETTER
+from ..run import Run
 from ..saved_model import reason
 from .muon import MUON, muon_arguments
-from .run import Run
 
 _FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES, _TOKENS = 3, 20, 300_000, 8_000_000
 # Options of ours that are fields of TrainingArguments too.

@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, check_output_dir, is_disk_full
-from .run import RUN_FILE, Run, read_run_file
+from ..run import RUN_FILE, Run, read_run_file
 
 LOCK_FILE = "lock"
 STATE_FILE = "trainer_state.json"  # the last file that the Trainer writes into a checkpoint

@@ -27,8 +27,8 @@ from transformers import (
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.predict.predictor import Predictor
-from roformer_lite.predict.tables import AnswerTable
 from roformer_lite.saved_model import load_model
+from roformer_lite.tables import AnswerTable
 
 TEXTS = ["one two three", "four, five", "", "six seven one", "two"]
 

@@ -1,10 +1,6 @@
 """Exported graphs: the same numbers as the model at sizes they were not traced with, the same
 tokens as `generate`."""
 
-import subprocess
-import sys
-
-import numpy as np
 import pytest
 import torch
 from conftest import VOCAB, build, seq2seq_config, stack_config
@@ -79,36 +75,10 @@ def test_onnx_takes_any_size(ragged_input):
     )
 
 
-def test_openvino(tmp_path):
-    """In a process that reads the files alone, with the hint without which some CPUs multiply in
-    bfloat16."""
-    model = build(rl.RoFormerLiteForSequenceClassification, stack_config("sliding"))
-    export_model(model, "openvino").save_pretrained(tmp_path)
-    inputs = batch(4, 40)
-    np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in inputs.items()})
-    code = """
-import sys
-sys.modules |= dict.fromkeys(("torch", "transformers", "openvino_telemetry"))
-import numpy, openvino
-model = openvino.Core().compile_model("openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-numpy.save("logits.npy", model(dict(numpy.load("inputs.npz")))["logits"])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    with torch.no_grad():
-        expected = model(**inputs).logits
-    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), expected, rtol=0, atol=1e-5)
-    with pytest.raises(InputError, match="RoFormerLiteForCausalLM generates"):
-        export_model(build(rl.RoFormerLiteForCausalLM, stack_config(is_decoder=True)), "openvino")
-    assert sys.modules["openvino_telemetry"] is None
-
-
 @pytest.mark.parametrize("format", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_causal_models_with_their_cache(format):
     """The tokens of `generate`, by the graphs alone. Pairs, sampling and beams:
-    tests/engines/test_engines.py."""
+    test_onnx.py."""
     model = build(
         rl.RoFormerLiteForCausalLM, stack_config("grouped-gated-rms", tie_word_embeddings=False)
     )

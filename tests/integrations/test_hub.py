@@ -52,7 +52,7 @@ def test_to_the_hub_and_back(tmp_path):
             text, expected = json.loads((tmp_path / "pipelines.json").read_text("utf-8"))[
                 "me/reviews"
             ]
-            script = ROOT / "tests" / "engines" / "classify_from_hub.cjs"
+            script = ROOT / "tests" / "integrations" / "classify_from_hub.cjs"
             (found,), (answer,) = json.loads(run("node", script, "me/reviews", text)), expected
             assert found["label"] == answer["label"] and found["score"] == pytest.approx(
                 answer["score"], abs=2e-4

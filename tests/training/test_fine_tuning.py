@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 from hf_roformer_lite import RoFormerLiteForSequenceClassification
 from roformer_lite import head as head_module
 from roformer_lite.cli import main
+from roformer_lite.run import read_run_file
 from roformer_lite.train.callbacks import TrainingClock
-from roformer_lite.train.run import read_run_file
 
 TEXTS = ["a cat", "a dog", "the red house", "one small wing"]
 TINY = "--size tiny --config hidden_size=32 num_attention_heads=2 intermediate_size=64 num_hidden_layers=1".split()

@@ -27,7 +27,7 @@ from roformer_lite.evaluate.metrics import (
 )
 from roformer_lite.recipes import RECIPES
 from roformer_lite.recipes.language_model import CausalLM
-from roformer_lite.tasks.task_arguments import LanguageModelDataArguments
+from roformer_lite.task_options import LanguageModelDataArguments
 
 
 def test_translation():

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from roformer_lite.cli import main
 from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.train.run import read_run_file
+from roformer_lite.run import read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "

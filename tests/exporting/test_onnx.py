@@ -1,13 +1,10 @@
-"""An exported directory answers as the model does, for every task and engine, from the files
-alone."""
+"""A directory exported to ONNX answers as the model does, for every task, from the files alone."""
 
 import json
-import logging
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,12 +12,9 @@ import pytest
 import torch
 from conftest import ROOT
 from saved_models import save_model
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from roformer_lite.cli import main
-from roformer_lite.errors import InputError
-from roformer_lite.predict.answers import Answer
-from roformer_lite.predict.ctranslate2 import search_options
 from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
@@ -41,12 +35,12 @@ OPTIONS: dict[str, list[dict]] = {
 }
 
 
-def assert_same_answers(case: str, engine: str, folder: Path) -> None:
+def assert_same_answers(case: str, folder: Path) -> None:
     save_model(case, folder / "model")
-    assert main(["export", str(folder / "model"), str(folder / "out"), "--format", engine]) == 0
+    assert main(["export", str(folder / "model"), str(folder / "out")]) == 0
     model, exported = (
         Predictor.load(str(folder / "model")),
-        Predictor.load(str(folder / "out"), engine=engine),
+        Predictor.load(str(folder / "out"), engine="onnx"),
     )
     inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
     inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
@@ -63,87 +57,24 @@ def assert_same_answers(case: str, engine: str, folder: Path) -> None:
             }
 
 
-def assert_fastest_is_taken(engine: str, folder: Path, monkeypatch, caplog) -> None:
-    """Beside its model an export is taken if it is faster and agrees on the first texts; else torch
-    is, and the reason is given."""
-    caplog.set_level(logging.INFO, "roformer_lite.predict")
-    model, texts = (
-        folder / "model",
-        [line and f"{number} {line}" for number in range(70) for line in LINES],
-    )
-
-    def answers(
-        name: str, seconds: tuple[float, ...] = (), count: int | None = None
-    ) -> list[Answer]:
-        """Those of `name`; torch and the export take these `seconds`."""
-        clock = iter([time for each in seconds for time in (0, each)])
-        monkeypatch.setattr(
-            "roformer_lite.predict.predictor.time", SimpleNamespace(perf_counter=clock.__next__)
-        )
-        caplog.clear()
-        return Predictor.load(str(model), engine=name).answer(
-            texts[:count], 32, {"max_new_tokens": 9, "greedy": True}
-        )
-
-    expected = answers("torch")
-    assert answers("auto") == expected and "model has no exported engine" in caplog.text
-    (folder / "out" / engine).rename(model / engine)
-    assert (
-        answers("auto", (1, 2)) == expected
-        and f"took torch, 1.000 s for 32 texts; not {engine}: 2" in caplog.text
-    )
-    assert all(map(Answer.agrees_with, answers("auto", (2, 1)), expected))
-    assert f"took {engine}, 1.000 s for 32 texts; not torch: 2" in caplog.text
-    assert len(answers("auto", (2, 1), 9)) == 9 and "took torch: 7 texts are too few" in caplog.text
-    trained = load_model(model)
-    for weight in trained.parameters():
-        torch.nn.init.normal_(weight)
-    trained.save_pretrained(model)
-    expected = answers("torch")
-    assert (
-        answers("auto", (2, 1)) == expected and "of 32 answers differ from torch's" in caplog.text
-    )
-    for file in (model / engine).iterdir():
-        file.write_bytes(b"{")
-    assert answers("auto", (2, 1)) == expected and f"not {engine}: {model / engine}" in caplog.text
-
-
-def test_answers_that_agree():
-    """Labels must be equal, and numbers but for rounding."""
-    answer = Answer("", {"label": "a;b", "score": "0.9001;0.7000"})
-    for label, score, agrees in (
-        ("a;b", "0.9000;0.7001", True),
-        ("a;c", "0.9001;0.7000", False),
-        ("a;b", "0.9001", False),
-        ("a;b", "0.9001;-0.7000", False),
+def test_classifier(tmp_path, capsys):
+    assert_same_answers("classify", tmp_path)
+    for directory, options, message in (
+        ("out", [], "give --engine onnx"),
+        ("model", ["--engine", "onnx"], "has no folder onnx"),
+        ("out", ["--engine", "onnx", "--device", "cuda"], "--device cuda"),
     ):
-        assert answer.agrees_with(Answer("", {"label": label, "score": score})) is agrees
-
-
-@pytest.mark.parametrize("case", ["seq2seq", "causal"])
-def test_ctranslate2(case, tmp_path, monkeypatch, caplog):
-    assert_same_answers(case, "ctranslate2", tmp_path)
-    assert_fastest_is_taken("ctranslate2", tmp_path, monkeypatch, caplog)
-
-
-def test_onnx(tmp_path, monkeypatch, caplog):
-    assert_same_answers("classify", "onnx", tmp_path)
-    assert_fastest_is_taken("onnx", tmp_path, monkeypatch, caplog)
+        assert main(["predict", str(tmp_path / directory), *options]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "out" / "onnx" / "model.onnx").write_bytes(b"{")
+    assert main(["predict", str(tmp_path / "out"), "--engine", "onnx"]) == 2
+    assert "cannot be loaded" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "engine"),
-    [
-        *[
-            (case, "onnx")
-            for case in ("labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq")
-        ],
-        *[(case, "openvino") for case in ("classify", "number", "mlm")],
-    ],
-)
-def test_other_tasks(case, engine, tmp_path):
-    assert_same_answers(case, engine, tmp_path)
+@pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq"])
+def test_other_tasks(case, tmp_path):
+    assert_same_answers(case, tmp_path)
 
 
 def give_other_version_names(folder: Path) -> None:
@@ -198,50 +129,6 @@ def test_sampling_and_beams_of_graphs(tmp_path):
                 torch.manual_seed(3)
                 answers.append(predictor.answer(LINES, 5, given))
             assert answers[0] == answers[1] == answers[2], (case, given)
-
-
-def test_options_that_an_engine_lacks(tmp_path, capsys):
-    save_model("seq2seq", tmp_path / "model")
-    config_file = tmp_path / "model" / "generation_config.json"
-    fields = json.loads(config_file.read_text("utf-8"))
-    config_file.write_text(json.dumps({**fields, "bad_words_ids": [[7]]}), "utf-8")
-    out = str(tmp_path / "out")
-    assert main(["export", str(tmp_path / "model"), out, "--format", "ctranslate2"]) == 0
-    for options, message in (
-        (
-            ["--engine", "ctranslate2"],
-            "bad_words_ids=[[7]]: --engine ctranslate2 has no such option",
-        ),
-        ([], "was exported for ctranslate2: give --engine ctranslate2"),
-    ):
-        assert main(["predict", out, *options]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_search_in_the_words_of_ctranslate2():
-    asked = GenerationConfig(
-        num_beams=3, length_penalty=0.6, repetition_penalty=1.2, max_new_tokens=5
-    )
-    assert search_options(asked, is_pair=True) == {
-        "beam_size": 3,
-        "length_penalty": 0.6,
-        "repetition_penalty": 1.2,
-    }
-    drawn = search_options(
-        GenerationConfig(do_sample=True, top_k=0, top_p=0.9, temperature=0.7), is_pair=False
-    )
-    assert drawn == {
-        "beam_size": 1,
-        "sampling_topk": 0,
-        "sampling_topp": 0.9,
-        "sampling_temperature": 0.7,
-    }
-    with pytest.raises(
-        InputError, match="repetition_penalty=.*--engine ctranslate2 has no such option"
-    ):
-        search_options(GenerationConfig(repetition_penalty=1.2), is_pair=False)
-    with pytest.raises(InputError, match="num_beams=2: CTranslate2 draws tokens without beams"):
-        search_options(GenerationConfig(do_sample=True, num_beams=2), is_pair=True)
 
 
 @pytest.mark.slow

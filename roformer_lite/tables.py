@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..data.data_files import TABLE_FORMATS, Row, columns_of, file_format
-from ..errors import InputError
+from .data.data_files import TABLE_FORMATS, Row, columns_of, file_format
+from .errors import InputError
 
 
 def check_table_name(option: str, path: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError
-from ..output import RESULTS_FILE, write_whole_file
-from ..tasks.task_arguments import TASK_ARGUMENTS, TaskArguments
+from .errors import InputError
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
+from .output import RESULTS_FILE, write_whole_file
+from .task_options import TASK_ARGUMENTS, TaskArguments
 
 RUN_FILE = "run.yaml"
 # Options that hold paths. In the file these are relative to its directory, so that a folder with

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
-from ..errors import InputError, did_you_mean
+from .errors import InputError, did_you_mean
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -4,11 +4,13 @@ defaults.
 `TASK_ARGUMENTS` names the tasks. Their implementations in `tasks/` import torch; nothing here does.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ..errors import InputError, check_number, require_packages
-from ..train.options import (
+from transformers.hf_argparser import HfArg
+
+from .errors import InputError, check_number, require_packages
+from .options import (
     DataArguments,
     ModelArguments,
     Seq2SeqModelArguments,
@@ -69,26 +71,22 @@ _FOR_LABELS = {"word_dropout": 0.2, "ema_decay": 0.999}
 class LabelArguments(TaskArguments):
     """What classify and tag share."""
 
-    text_scores: bool | None = field(
+    text_scores: bool | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Fit a linear model on n-grams (classify) or a conditional random field on words "
-                "(tag) beside the encoder and join the two, if that is better on the validation "
-                "data. Default: for new models, not beside --model_name_or_path."
-            )
-        },
+        help=(
+            "Fit a linear model on n-grams (classify) or a conditional random field on words "
+            "(tag) beside the encoder and join the two, if that is better on the validation "
+            "data. Default: for new models, not beside --model_name_or_path."
+        ),
     )
-    fit_head: bool = field(
+    fit_head: bool = HfArg(
         default=True,
-        metadata={
-            "help": (
-                "Fit a new head on the weights of --model_name_or_path as a linear model on the "
-                "frozen encoder, before all of the model is trained. A classifier that starts "
-                "from a sentence encoder is made a model of this package for that, whose head "
-                "reads the vectors of the encoder; with false it keeps its own class."
-            )
-        },
+        help=(
+            "Fit a new head on the weights of --model_name_or_path as a linear model on the "
+            "frozen encoder, before all of the model is trained. A classifier that starts "
+            "from a sentence encoder is made a model of this package for that, whose head "
+            "reads the vectors of the encoder; with false it keeps its own class."
+        ),
     )
 
 
@@ -108,22 +106,18 @@ class Seq2SeqDataArguments(TaskArguments):
         "bleu_tokenizer",
     )
 
-    source_column: str = field(default="source", metadata={"help": "Column of the input text."})
-    target_column: str = field(default="target", metadata={"help": "Column of the output text."})
-    max_source_length: int = field(
-        default=128, metadata={"help": "Truncate inputs to this many tokens."}
+    source_column: str = HfArg(default="source", help="Column of the input text.")
+    target_column: str = HfArg(default="target", help="Column of the output text.")
+    max_source_length: int = HfArg(default=128, help="Truncate inputs to this many tokens.")
+    max_target_length: int = HfArg(
+        default=128, help="Truncate outputs to this many tokens, in training only."
     )
-    max_target_length: int = field(
-        default=128, metadata={"help": "Truncate outputs to this many tokens, in training only."}
-    )
-    bleu_tokenizer: BleuTokenizer = field(
+    bleu_tokenizer: BleuTokenizer = HfArg(
         default="13a",
-        metadata={
-            "help": (
-                "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean "
-                "and of sentencepiece (spm, flores, spBLEU) need further packages."
-            )
-        },
+        help=(
+            "Tokenizer of sacrebleu, for example zh for Chinese; those of Japanese and Korean "
+            "and of sentencepiece (spm, flores, spBLEU) need further packages."
+        ),
     )
 
     def __post_init__(self):
@@ -143,34 +137,25 @@ class LanguageModelDataArguments(TaskArguments):
     summary = "causal language model: a decoder learns to continue text"
     measuring_options = ("text_column", "block_size", "line_by_line")
 
-    text_column: str = field(
-        default="text", metadata={"help": "Column of the text in tables and datasets."}
+    text_column: str = HfArg(default="text", help="Column of the text in tables and datasets.")
+    block_size: int | None = HfArg(
+        default=None, help="Split documents into blocks of at most this many tokens. Default: 256."
     )
-    block_size: int | None = field(
+    line_by_line: bool = HfArg(default=False, help="Every line of a .txt file is a document.")
+    packing: int | None = HfArg(
         default=None,
-        metadata={"help": "Split documents into blocks of at most this many tokens. Default: 256."},
+        help=(
+            "Fill the rows of a batch up to this many tokens with blocks that do not see each "
+            "other. Blocks of files are then split at this length, unless --block_size is "
+            "given."
+        ),
     )
-    line_by_line: bool = field(
-        default=False, metadata={"help": "Every line of a .txt file is a document."}
-    )
-    packing: int | None = field(
-        default=None,
-        metadata={
-            "help": (
-                "Fill the rows of a batch up to this many tokens with blocks that do not see each "
-                "other. Blocks of files are then split at this length, unless --block_size is "
-                "given."
-            )
-        },
-    )
-    streaming: bool = field(
+    streaming: bool = HfArg(
         default=False,
-        metadata={
-            "help": (
-                "Read the training data while the model learns, without a copy on the disk; needs "
-                "--max_steps."
-            )
-        },
+        help=(
+            "Read the training data while the model learns, without a copy on the disk; needs "
+            "--max_steps."
+        ),
     )
 
     def __post_init__(self):
@@ -213,9 +198,7 @@ class MaskedLMDataArguments(LanguageModelDataArguments):
     summary = "masked language model: an encoder learns a language from plain text"
     measuring_options = (*LanguageModelDataArguments.measuring_options, "mlm_probability")
 
-    mlm_probability: float = field(
-        default=0.3, metadata={"help": "Fraction of the tokens to mask and predict."}
-    )
+    mlm_probability: float = HfArg(default=0.3, help="Fraction of the tokens to mask and predict.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -237,65 +220,50 @@ class ClassifyDataArguments(LabelArguments):
         "max_length",
     )
 
-    text_column: str = field(default="text", metadata={"help": "Column of the text."})
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "Column of a second text, for pairs."}
-    )
-    label_column: str = field(
-        default="label", metadata={"help": "Column of the label, any text or number."}
-    )
-    max_length: int | None = field(
+    text_column: str = HfArg(default="text", help="Column of the text.")
+    text_pair_column: str | None = HfArg(default=None, help="Column of a second text, for pairs.")
+    label_column: str = HfArg(default="label", help="Column of the label, any text or number.")
+    max_length: int | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Truncate texts (a pair together) to this many tokens. Default: 2048; "
-                "fine-tuning: 256, or as many as the model has positions for."
-            )
-        },
+        help=(
+            "Truncate texts (a pair together) to this many tokens. Default: 2048; "
+            "fine-tuning: 256, or as many as the model has positions for."
+        ),
     )
     problem_type: (
         Literal["single_label_classification", "multi_label_classification", "regression"] | None
-    ) = field(
+    ) = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "single_label_classification, multi_label_classification or regression. Default: "
-                "multi_label with lists of labels or --label_separator, otherwise single_label."
-            )
-        },
+        help=(
+            "single_label_classification, multi_label_classification or regression. Default: "
+            "multi_label with lists of labels or --label_separator, otherwise single_label."
+        ),
     )
-    label_separator: str | None = field(
-        default=None,
-        metadata={"help": "Text between several labels of one row. Default: a row has one label."},
+    label_separator: str | None = HfArg(
+        default=None, help="Text between several labels of one row. Default: a row has one label."
     )
-    teacher: str | None = field(
+    teacher: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "A model of sentence-transformers, a directory or a name on the Hub: a new model "
-                "takes over its tokenizer and begins with its vectors of single tokens."
-            )
-        },
+        help=(
+            "A model of sentence-transformers, a directory or a name on the Hub: a new model "
+            "takes over its tokenizer and begins with its vectors of single tokens."
+        ),
     )
-    class_weights: Literal["balanced"] | None = field(
+    class_weights: Literal["balanced"] | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "balanced: rows of rare labels count more, so that all labels count alike, and "
-                "the best model is the one with the highest macro F1. Default: all rows count "
-                "alike."
-            )
-        },
+        help=(
+            "balanced: rows of rare labels count more, so that all labels count alike, and "
+            "the best model is the one with the highest macro F1. Default: all rows count "
+            "alike."
+        ),
     )
-    min_precision: float | None = field(
+    min_precision: float | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Let predict answer only where it is sure enough: a threshold for its scores is "
-                "chosen so that this fraction of its answers to the validation data is right, "
-                "such as 0.95. Default: it always answers."
-            )
-        },
+        help=(
+            "Let predict answer only where it is sure enough: a threshold for its scores is "
+            "chosen so that this fraction of its answers to the validation data is right, "
+            "such as 0.95. Default: it always answers."
+        ),
     )
 
     def __post_init__(self):
@@ -338,47 +306,37 @@ class TagDataArguments(LabelArguments):
     summary = "tagging: entities, parts of speech; a tag for every token"
     measuring_options = ("token_column", "tag_column")
 
-    train_file: list[str] | None = field(
+    train_file: list[str] | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Training data: .jsonl with lists of tokens and of tags, or any other text file "
-                "with a token and its tag on each line; also .gz. Several are read one after "
-                "another."
-            )
-        },
+        help=(
+            "Training data: .jsonl with lists of tokens and of tags, or any other text file "
+            "with a token and its tag on each line; also .gz. Several are read one after "
+            "another."
+        ),
     )
-    token_column: str | None = field(
+    token_column: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 "
-                "in others (default: 1)."
-            )
-        },
+        help=(
+            "Column of the tokens: a name in .jsonl files (default: tokens), a number from 1 "
+            "in others (default: 1)."
+        ),
     )
-    tag_column: str | None = field(
+    tag_column: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "Column of the tags: a name in .jsonl files (default: tags), a number in others "
-                "(default: -1, the last)."
-            )
-        },
+        help=(
+            "Column of the tags: a name in .jsonl files (default: tags), a number in others "
+            "(default: -1, the last)."
+        ),
     )
-    unit: Literal["auto", "words", "characters"] = field(
+    unit: Literal["auto", "words", "characters"] = HfArg(
         default="auto",
-        metadata={
-            "help": (
-                "What gets a tag. characters splits the words of the data, for languages without "
-                "spaces; auto does so if most of the training text is Chinese characters and the "
-                "tags are IOB."
-            )
-        },
+        help=(
+            "What gets a tag. characters splits the words of the data, for languages without "
+            "spaces; auto does so if most of the training text is Chinese characters and the "
+            "tags are IOB."
+        ),
     )
-    max_length: int = field(
-        default=512, metadata={"help": "Truncate training sentences to this many tokens."}
-    )
+    max_length: int = HfArg(default=512, help="Truncate training sentences to this many tokens.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -398,7 +356,7 @@ class SentenceDataArguments(TaskArguments):
     packages = {"sentence_transformers": "embed"}
     measuring_options = ("max_length",)
 
-    max_length: int = field(default=128, metadata={"help": "Truncate texts to this many tokens."})
+    max_length: int = HfArg(default=128, help="Truncate texts to this many tokens.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -425,24 +383,18 @@ class EmbedDataArguments(SentenceDataArguments):
     task = "embed"
     summary = "sentence embeddings: a vector for a text, from pairs, triplets, scores or a teacher"
 
-    teacher: str | None = field(
+    teacher: str | None = HfArg(
         default=None,
-        metadata={
-            "help": (
-                "A model of sentence-transformers, a directory or a name on the Hub: learn its "
-                "vectors of the texts in the column text. A new model takes over its tokenizer "
-                "and begins with its vectors of single tokens, unless options such as "
-                "--vocab_size ask for a new tokenizer."
-            )
-        },
+        help=(
+            "A model of sentence-transformers, a directory or a name on the Hub: learn its "
+            "vectors of the texts in the column text. A new model takes over its tokenizer "
+            "and begins with its vectors of single tokens, unless options such as "
+            "--vocab_size ask for a new tokenizer."
+        ),
     )
-    matryoshka: list[int] = field(
+    matryoshka: list[int] = HfArg(
         default_factory=list,
-        metadata={
-            "help": (
-                "Train the first so many numbers of a vector to serve alone, for example 128 64."
-            )
-        },
+        help="Train the first so many numbers of a vector to serve alone, for example 128 64.",
     )
 
     def __post_init__(self):
@@ -459,8 +411,8 @@ class RerankDataArguments(SentenceDataArguments):
     summary = "reranking: a score for a pair of texts, from pairs, triplets or scores"
     training_defaults = {"per_device_train_batch_size": 16}  # each row is read with several others
 
-    max_length: int = field(
-        default=256, metadata={"help": "Truncate pairs of texts to this many tokens together."}
+    max_length: int = HfArg(
+        default=256, help="Truncate pairs of texts to this many tokens together."
     )
 
     def __post_init__(self):

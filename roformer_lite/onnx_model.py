@@ -1,0 +1,171 @@
+"""Exported ONNX graphs in the place of the model that they were made from.
+
+The loop of generation stays that of transformers' `generate`, so that all its options work; the
+graphs compute the steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import ModelOutput
+
+from .saved_model import load_generation_config, naming, read_object
+
+if TYPE_CHECKING:
+    from transformers.exporters.metadata import ExportMetadata
+
+Graph = Callable[..., ModelOutput]  # It is called with the arguments of `forward`, by name.
+# transformers calls the keys and values of the tokens before `past_key_values` before 5.24, and
+# `cache` from then on. The inputs of a graph have the name of the version that exported it.
+_NAMES_OF_CACHE = ("cache", "past_key_values")
+_OUTPUTS = {field.name for field in fields(CausalLMOutputWithPast)}
+_NAME_OF_CACHE = next(name for name in _NAMES_OF_CACHE if name in _OUTPUTS)
+
+
+class OnnxModel(GenerationMixin):
+    """A model whose numbers onnxruntime computes, with as many threads as torch would.
+
+    Args:
+        graphs: `model` alone; or, of a model that generates, `prefill`, which reads the prompt, and
+            `decode`, which reads one more token, and `encoder`, where there is one.
+        config: Of the model.
+        generation_config: As saved with the model.
+    """
+
+    device = torch.device("cpu")
+    dtype = torch.float32
+    # `generate` reads these of every model; the last is a private name of transformers.
+    main_input_name = "input_ids"
+    base_model_prefix = "model"
+    input_modalities = ("text",)
+    _is_stateful = False
+
+    def __init__(
+        self,
+        graphs: dict[str, Graph],
+        config: PreTrainedConfig,
+        generation_config: GenerationConfig,
+    ):
+        self.graphs = graphs
+        self.config = config
+        self.generation_config = generation_config
+
+    @classmethod
+    def load(cls, directory: str, config: PreTrainedConfig) -> "OnnxModel":
+        """The graphs that `roformer-lite export` wrote into the folder `onnx` of `directory`.
+
+        Raises:
+            InputError: when a file is missing or cannot be read.
+        """
+        from transformers.exporters.metadata import ExportMetadata
+
+        folder = Path(directory) / "onnx"
+        manifest = read_object(folder / "export.json")
+        graphs = {}
+        with naming(folder):
+            for name, entry in manifest["components"].items():
+                metadata = ExportMetadata.from_dict(entry["metadata"])
+                file = Path(entry["file"]).name
+                graphs[name] = _open_graph(folder / file, metadata)
+        return cls(graphs, config, load_generation_config(directory))
+
+    def can_generate(self) -> bool:
+        return "model" not in self.graphs
+
+    def is_remote_code(self) -> bool:
+        return False
+
+    def get_experts_implementation(self) -> None:
+        return None
+
+    def __call__(self, **inputs: Any) -> ModelOutput:
+        """What the model returns for the inputs that it was exported with; it takes no others."""
+        if self.can_generate():
+            return self.forward(**inputs)
+        return self.graphs["model"](**inputs)
+
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any
+    ) -> torch.Tensor:
+        """As the `generate` of transformers."""
+        if self.config.is_encoder_decoder:
+            encoder = self.graphs["encoder"]
+            options["encoder_outputs"] = encoder(input_ids=input_ids, attention_mask=attention_mask)
+        return super().generate(input_ids, attention_mask=attention_mask, **options)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        encoder_outputs: ModelOutput | None = None,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> ModelOutput:
+        """One step: `logits` `(B, L, vocab)` and the longer cache. `generate` calls it, with
+        `cache` or, before transformers 5.24, `past_key_values`."""
+        cache = past_key_values if cache is None else cache
+        num_past = cache.get_seq_length()
+        graph = self.graphs["decode" if num_past else "prefill"]
+        if attention_mask is None:  # `generate` leaves out a mask without padding.
+            if self.config.is_encoder_decoder:
+                rows, length, _ = encoder_outputs.last_hidden_state.shape
+            else:
+                rows, length = input_ids.shape
+                length += num_past
+            attention_mask = torch.ones(rows, length, dtype=torch.long)
+        inputs: dict[str, Any] = {"attention_mask": attention_mask}
+        for name in _NAMES_OF_CACHE:
+            if name in graph.metadata.kwargs:
+                inputs[name] = cache
+        if self.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = decoder_input_ids
+            inputs["encoder_outputs"] = encoder_outputs
+        else:
+            inputs["input_ids"] = input_ids
+            inputs["position_ids"] = position_ids
+        outputs = graph(**inputs)
+        for layer in _cache_of_target(outputs[_NAME_OF_CACHE]).layers:
+            if layer.is_sliding:
+                # Exporters trace a layer with a window as one without, which has the keys of all
+                # tokens, and keep the number of tokens that it had in the trace.
+                layer.cumulative_length = layer.keys.shape[-2]
+        return outputs
+
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Move the keys and values of the target alone, because all beams of a source share those
+        of the source. `generate` calls this private name of transformers, where a model has it, in
+        place of moving the whole cache."""
+        _cache_of_target(cache).reorder_cache(beam_idx)
+        return cache
+
+
+def _cache_of_target(cache: Cache) -> Cache:
+    """The keys and values of the tokens that are generated, without those of a source."""
+    if isinstance(cache, EncoderDecoderCache):
+        return cache.self_attention_cache
+    return cache
+
+
+def _open_graph(path: Path, metadata: "ExportMetadata") -> Graph:
+    from onnxruntime import InferenceSession, SessionOptions
+    from transformers.exporters.runners.runner_onnx import OnnxModelRunner
+
+    # Name the outputs as the installed transformers does, which may not be the version that
+    # exported the graph. The names are a string of JSON within one of JSON, so their quotes are
+    # escaped.
+    for name in _NAMES_OF_CACHE:
+        metadata.out_spec = metadata.out_spec.replace(f'\\"{name}\\"', f'\\"{_NAME_OF_CACHE}\\"')
+    options = SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return OnnxModelRunner(metadata, session)

@@ -1,0 +1,434 @@
+"""Options of `roformer-lite train` that every task has: data, tokenizer and model, training,
+publishing.
+
+`HfArgumentParser` makes an option of every field. Fields hold what was given: None stands for a
+default that depends on other options, which a property or `run.py` fills in. Nothing here imports
+torch, so that `--help` and mistakes are answered soon.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import yaml
+from transformers.hf_argparser import HfArg
+
+from .errors import InputError, check_file, check_number
+from .output import check_place
+
+MAX_SEED = 2**32 - 1
+
+
+def refuse_beside(options: dict[str, Any], given: str, why: str) -> None:
+    """Refuse `options` with a value, which would be ignored beside the option `given`."""
+    beside = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    if beside:
+        raise InputError(
+            f"{' '.join(beside)} has no effect beside {given}, {why}; leave out one of the two"
+        )
+
+
+@dataclass
+class DataArguments:
+    """Where the examples come from."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    train_file: list[str] | None = HfArg(
+        default=None,
+        help=(
+            "Training data: .tsv, .csv or .jsonl, also .gz; several are read one after "
+            "another. Plain .txt is for seq2seq, mlm, causal and embed; tag reads a token and "
+            "its tag on each line."
+        ),
+    )
+    validation_file: list[str] | None = HfArg(
+        default=None, help="Validation data, measured during training and at the end."
+    )
+    test_file: list[str] | None = HfArg(default=None, help="Test data, measured only at the end.")
+    validation_fraction: float | None = HfArg(
+        default=None,
+        help=(
+            "Without validation data: hold out this fraction of the training data (0.05 is "
+            "one row in twenty). Default: 0.1, 2,000 rows at most, and none of fewer than 100 "
+            "rows (500 where a classifier starts from a sentence encoder); 0 holds out "
+            "nothing."
+        ),
+    )
+    column_names: list[str] | None = HfArg(
+        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
+    )
+    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = HfArg(
+        default=None, help="Configuration of that dataset, if it has several."
+    )
+    train_split: str = HfArg(default="train", help="Split of that dataset to train on.")
+    validation_split: str = HfArg(
+        default="validation", help="Split of that dataset for validation, used if it exists."
+    )
+    test_split: str = HfArg(
+        default="test", help="Split of that dataset for testing, used if it exists."
+    )
+
+    def __post_init__(self):
+        if sum(value is not None for value in self.sources.values()) != 1:
+            raise InputError(f"give either {' or '.join(self.sources)}")
+        if self.validation_fraction is not None:
+            check_number("validation_fraction", self.validation_fraction, at_least=0, below=1)
+        if self.validation_fraction and self.validation_file:
+            raise InputError(
+                f"--validation_fraction {self.validation_fraction} has no effect beside --validation_file; leave out "
+                "one of the two"
+            )
+        if self.dataset_name is not None and (self.validation_file or self.test_file):
+            raise InputError(
+                "--validation_file and --test_file go with --train_file, not with --dataset_name"
+            )
+        for name in ("train_file", "validation_file", "test_file"):
+            for path in getattr(self, name) or ():
+                check_file(name, path)
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The options that name the training data, of which one must be given."""
+        return {"--train_file": self.train_file, "--dataset_name": self.dataset_name}
+
+
+@dataclass
+class TokenizerArguments:
+    """Which tokenizer."""
+
+    _argument_group_name: ClassVar[str] = "tokenizer"
+
+    tokenizer: str | None = HfArg(
+        default=None, help="Tokenizer to use. Default: train one on the training data."
+    )
+    vocab_size: int | None = HfArg(
+        default=None, help="Largest vocabulary of a new tokenizer. Default: 8192."
+    )
+    tokenizer_algorithm: Literal["bpe", "unigram", "wordpiece"] | None = HfArg(
+        default=None,
+        help=(
+            "Algorithm of a new tokenizer; bpe and unigram decode any text exactly. Default: bpe."
+        ),
+    )
+    tokenizer_min_frequency: int | None = HfArg(
+        default=None,
+        help=(
+            "How often a token must occur in the training data to enter the vocabulary of a "
+            "new tokenizer. Default: 2."
+        ),
+    )
+
+    def __post_init__(self):
+        if self.tokenizer is not None:
+            self.refuse_new_tokenizer("--tokenizer", "which is taken as it is")
+        check_number("vocab_size", self.vocab_size, at_least=1)
+        check_number("tokenizer_min_frequency", self.tokenizer_min_frequency, at_least=0)
+
+    @property
+    def new_tokenizer(self) -> dict[str, Any]:
+        """The options of a new tokenizer that were given."""
+        names = ("vocab_size", "tokenizer_algorithm", "tokenizer_min_frequency")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def refuse_new_tokenizer(self, given: str, why: str) -> None:
+        """Refuse options of a new tokenizer, which would be ignored beside the option `given`."""
+        refuse_beside(self.new_tokenizer, given, why)
+
+
+@dataclass
+class ModelArguments(TokenizerArguments):
+    """Which model and tokenizer."""
+
+    _argument_group_name: ClassVar[str] = "model and tokenizer"
+
+    size: Literal["tiny", "mini", "small", "base"] | None = HfArg(
+        default=None,
+        help="Width and depth of a new model (128x2, 256x4, 512x4, 768x12). Default: mini.",
+    )
+    config: list[str] = HfArg(
+        default_factory=list,
+        help=(
+            "Fields of the configuration that differ from those of the size, as name=value, "
+            "for example hidden_dropout=0.3; with seq2seq, encoder.name=value and "
+            "decoder.name=value set one of the two."
+        ),
+    )
+    model_name_or_path: str | None = HfArg(
+        default=None,
+        help=(
+            "Start from these weights and their tokenizer instead of from scratch: a "
+            "directory or a name on the Hub, of a model of this package or of one of "
+            "transformers, such as BERT."
+        ),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model_name_or_path is not None:
+            refuse_beside({"size": self.size}, "--model_name_or_path", "which brings its own size")
+            self.refuse_new_tokenizer("--model_name_or_path", "which brings its own tokenizer")
+        for assignment in self.config:
+            if "=" not in assignment:
+                raise InputError(f"--config {assignment}: name=value is needed")
+
+    @property
+    def pretrained(self) -> list[str]:
+        """The models whose weights the training starts from."""
+        return [] if self.model_name_or_path is None else [self.model_name_or_path]
+
+
+@dataclass
+class Seq2SeqModelArguments(ModelArguments):
+    """The same, and the encoder of a pair."""
+
+    encoder_name_or_path: str | None = HfArg(
+        default=None,
+        help=(
+            "Start from this encoder and its tokenizer; its head is left out. The decoder is "
+            "new, of --size, and shares the encoder's table of tokens."
+        ),
+    )
+
+    def __post_init__(self):
+        if self.encoder_name_or_path is not None:
+            if self.model_name_or_path is not None:
+                raise InputError("give either --model_name_or_path or --encoder_name_or_path")
+            new = {"tokenizer": self.tokenizer, **self.new_tokenizer}
+            refuse_beside(new, "--encoder_name_or_path", "which brings its own tokenizer")
+        super().__post_init__()
+
+    @property
+    def pretrained(self) -> list[str]:
+        encoder = self.encoder_name_or_path
+        return super().pretrained if encoder is None else [encoder]
+
+
+@dataclass
+class TrainingOptions:
+    """How the model is trained. All else of transformers' `TrainingArguments` is in
+    `training_arguments`."""
+
+    _argument_group_name: ClassVar[str] = "training"
+
+    output_dir: str | None = HfArg(default=None, help="Directory of the finished model. Required.")
+    overwrite_output_dir: bool = HfArg(
+        default=False,
+        help="Replace a finished model, and discard an unfinished training with other options.",
+    )
+    num_train_epochs: float | None = HfArg(
+        default=None,
+        help=(
+            "Passes over the training data. Default: until 300,000 examples or, with labels, "
+            "8 million tokens were seen, but at least 3 and at most 20; fine-tuning: 4."
+        ),
+    )
+    max_steps: int | None = HfArg(default=None, help="Number of training steps, instead of epochs.")
+    time_limit_minutes: float | None = HfArg(
+        default=None,
+        help=(
+            "Stop training after this time. The learning rate follows its schedule over all "
+            "steps, so it does not know the limit. Data preparation and the final evaluation "
+            "come on top."
+        ),
+    )
+    per_device_train_batch_size: int | None = HfArg(
+        default=None,
+        help=(
+            "Rows in a training batch on each device. Default: 32, with labels fewer where "
+            "they have more than 8,192 tokens on average; mlm and causal 8, embed 64, rerank "
+            "16."
+        ),
+    )
+    max_tokens_per_batch: int | None = HfArg(
+        default=None,
+        help=(
+            "Limit on the real tokens in a training batch on each device, instead of a number "
+            "of rows."
+        ),
+    )
+    per_device_eval_batch_size: int = HfArg(
+        default=64, help="Rows in an evaluation batch on each device."
+    )
+    learning_rate: float | None = HfArg(
+        default=None,
+        help=(
+            "Highest learning rate. Default: 5e-4, causal 1e-3; fine-tuning: 1e-4, and 3e-4 "
+            "for models that this command has trained from scratch."
+        ),
+    )
+    warmup_steps: float | None = HfArg(
+        default=None,
+        help=(
+            "Steps of warm-up; a number below 1 is a fraction of the training. Default: 0.06; "
+            "fine-tuning: 0.1."
+        ),
+    )
+    weight_decay: float = HfArg(default=0.01, help="Weight decay.")
+    optim: str = HfArg(
+        default="adamw_torch_fused",
+        help=(
+            "The optimizer: one of transformers, or muon, torch's Muon for the matrices of "
+            "the layers and AdamW for the rest; arguments of Muon, such as lr=0.02, go to "
+            "--training_arguments optim_args=lr=0.02."
+        ),
+    )
+    bf16: bool | None = HfArg(
+        default=None,
+        help=(
+            "Multiply matrices in bfloat16; weights stay in float32. Default: on a CPU that "
+            "has instructions for it (AMX, AVX512-BF16), for trainings of 200 steps or more; "
+            "elsewhere no, nor for embed and rerank."
+        ),
+    )
+    ema_decay: float | None = HfArg(
+        default=None,
+        help=(
+            "Evaluate and save an exponential moving average of the weights with this decay. "
+            "Default: none; 0.999 for new classifiers and taggers, for which 0 means none."
+        ),
+    )
+    word_dropout: float | None = HfArg(
+        default=None,
+        help=(
+            "Fraction of the tokens that are replaced by [MASK] in a training batch; not for "
+            "mlm. Default: 0; 0.2 for new classifiers and taggers."
+        ),
+    )
+    early_stopping_patience: int = HfArg(
+        default=4,
+        help=(
+            "Stop after so many evaluations in a row without an improvement, if the best "
+            "checkpoint is kept; 0: never."
+        ),
+    )
+    baselines: bool = HfArg(
+        default=True,
+        help="Measure baselines, such as a linear model, on the same data; takes seconds.",
+    )
+    seed: int = HfArg(default=42, help="Seed of initialisation, shuffling and dropout.")
+    seeds: list[int] | None = HfArg(
+        default=None,
+        help=(
+            "Train once with each of these seeds, keep the model that is best on the "
+            "validation data, and report mean and standard deviation of all metrics. Rows are "
+            "held out by the first one, for all of them."
+        ),
+    )
+    keep_checkpoints: bool = HfArg(
+        default=False, help="Keep the checkpoints after the model is finished."
+    )
+    use_cpu: bool = HfArg(default=False, help="Train on the CPU, even if there is a GPU.")
+    disable_tqdm: bool = HfArg(default=False, help="Show no progress bars.")
+    training_arguments: list[str] = HfArg(
+        default_factory=list,
+        help=(
+            "Any other field of transformers' TrainingArguments (of Seq2SeqTrainingArguments "
+            "for seq2seq), as name=value, for example lr_scheduler_type=cosine "
+            "adam_beta2=0.98."
+        ),
+        metadata={"action": "extend"},
+    )
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise InputError("give --output_dir, the directory of the finished model")
+        self.output_dir = check_place("output_dir", self.output_dir)
+        for name in ("num_train_epochs", "time_limit_minutes", "max_tokens_per_batch"):
+            check_number(name, getattr(self, name), above=0)
+        for name in ("max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"):
+            check_number(name, getattr(self, name), at_least=1)
+        for name in ("learning_rate", "warmup_steps", "weight_decay", "early_stopping_patience"):
+            check_number(name, getattr(self, name), at_least=0)
+        for name in ("ema_decay", "word_dropout"):
+            check_number(name, getattr(self, name), at_least=0, below=1)
+        for seed in (self.seed, *(self.seeds or ())):
+            check_number("seed", seed, at_least=0, at_most=MAX_SEED)
+        if self.seeds is not None and (
+            len(self.seeds) < 2 or len(set(self.seeds)) < len(self.seeds)
+        ):
+            raise InputError(
+                f"--seeds {' '.join(map(str, self.seeds))} must be at least two different numbers"
+            )
+        _ = self.stock
+
+    @property
+    def stock(self) -> dict[str, Any]:
+        """`training_arguments` by name, with the values that YAML reads.
+
+        Raises:
+            InputError: for what is not name=value, and for an argument that has an option of its
+                own.
+        """
+        found: dict[str, Any] = {}
+        for assignment in self.training_arguments:
+            name, equals, text = assignment.partition("=")
+            given = f"--training_arguments {assignment}"
+            if not equals:
+                raise InputError(f"{given}: name=value is needed")
+            if name in _REFUSED:
+                raise InputError(f"{given}: {_REFUSED[name]}")
+            if name in self.__dataclass_fields__ or name in PublishingOptions.__dataclass_fields__:
+                raise InputError(f"{given}: give the option --{name} {text}")
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise InputError(
+                    f"{given}: the value is not YAML: {' '.join(str(error).split())}"
+                ) from error
+            is_no = value is False and name.endswith("_strategy")  # YAML reads eval_strategy=no so
+            found[name] = "no" if is_no else value
+        return found
+
+
+# Arguments of transformers that would be overridden, or would do harm.
+_REFUSED = {
+    "resume_from_checkpoint": "the same command continues an interrupted training by itself",
+    "hub_token": "run.yaml and the card would show it; log in with `hf auth login`, or set HF_TOKEN",
+    "save_only_model": "an interrupted training would go on with a new optimizer",
+}
+
+
+@dataclass
+class PublishingOptions:
+    """What the model card says besides the measured results, and how the finished model gets to the
+    Hub."""
+
+    _argument_group_name: ClassVar[str] = "model card and Hub"
+
+    title: str | None = HfArg(
+        default=None, help="Title of the model card. Default: name of the directory."
+    )
+    language: list[str] = HfArg(default_factory=list, help="Language codes, for example en de.")
+    license: str | None = HfArg(default=None, help="Licence of the model, for example apache-2.0.")
+    dataset_title: str | None = HfArg(
+        default=None, help="What the card calls the data. Default: the file names."
+    )
+    datasets: list[str] = HfArg(
+        default_factory=list,
+        help="Names of the data on the Hub, where the files are a copy of them.",
+    )
+    limitations: str | None = HfArg(
+        default=None, help="A sentence on what the model should not be used for."
+    )
+    card_example: bool = HfArg(
+        default=False,
+        help="Show a row of the validation data in the card's code, not a made-up one.",
+    )
+    push_to_hub: bool = HfArg(default=False, help="Upload the finished model to the Hub.")
+    hub_model_id: str | None = HfArg(
+        default=None,
+        help="Repository to upload to. Default: name of the directory, under your account.",
+    )
+    remote_code: bool = HfArg(
+        default=False,
+        help=(
+            "Save the package's code with the model, for people who have not installed the package."
+        ),
+    )
+
+
+def assignment_of(name: str, value: Any) -> str:
+    """An argument of transformers as `--training_arguments` takes it."""
+    return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
