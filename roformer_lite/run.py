@@ -146,7 +146,7 @@ class Run:
     def own_weights(self) -> bool:
         """Whether all weights are trained by this command, from scratch, now or before."""
         # This imports torch.
-        from ..saved_model import read_optional_object
+        from .saved_model import read_optional_object
 
         for name in self.model.pretrained:
             training = read_optional_object(name, RESULTS_FILE).get("training")
