@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -51,12 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "options", nargs=argparse.REMAINDER, help="`roformer-lite COMMAND --help` lists them"
     )
     arguments = parser.parse_args(argv)
-    logging.basicConfig(format="%(levelname)s: %(message)s")
     for name, kept in _KERNELS_KEPT.items():
         os.environ.setdefault(name, kept)
+    _set_up_logging()
     try:
         _check_encoding(arguments.options)
-        import_module(f".commands.{arguments.command}", __package__).main(arguments.options)
+        command = import_module(f".commands.{arguments.command}", __package__)
+        # Every command parses its options with transformers, which is therefore imported by now.
+        # Its bars of loading and saving weights say nothing.
+        import_module("transformers").logging.disable_progress_bar()
+        command.main(arguments.options)
     except InputError as error:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
         return 2
@@ -92,6 +97,24 @@ def _beyond_us(error: BaseException) -> str:
     if type(error).__name__ == "PanicException":
         return f"the tokenizer cannot encode one of the texts: {error}; give another one, or mend its tokenizer.json"
     return ""
+
+
+def _set_up_logging() -> None:
+    """Show our own warnings, and of the libraries only errors: their warnings are about their own
+    code, and would stand before every result. The environment variables of the libraries, and
+    Python's option -W, show them again."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_is_ours_or_an_error)
+    logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[handler])
+    os.environ.setdefault("TORCH_LOGS", "-all")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def _is_ours_or_an_error(record: logging.LogRecord) -> bool:
+    is_ours = record.name.partition(".")[0] in ("roformer_lite", "hf_roformer_lite")
+    return is_ours or record.levelno >= logging.ERROR
 
 
 def _check_encoding(options: Sequence[str]) -> None:

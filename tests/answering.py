@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from roformer_lite.answers import SavedModel
-from roformer_lite.recipes.base import Input, Shown
+from roformer_lite.recipes.base import Shown
 
 
 def shown_answers(
-    saved: SavedModel, inputs: Sequence[Input], batch_size: int = 8, **options: Any
+    saved: SavedModel, lines: Sequence[str | list[str]], batch_size: int = 8, **options: Any
 ) -> list[Shown]:
-    """An answer to each input; none of them is empty."""
+    """An answer to each line of text, or to each pair of texts or list of words."""
+    recipe = saved.recipe
+    inputs = []
+    for line in lines:
+        is_line = isinstance(line, str) and line.strip()
+        inputs.append(recipe.input_of_line(line) if is_line else line)
+    nothing = Shown(line="", columns=dict.fromkeys(recipe.answer_columns(options)))
     answers = saved.answers(inputs, batch_size=batch_size, options=options)
-    return [saved.recipe.show(answer, options) for answer in answers]
+    return [nothing if answer is None else recipe.show(answer, options) for answer in answers]

@@ -1,6 +1,8 @@
 """`roformer-lite export`: a saved model in the form of other runtimes."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +85,8 @@ def main(argv: list[str]) -> None:
     with (
         complete_directory(out) as directory,
         naming(paths.dir, f"cannot be exported as {options.format}"),
+        # torch prints the progress of its exporter.
+        redirect_stdout(io.StringIO()),
     ):
         folder = directory / place.relative_to(out)
         folder.mkdir(exist_ok=True)

@@ -15,10 +15,10 @@ from gradio_client.exceptions import AppError  # noqa: E402
 from loopback import refuse_other_hosts  # noqa: E402
 from saved_models import TEXTS, save_model  # noqa: E402
 
+from roformer_lite.answers import open_model  # noqa: E402
 from roformer_lite.app.page import Page, open_page  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
 from roformer_lite.errors import InputError  # noqa: E402
-from roformer_lite.predict.predictor import Predictor  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]
 
@@ -30,7 +30,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trial_of(place) -> Callable[[str], Page]:
-    return lambda kind: Page(Predictor.load(str(save_model(kind, place / kind)), "cpu"))
+    return lambda kind: Page(open_model(save_model(kind, place / kind), "cpu"))
 
 
 @pytest.fixture(scope="module")

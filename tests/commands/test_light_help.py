@@ -50,3 +50,22 @@ def test_nothing_heavy_is_imported(have_tasks):
     assert done.returncode == 0, done.stderr
     for name in names:
         assert f"usage: roformer-lite {name}" in done.stdout
+
+
+def test_warnings_of_libraries_are_not_shown():
+    code = """
+import logging, warnings
+from roformer_lite.cli import main
+assert main(["bundle", "nowhere", "out"]) == 2
+logging.getLogger("library").warning("noise of a library")
+warnings.warn("noise of Python")
+logging.getLogger("library").error("an error of a library")
+logging.getLogger("roformer_lite.train").warning("a warning of ours")
+import torch, transformers
+logging.getLogger("torch.onnx").warning("noise of torch")
+transformers.logging.get_logger("transformers").warning("noise of transformers")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "noise" not in done.stderr + done.stdout
+    assert "an error of a library" in done.stderr and "a warning of ours" in done.stderr

@@ -24,9 +24,9 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from roformer_lite import answers
 from roformer_lite.cli import main
 from roformer_lite.data.data_files import columns_of, read_table
-from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.tables import AnswerTable
 
@@ -364,16 +364,16 @@ def test_a_mistake_in_the_input_leaves_the_output_as_it_was(models, place, capsy
 def test_an_interruption_or_a_full_disk_leaves_the_output_as_it_was(
     models, place, capsys, monkeypatch, error
 ):
-    answer = Predictor.answer
+    answer = answers.SavedModel.answers
 
-    def failing(self, inputs, *arguments):
-        if len(inputs) > 1:  # and not the one line that is tried before
+    def failing(self, inputs, *arguments, **options):
+        if len(inputs) > 1:  # One line is tried before.
             raise error
-        return answer(self, inputs, *arguments)
+        return answer(self, inputs, *arguments, **options)
 
     Path("answers.txt").write_text("kept")
     before = sorted(os.listdir())
-    monkeypatch.setattr(Predictor, "answer", failing)
+    monkeypatch.setattr(answers.SavedModel, "answers", failing)
     status = 130 if isinstance(error, KeyboardInterrupt) else 2
     predict(models / "classify", "lines.txt", "answers.txt", status=status)
     assert (
@@ -445,7 +445,7 @@ def test_standard_output_by_its_name(models, place):
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):
-    monkeypatch.setattr(Predictor, "load", lambda *arguments: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(answers, "open_model", lambda *_: pytest.fail("the model was loaded"))
     lines = "--input_file lines.txt --output_file"
     for options, message in (
         (

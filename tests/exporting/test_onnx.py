@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from answering import shown_answers
 from conftest import ROOT
 from saved_models import save_model
 from transformers import AutoTokenizer
 
+from roformer_lite.answers import open_model
 from roformer_lite.cli import main
-from roformer_lite.predict.predictor import Predictor
 from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder
 
@@ -38,14 +39,12 @@ OPTIONS: dict[str, list[dict]] = {
 def assert_same_answers(case: str, folder: Path) -> None:
     save_model(case, folder / "model")
     assert main(["export", str(folder / "model"), str(folder / "out")]) == 0
-    model, exported = (
-        Predictor.load(str(folder / "model")),
-        Predictor.load(str(folder / "out"), engine="onnx"),
-    )
+    model = open_model(folder / "model")
+    exported = open_model(folder / "out", engine="onnx")
     inputs = [f"{line}\t{line[:4]} [MASK]" for line in LINES] if case == "pairs" else LINES
     inputs = [f"{line} [MASK] film" for line in LINES] if case == "mlm" else inputs
     for given in OPTIONS.get(case, [{}]):
-        expected, found = (predictor.answer(inputs, 2, given) for predictor in (model, exported))
+        expected, found = (shown_answers(saved, inputs, 2, **given) for saved in (model, exported))
         assert len({answer.line for answer in expected}) > 1
         for ours, theirs in zip(expected, found, strict=True):
             numbers = {
@@ -125,9 +124,9 @@ def test_sampling_and_beams_of_graphs(tmp_path):
         for given in each:
             answers = []
             for place, engine in ((directory, "torch"), (out, "onnx"), (other, "onnx")):
-                predictor = Predictor.load(str(place), engine=engine)
+                saved = open_model(place, engine=engine)
                 torch.manual_seed(3)
-                answers.append(predictor.answer(LINES, 5, given))
+                answers.append(shown_answers(saved, LINES, 5, **given))
             assert answers[0] == answers[1] == answers[2], (case, given)
 
 
@@ -185,7 +184,7 @@ def test_classify_transformers_js(tmp_path):
         command, cwd=tmp_path, input="\n".join(lines), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    expected = Predictor.load(str(tmp_path / "model")).answer(lines, 8)
+    expected = shown_answers(open_model(tmp_path / "model"), lines)
     for found, answer in zip(done.stdout.splitlines(), expected, strict=True):
         label, score = found.split("\t")
         assert label == answer.columns["label"] and float(score) == pytest.approx(

@@ -13,11 +13,10 @@ from transformers.hf_argparser import string_to_bool
 from transformers.utils.logging import disable_progress_bar
 
 from hf_roformer_lite import conversion
-from roformer_lite import saved_model
+from roformer_lite import answers, saved_model
 from roformer_lite.cli import COMMANDS, main
 from roformer_lite.command_parser import CommandParser
 from roformer_lite.commands import serve
-from roformer_lite.predict.predictor import Predictor
 from roformer_lite.task_options import TASK_ARGUMENTS
 from roformer_lite.train import seeds
 from roformer_lite.train import train as training
@@ -88,7 +87,7 @@ def only_options(monkeypatch) -> None:
     works = [
         (training, "train"),
         (seeds, "train_seeds"),
-        (Predictor, "load"),
+        (answers, "open_model"),
         (saved_model, "load_model"),
     ]
     works += [

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
+from answering import shown_answers
 from conftest import ROOT
 from datasets import Dataset
 
+from roformer_lite.answers import open_model
 from roformer_lite.cli import main
 from roformer_lite.data.sentence_data import candidates, queries_and_documents
 from roformer_lite.evaluate.baselines import TfidfCosine, ranking_metrics
-from roformer_lite.predict.predictor import Predictor
 from roformer_lite.sentence_encoder import check_sentence_modules
 from roformer_lite.teacher import principal_axes
 
@@ -76,12 +77,11 @@ def test_a_fresh_process_opens_them(trained):
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     theirs = json.loads(done.stdout.splitlines()[-1])
-    ours = {task: Predictor.load(str(folder / task), "cpu") for task in theirs}
-    embedded = [answer.columns["embedding"] for answer in ours["embed"].answer(TEXTS, 2)]
+    ours = {task: open_model(folder / task, "cpu") for task in theirs}
+    embedded = [answer.columns["embedding"] for answer in shown_answers(ours["embed"], TEXTS, 2)]
     np.testing.assert_allclose(embedded, theirs["embed"], atol=1e-6)
-    assert ours["rerank"].answer([PAIR], 1)[0].columns["score"] == pytest.approx(
-        theirs["rerank"][0], abs=1e-4
-    )
+    (answer,) = shown_answers(ours["rerank"], [PAIR])
+    assert answer.columns["score"] == pytest.approx(theirs["rerank"][0], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -151,14 +151,14 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict]]:
 
 
 def saved_model(folder: Path, name: str):
-    return Predictor.load(str(folder / name), "cpu").saved
+    return open_model(folder / name, "cpu")
 
 
 def test_results_and_card(trained):
     folder, results = trained
     metrics = {task: set(found["metrics"]["validation"]) for task, found in results.items()}
-    assert metrics["embed"] == {"loss", "spearman", "pearson", "spearman_8", "pearson_8"}
-    assert metrics["rerank"] == {"loss", "mrr@10", "ndcg@10", "map"}
+    assert metrics["embed"] == {"spearman", "pearson", "spearman_8", "pearson_8"}
+    assert metrics["rerank"] == {"mrr@10", "ndcg@10", "map"}
     for task in results:
         card = (folder / task / "README.md").read_text("utf-8")
         assert ("No baseline was measured" in card) == (task == "rerank")
@@ -173,9 +173,7 @@ def test_results_and_card(trained):
 
 def test_evaluate_gives_the_metrics_of_the_training(trained, tmp_path):
     folder, results = trained
-    noted = {
-        name: value for name, value in results["embed"]["metrics"]["test"].items() if name != "loss"
-    }
+    noted = results["embed"]["metrics"]["test"]
     found = {}
     for name, options in (("again", []), ("cut", ["--max_length", "5"])):
         files = ["--test_file", str(folder / "scores.csv"), "--output_dir", str(tmp_path / name)]
@@ -202,18 +200,12 @@ def test_a_teacher_is_learnt(trained):
     ]
     scored = ["--validation_file", str(folder / "scores.csv"), "--validation_fraction", "0"]
     found = train(folder, "embed", "texts.txt", "student", *teacher)
-    assert set(found["metrics"]["validation"]) == {"loss", "spearman", "pearson"}
+    assert set(found["metrics"]["validation"]) == {"spearman", "pearson"}
     own, theirs = (saved_model(folder, name).tokenizer.get_vocab() for name in ("student", "embed"))
     assert own != theirs
     train(folder, "embed", "texts.txt", "scored", *teacher, *scored, "--max_steps", "1")
-    assert (
-        len(
-            Predictor.load(str(folder / "scored"), "cpu")
-            .answer(["moon"], 1)[0]
-            .columns["embedding"]
-        )
-        == 8
-    )
+    (answer,) = shown_answers(open_model(folder / "scored", "cpu"), ["moon"])
+    assert len(answer.columns["embedding"]) == 8
 
 
 def test_a_student_begins_with_the_tokens_of_its_teacher(trained):
