@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..evaluate.baselines import at_most
 from .data_files import Row, columns_of, number_of, text_of, value_of
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "pairs": ("anchor", "positive"),
     "texts": ("text",),
 }
-_QUERIES, _CANDIDATES = 500, 30  # that a reranker is measured by
+# A reranker is measured by at most so many queries, and ranks so many documents for each.
+MAX_QUERIES = 500
+NUM_CANDIDATES = 30
 
 
 def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, Row]:
@@ -39,17 +40,15 @@ def row_of_kind(row: Row, kinds: Sequence[str], kind: str | None) -> tuple[str, 
     if kind is None and not fitting:
         choices = "; or ".join(", ".join(KINDS[name]) for name in kinds)
         raise InputError(
-            f"{row['origin']}: the columns are {', '.join(columns)}, but training data have the columns {choices}"
-            ". If the file has no header line, name its columns with --column_names"
+            f"{row['origin']}: the columns are {', '.join(columns)}, but training data have the "
+            f"columns {choices}. If the file has no header line, name its columns with "
+            "--column_names"
         )
     kind = kind or fitting[0]
-    return kind, {
-        **{
-            name: _number(row, name) if name == "score" else text_of(row, name)
-            for name in KINDS[kind]
-        },
-        "origin": row["origin"],
-    }
+    selected: Row = {}
+    for name in KINDS[kind]:
+        selected[name] = _number(row, name) if name == "score" else text_of(row, name)
+    return kind, {**selected, "origin": row["origin"]}
 
 
 def _number(row: Row, column: str) -> float:
@@ -65,11 +64,6 @@ def kind_of(rows: Dataset) -> str:
     return next(kind for kind, columns in KINDS.items() if set(columns) <= set(rows.column_names))
 
 
-def text_columns(kind: str) -> list[str]:
-    """The columns of texts, in the order in which losses take them."""
-    return [name for name in KINDS[kind] if name != "score"]
-
-
 def candidates(rows: Dataset) -> list[dict[str, Any]]:
     """Pairs or triplets as what a reranker is measured by: a query, its right documents and 29
     others.
@@ -77,20 +71,26 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
     The others are the negatives of the row, where it has some, and then the documents that follow
     in the data. Of more than 500 queries, 500 random ones are taken.
     """
+    # It needs scikit-learn, which only a training and an evaluation have to have.
+    from ..evaluate.baselines import at_most
+
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
-    for row in rows if "negative" in rows.column_names else ():
-        negatives.setdefault(row["anchor"], []).append(row["negative"])
+    if "negative" in rows.column_names:
+        for row in rows:
+            negatives.setdefault(row["anchor"], []).append(row["negative"])
     samples = []
-    for number in at_most(range(len(queries)), _QUERIES):
+    for number in at_most(range(len(queries)), MAX_QUERIES):
+        query = queries[number]
         positive = [documents[place] for place in sorted(right[number])]
         start = min(right[number])
         following = documents[start:] + documents[:start]
-        others = dict.fromkeys(
-            [*negatives.get(queries[number], ()), *following[: _CANDIDATES + len(positive)]]
+        following = following[: NUM_CANDIDATES + len(positive)]
+        others = dict.fromkeys([*negatives.get(query, ()), *following])
+        negative = [text for text in others if text not in positive]
+        samples.append(
+            {"query": query, "positive": positive, "negative": negative[: NUM_CANDIDATES - 1]}
         )
-        negative = [text for text in others if text not in positive][: _CANDIDATES - 1]
-        samples.append({"query": queries[number], "positive": positive, "negative": negative})
     return samples
 
 
@@ -102,10 +102,9 @@ def queries_and_documents(rows: Dataset) -> tuple[list[str], list[str], list[set
         Queries, documents, and for each query the numbers of the documents that are right.
     """
     negatives = rows["negative"] if "negative" in rows.column_names else []
-    numbers = {
-        text: number for number, text in enumerate(dict.fromkeys([*rows["positive"], *negatives]))
-    }
+    documents = list(dict.fromkeys([*rows["positive"], *negatives]))
+    numbers = {text: number for number, text in enumerate(documents)}
     right: dict[str, set[int]] = {}
     for anchor, positive in zip(rows["anchor"], rows["positive"], strict=True):
         right.setdefault(anchor, set()).add(numbers[positive])
-    return list(right), list(numbers), list(right.values())
+    return list(right), documents, list(right.values())

@@ -3,9 +3,11 @@
 from .base import Recipe
 from .classify import Classify
 from .language_model import CausalLM, MaskedLM
+from .sentence import Embed, Rerank
 from .seq2seq import Seq2Seq
 from .tag import Tag
 
 RECIPES: dict[str, type[Recipe]] = {
-    recipe.name: recipe for recipe in (Seq2Seq, MaskedLM, CausalLM, Classify, Tag)
+    recipe.name: recipe
+    for recipe in (Seq2Seq, MaskedLM, CausalLM, Classify, Tag, Embed, Rerank)
 }

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Input = str | list[str]
 # What a model says to one input, before any option of `predict` about how to write it.
 Answer = dict[str, Any]
+OWN_IMPORT = "import hf_roformer_lite  # makes the architecture known to transformers\n"
 
 
 @dataclass
@@ -395,6 +396,11 @@ class Recipe(ABC):
 
     # Measuring.
 
+    def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
+        """The rows of a split as `evaluate` takes them after a training, with what only the
+        training knows about them."""
+        return rows
+
     def evaluate(
         self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
     ) -> tuple[Metrics, list[Outcome]]:
@@ -454,9 +460,7 @@ class Recipe(ABC):
 
     def loading_code(self, model_id: str) -> str:
         """The lines of Python that make `model` and `tokenizer`."""
-        own = ""
-        if self.has_own_class:
-            own = "import hf_roformer_lite  # makes the architecture known to transformers\n"
+        own = OWN_IMPORT if self.has_own_class else ""
         auto = self.auto_model.__name__
         return (
             f"{own}from transformers import {auto}, AutoTokenizer\n\n"

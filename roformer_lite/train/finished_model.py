@@ -80,7 +80,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
         evaluation = evaluate(
             saved=saved,
             split=split,
-            rows=finished.rows[split],
+            rows=recipe.rows_to_measure(finished.rows[split], finished.encoded[split]),
             batch_size=args.per_device_eval_batch_size,
             seed=args.seed,
         )

@@ -1,10 +1,10 @@
 """The trainers and evaluators of sentence-transformers, with our options, clock, averaged weights
-and guard, and with its names of metrics.
+and guard, and with our names of metrics.
 
 The training loop, the batches and the losses are those of sentence-transformers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,16 +19,15 @@ from .trainer import RoFormerLiteTrainerMixin
 
 
 class ShuffledBatches(DefaultBatchSampler):
-    """Rows in an order that only the seed and the epoch determine, so that a continued training
-    goes on with it.
+    """Rows in an order that only the seed and the epoch determine, so that a continued training has
+    the same one.
 
-    That of the library draws the order of an epoch after those of the epochs before it.
+    The library's own sampler draws the order of an epoch after those of the epochs before it.
     """
 
     def __init__(self, dataset: Dataset, *args: Any, generator: torch.Generator, **kwargs: Any):
-        super().__init__(
-            RandomSampler(dataset, generator=generator), *args, generator=generator, **kwargs
-        )
+        rows = RandomSampler(dataset, generator=generator)
+        super().__init__(rows, *args, generator=generator, **kwargs)
 
     def __iter__(self) -> Iterator[list[int]]:
         self.generator.manual_seed(self.seed + self.epoch)
@@ -42,10 +41,9 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
         """Leave the callback out: it collects, also from the Hub, what the library's own card
         says."""
 
-    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save the modules without the library's own card."""
-        if self.args.should_save:
-            self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
 
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
@@ -56,47 +54,23 @@ class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
     """`CrossEncoderTrainer` with `TrainingOptions`."""
 
 
-TRAINERS = {"SentenceTransformer": EmbeddingTrainer, "CrossEncoder": RerankingTrainer}
-
-
 class NamedMetrics(BaseEvaluator):
-    """Several evaluators as one.
+    """Several evaluators as one, with our names of their metrics.
 
     Args:
         evaluators: By what follows the names of their metrics: nothing, or `_64`.
-        names: The metrics to keep. The library has the similarity before or after its names for
-            them, as in `cosine_mrr@10` and `spearman_cosine`.
+        keys: What the library calls each metric, by our name of it.
     """
 
-    def __init__(self, evaluators: Mapping[str, BaseEvaluator], names: Sequence[str]):
+    def __init__(self, evaluators: Mapping[str, BaseEvaluator], keys: Mapping[str, str]):
         super().__init__()
-        self.evaluators, self.names = evaluators, names
-
-    @property
-    def metrics(self) -> list[str]:
-        """The names of all metrics."""
-        return [name + suffix for suffix in self.evaluators for name in self.names]
+        self.evaluators = evaluators
+        self.keys = keys
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Metrics:
         metrics: Metrics = {}
         for suffix, evaluator in self.evaluators.items():
             found = evaluator(model)
-            for name in self.names:
-                key = next(key for key in found if key.endswith(name) or key.startswith(f"{name}_"))
+            for name, key in self.keys.items():
                 metrics[name + suffix] = float(found[key])
         return metrics
-
-
-def search(
-    queries: Sequence[str], documents: Sequence[str], right: Sequence[set[int]]
-) -> dict[str, Any]:
-    """The arguments of the library's evaluators of retrieval."""
-    return {
-        "queries": {str(number): text for number, text in enumerate(queries)},
-        "corpus": {str(number): text for number, text in enumerate(documents)},
-        "relevant_docs": {
-            str(number): set(map(str, numbers)) for number, numbers in enumerate(right)
-        },
-        "accuracy_at_k": [1, 10],
-        "write_csv": False,
-    }

@@ -1,0 +1,725 @@
+"""The tasks embed and rerank: models of sentence-transformers, with that library's trainers, losses
+and evaluators."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+from ..data.data_files import Row, columns_of, file_format, read_lines, read_table, text_of
+from ..data.sentence_data import KINDS, candidates, kind_of, queries_and_documents, row_of_kind
+from ..errors import InputError
+from ..evaluate.metrics import Metrics
+from ..evaluate.report import Outcome
+from ..sentence_models import make_sentence_model, open_sentence_model
+from ..task_options import EmbedDataArguments, RerankDataArguments, SentenceDataArguments
+from ..teacher import open_teacher, principal_axes, take_over_tokens
+from .base import OWN_IMPORT, Answer, Input, Recipe, Shown, quoted
+from .token_losses import longest_first
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from datasets import Dataset, DatasetDict
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.base.evaluation import BaseEvaluator
+    from sentence_transformers.base.model import BaseModel
+    from transformers import Trainer, TrainingArguments
+
+    from ..answers import SavedModel
+    from ..evaluate.baselines import Baselines, BaselinesRight, ScoredPairs
+    from ..run import Run
+
+CORRELATIONS = ("spearman", "pearson")
+RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
+RERANKING = ("mrr@10", "ndcg@10", "map")
+# What `classifier_pooling` is called, by the library's name of a way to pool.
+POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+TEXTS_ALONE = (
+    "texts alone, in the column text, say nothing about similarity; train takes --teacher, a model "
+    "whose vectors are learned, and both train and evaluate take data with columns such as anchor "
+    "and positive"
+)
+
+
+class SentenceRecipe(Recipe):
+    """What the tasks of sentence-transformers share.
+
+    A row has the columns of one of `KINDS`. Those of the training data determine the loss, and
+    those of the data to measure the metrics.
+    """
+
+    options: SentenceDataArguments
+    library = "sentence-transformers"
+    package = '".[embed]"'
+    engines = ("torch",)
+    uses_bfloat16 = False  # Sentence-transformers makes its own batches.
+    # The kinds of rows that the task learns from.
+    kinds: ClassVar[tuple[str, ...]] = ("scores", "triplets", "pairs")
+
+    def __init__(self, options: SentenceDataArguments):
+        super().__init__(options)
+        # The kinds of the training data, and of the validation and test data.
+        self.kind = ""
+        self.measured_kind = ""
+        # The model that is trained, around that of transformers.
+        self.sentence_model: BaseModel | None = None
+
+    @classmethod
+    @abstractmethod
+    def sentence_class(cls) -> type[BaseModel]:
+        """The class of sentence-transformers that opens the finished model."""
+
+    # Reading the data.
+
+    def read_rows(self, files: Sequence[str]) -> Iterator[Row]:
+        kind = None
+        for path in files:
+            if file_format(path) == ".txt" and "texts" in self.kinds:
+                rows = read_lines(path)
+            else:
+                rows = read_table(path, self.options.column_names)
+            for row in rows:
+                kind, selected = row_of_kind(row, self.kinds, kind)
+                yield selected
+
+    def select_columns(self, row: Row) -> Row:
+        _, selected = row_of_kind(row, self.kinds, None)
+        return selected
+
+    def is_empty(self, row: Row) -> bool:
+        return not all(self.texts([row]))
+
+    def texts(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            for value in columns_of(row).values():
+                if isinstance(value, str):
+                    yield value
+
+    def inspect(self, rows: DatasetDict) -> None:
+        kinds = {split: kind_of(dataset) for split, dataset in rows.items()}
+        self.kind = kinds.pop("train")
+        self.measured_kind = next(iter(kinds.values()), "")
+        for kind in kinds.values():
+            if kind != self.measured_kind:
+                raise InputError(
+                    "the validation data have the columns "
+                    f"{', '.join(KINDS[self.measured_kind])}, but the test data "
+                    f"{', '.join(KINDS[kind])}; both are measured in the same way, and need the "
+                    "same columns"
+                )
+
+    # Encoding.
+
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        """The texts, of which sentence-transformers makes tokens itself, and the scores."""
+        return rows.select_columns(list(KINDS[kind_of(rows)]))
+
+    def lengths(self, encoded: Dataset) -> list[int]:
+        """The number of characters of each row."""
+        names = [name for name in KINDS[kind_of(encoded)] if name != "score"]
+        columns = [encoded[name] for name in names]
+        return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
+
+    # The model, and its training.
+
+    def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
+        """The model of sentence-transformers around `model`, which it shares."""
+        return make_sentence_model(
+            self.sentence_class(),
+            model,
+            self.tokenizer,
+            self.max_length,
+            modules_of=run.model.model_name_or_path,
+        )
+
+    @property
+    @abstractmethod
+    def compares_rows(self) -> bool:
+        """Whether a row learns from the other rows of its batch alone."""
+
+    @abstractmethod
+    def loss(self, model: BaseModel) -> torch.nn.Module:
+        """The library's loss for the kind of the training data."""
+
+    def with_targets(self, encoded: DatasetDict) -> DatasetDict:
+        """The encoded data in the form that the loss needs."""
+        return encoded
+
+    def trainer_parts(
+        self,
+        run: Run,
+        args: TrainingArguments,
+        model: PreTrainedModel,
+        rows: DatasetDict,
+        encoded: DatasetDict,
+    ) -> dict[str, Any]:
+        from sentence_transformers.base.sampler import BatchSamplers
+
+        from ..train.sentence_trainers import ShuffledBatches
+
+        number = len(encoded["train"])
+        if self.compares_rows and min(args.train_batch_size, number) < 2:
+            raise InputError(
+                f"--per_device_train_batch_size {args.per_device_train_batch_size}, {number} rows: "
+                f"with the columns {', '.join(KINDS[self.kind])} a row learns from the others of "
+                "its batch, and alone nothing; give at least two"
+            )
+        self.sentence_model = self.wrap(model.to(args.device), run)
+        evaluator = None
+        if "validation" in encoded:
+            evaluator = self.evaluator(encoded["validation"], args.per_device_eval_batch_size)
+        if args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # The library's default.
+            args.batch_sampler = ShuffledBatches
+            if self.kind in ("pairs", "triplets"):
+                # The texts of the other rows are wrong answers, and must not be the right one.
+                args.batch_sampler = BatchSamplers.NO_DUPLICATES
+        targets = self.with_targets(encoded)
+        has_loss = self.measured_kind == self.kind
+        return {
+            "model": self.sentence_model,
+            "train_dataset": targets["train"],
+            "eval_dataset": targets.get("validation") if has_loss else None,
+            "evaluator": evaluator,
+            "loss": self.loss(self.sentence_model),
+        }
+
+    def save_beside(self, folder: Path) -> None:
+        self.sentence_model.save_pretrained(str(folder), create_model_card=False)
+
+    # Choosing a checkpoint.
+
+    @property
+    def are_correlations(self) -> bool:
+        """Whether the data to measure have scores to correlate with."""
+        return (self.measured_kind or self.kind) in ("scores", "texts")
+
+    @property
+    def main_metric(self) -> str:
+        return "spearman" if self.are_correlations else "mrr@10"
+
+    @property
+    def metric_for_best_model(self) -> str:
+        return self.main_metric
+
+    def metrics_in_training(self, args: TrainingArguments) -> list[str]:
+        if self.measured_kind == self.kind:
+            return [*self.metric_names, "loss"]
+        return list(self.metric_names)
+
+    @abstractmethod
+    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
+        """The library's evaluator of a split, which gives the `metric_names`."""
+
+    # Answering.
+
+    def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
+        # Sentence-transformers would fill a damaged file with random numbers; this refuses it.
+        super().open(directory, config, torch.device("cpu"))
+        return open_sentence_model(self.sentence_class(), directory, str(device))
+
+    # Measuring.
+
+    def evaluate(
+        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
+    ) -> tuple[Metrics, list[Outcome]]:
+        """The metrics of the library's evaluators. They say nothing about single rows."""
+        self.measured_kind = kind_of(rows)
+        longest = self.options.max_length
+        if saved.positions is not None:
+            longest = min(longest, saved.positions)
+        saved.model.max_seq_length = longest
+        return self.evaluator(rows, batch_size)(saved.model), []
+
+    def scored_pairs(self, rows: Dataset) -> ScoredPairs:
+        """First texts, second texts and scores of a split that is measured by correlations."""
+        return rows["sentence1"][:], rows["sentence2"][:], rows["score"][:]
+
+    def rows_to_measure(self, rows: Dataset, encoded: Dataset) -> Dataset:
+        # They have the vectors of a teacher, too.
+        return encoded
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        from ..evaluate.baselines import TfidfCosine
+
+        cosine = TfidfCosine(list(self.texts(rows["train"])))
+        by_split: dict[str, Metrics] = {}
+        for split, dataset in encoded.items():
+            if split == "train":
+                continue
+            if self.are_correlations:
+                by_split[split] = cosine.correlations(self.scored_pairs(dataset))
+            else:
+                by_split[split] = cosine.retrieval(queries_and_documents(dataset))
+        return {"TF-IDF cosine": by_split}, {}
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        if self.are_correlations:
+            return ["Pearson and Spearman are correlations from -1 to 1."]
+        return [
+            "Every different first text of the split is a query, every other different text of it a "
+            "document: accuracy@k is how often a right one is among the first k, and mrr@10 the "
+            "mean of 1/rank among the first ten. Larger splits are harder."
+        ]
+
+    def neutral_example(self) -> Row:
+        return {"anchor": "a question", "positive": "its answer"}
+
+    def loading_code(self, model_id: str) -> str:
+        name = self.sentence_class().__name__
+        own = OWN_IMPORT if self.has_own_class else ""
+        return (
+            f"{own}from sentence_transformers import {name}\n\nmodel = {name}({quoted(model_id)})\n"
+        )
+
+
+class Embed(SentenceRecipe):
+    """A text gets a vector, near those of texts with a similar meaning.
+
+    The model is an encoder, whose vector of a text is the mean of its tokens' states. It learns
+    from pairs, triplets or scored pairs, or the vectors that a teacher gives to texts.
+    """
+
+    options_class = EmbedDataArguments
+    options: EmbedDataArguments
+    pipeline_tag = "sentence-similarity"
+    architecture = "Model"
+    auto_model = AutoModel
+    kinds = (*SentenceRecipe.kinds, "texts")
+
+    def __init__(self, options: EmbedDataArguments):
+        super().__init__(options)
+        # The Matryoshka dimensions: how many of the first numbers of a vector serve alone.
+        self.widths: list[int] = list(options.matryoshka)
+        # The model whose vectors are learned, while they are needed.
+        self.teacher: SentenceTransformer | None = None
+
+    @classmethod
+    def sentence_class(cls) -> type[SentenceTransformer]:
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer
+
+    def inspect(self, rows: DatasetDict) -> None:
+        super().inspect(rows)
+        teacher = self.options.teacher
+        if self.kind != "texts" and teacher is not None:
+            raise InputError(
+                f"--teacher {teacher} is for training data with the column text, not with "
+                f"{', '.join(KINDS[self.kind])}"
+            )
+        if "texts" in (self.kind, self.measured_kind) and teacher is None:
+            raise InputError(TEXTS_ALONE)
+
+    def inspect_model(self, config: PreTrainedConfig, settings: dict[str, Any]) -> None:
+        widths = settings.get("matryoshka", [])
+        is_list = isinstance(widths, list)
+        if not is_list or not all(type(width) is int and width > 0 for width in widths):
+            raise InputError(f"matryoshka must be a list of whole numbers, not {widths!r}")
+        self.widths = widths
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "matryoshka": self.widths}
+
+    # Encoding.
+
+    def encode(self, rows: Dataset, training: bool) -> Dataset:
+        """With a teacher, its vectors `(rows, width)` of length 1 are the column `label`."""
+        encoded = super().encode(rows, training)
+        if kind_of(rows) != "texts":
+            return encoded
+        if self.teacher is None:
+            self.teacher = open_teacher(self.options.teacher)
+        return with_vectors(encoded, self.teacher)
+
+    # The model, and its training.
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from sentence_transformers import SentenceTransformerTrainingArguments
+
+        from ..train.sentence_trainers import EmbeddingTrainer
+
+        return SentenceTransformerTrainingArguments, EmbeddingTrainer
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"add_pooling_layer": False}
+
+    def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
+        from ..train.tokenizers import begins_with_teachers_tokens
+
+        wrapped = super().wrap(model, run)
+        self.check_widths(wrapped)
+        if self.has_own_class:
+            for module in wrapped:
+                pooling = getattr(module, "pooling_mode", None)
+                if pooling in POOLINGS:
+                    # This field is what `serve` and `export` read.
+                    model.config.classifier_pooling = POOLINGS[pooling]
+        if begins_with_teachers_tokens(run):
+            take_over_tokens(model.get_input_embeddings(), self.teacher)
+        return wrapped
+
+    def check_widths(self, model: BaseModel) -> None:
+        """Refuse Matryoshka dimensions beyond the vectors, and leave out that of whole vectors."""
+        width = model.get_embedding_dimension()
+        for part in self.widths:
+            if part > width:
+                raise InputError(f"--matryoshka {part}: the model's vectors have {width} numbers")
+        self.widths = sorted({*self.widths} - {width}, reverse=True)
+
+    @property
+    def compares_rows(self) -> bool:
+        return self.kind in ("pairs", "scores")
+
+    def loss(self, model: BaseModel) -> torch.nn.Module:
+        from sentence_transformers.sentence_transformer import losses
+
+        kinds = {"scores": losses.CoSENTLoss, "texts": losses.EmbedDistillLoss}
+        loss = kinds.get(self.kind, losses.MultipleNegativesRankingLoss)(model)
+        if not self.widths:
+            return loss
+        widths = [model.get_embedding_dimension(), *self.widths]
+        return losses.MatryoshkaLoss(model, loss, widths)
+
+    def with_targets(self, encoded: DatasetDict) -> DatasetDict:
+        """With a teacher, its vectors on their principal axes where the model is narrower or serves
+        in parts. The last axes are left out; cosines change by no more than these held."""
+        from datasets import DatasetDict
+
+        if self.kind != "texts":
+            return encoded
+        # Its memory is needed for the training.
+        self.teacher = None
+        width = self.sentence_model.get_embedding_dimension()
+        given = len(encoded["train"][0]["label"])
+        if width > given:
+            raise InputError(
+                f"the model's vectors have {width} numbers, those of --teacher "
+                f"{self.options.teacher} only {given}; give a smaller --size, or a wider teacher"
+            )
+        axes = None
+        if width < given or self.widths:
+            axes = principal_axes(encoded["train"].with_format("numpy", dtype=np.float32), width)
+        targets = DatasetDict(encoded)
+        for split, dataset in encoded.items():
+            if kind_of(dataset) != "texts":
+                continue
+            if axes is not None:
+                dataset = projected(dataset, axes)
+            targets[split] = dataset.with_format(
+                "torch", columns=["label"], output_all_columns=True
+            )
+        return targets
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        names = CORRELATIONS if self.are_correlations else RETRIEVAL
+        suffixes = ["", *(f"_{width}" for width in self.widths)]
+        return [name + suffix for suffix in suffixes for name in names]
+
+    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
+        from sentence_transformers.sentence_transformer import evaluation
+
+        from ..train.sentence_trainers import NamedMetrics
+
+        kind: type[BaseEvaluator]
+        options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
+        if self.are_correlations:
+            kind = evaluation.EmbeddingSimilarityEvaluator
+            keys = {name: f"{name}_cosine" for name in CORRELATIONS}
+            first, second, scores = self.scored_pairs(rows)
+            options |= {"sentences1": first, "sentences2": second, "scores": scores}
+            options["main_similarity"] = "cosine"
+        else:
+            kind = evaluation.InformationRetrievalEvaluator
+            keys = {name: f"cosine_{name}" for name in RETRIEVAL}
+            options |= search(rows)
+            options["main_score_function"] = "cosine"
+        evaluators = {"": kind(**options)}
+        for width in self.widths:
+            evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
+        return NamedMetrics(evaluators, keys)
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        return ["text"]
+
+    def input_of_row(self, row: Row) -> Input:
+        return next(self.texts([row]))
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The vector, under `embedding`."""
+        vectors = saved.model.encode(inputs, batch_size=len(inputs), show_progress_bar=False)
+        return [{"embedding": vector} for vector in vectors.tolist()]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        return ["embedding"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        """A list of JSON, with as many digits as a number of 32 bits holds."""
+        numbers = [float(f"{number:.8g}") for number in answer["embedding"]]
+        return Shown(line=json.dumps(numbers), columns={"embedding": numbers})
+
+    # Measuring.
+
+    def evaluate(
+        self, saved: SavedModel, rows: Dataset, batch_size: int, seed: int
+    ) -> tuple[Metrics, list[Outcome]]:
+        self.check_widths(saved.model)
+        return super().evaluate(saved, rows, batch_size, seed)
+
+    def scored_pairs(self, rows: Dataset) -> ScoredPairs:
+        """Texts make pairs with the next one, with the cosine that the teacher gives them."""
+        if kind_of(rows) != "texts":
+            return super().scored_pairs(rows)
+        if "label" not in rows.column_names:
+            raise InputError(TEXTS_ALONE)
+        # The Trainer has the rows in this order.
+        rows = longest_first(rows, self.lengths(rows))
+        texts = rows["text"][:]
+        vectors = np.asarray(rows["label"][:], dtype=np.float32)
+        cosines = (vectors * np.roll(vectors, -1, axis=0)).sum(axis=1)
+        return texts, [*texts[1:], texts[0]], cosines.tolist()
+
+    def measurements(self, rows: Dataset) -> int:
+        if self.are_correlations:
+            return len(rows)
+        queries, _, _ = queries_and_documents(rows)
+        return len(queries)
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        notes = super().notes()
+        if self.measured_kind == "texts":
+            notes = [
+                "Pearson and Spearman are correlations, from -1 to 1, of the cosines of pairs of "
+                "texts with those of the teacher's vectors."
+            ]
+        if self.widths:
+            parts = ", ".join(map(str, self.widths))
+            notes.append(
+                "Metrics that end in a number are those of the first so many numbers of a vector: "
+                f"{parts}."
+            )
+        return notes
+
+    def example_line(self, row: Row) -> str:
+        return next(self.texts([row]))
+
+    def snippet(self, row: Row) -> str:
+        texts = list(self.texts([row]))[:2]
+        width = self.sentence_model.get_embedding_dimension()
+        return (
+            f"vectors = model.encode({quoted(texts)})  # ({len(texts)}, {width})\n"
+            "print(model.similarity(vectors, vectors))"
+        )
+
+
+class Rerank(SentenceRecipe):
+    """A query and a document, which are read together, get a score.
+
+    The model is an encoder with a head for one number. It learns from pairs, triplets or scored
+    pairs.
+    """
+
+    options_class = RerankDataArguments
+    options: RerankDataArguments
+    pipeline_tag = "text-ranking"
+    architecture = "ForSequenceClassification"
+    auto_model = AutoModelForSequenceClassification
+    answer_options = ("text_pair_column",)
+    takes_pairs = True
+
+    @classmethod
+    def sentence_class(cls) -> type[CrossEncoder]:
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder
+
+    def inspect(self, rows: DatasetDict) -> None:
+        super().inspect(rows)
+        if self.kind != "scores":
+            return
+        for row in rows["train"]:
+            self.require(
+                0 <= row["score"] <= 1,
+                row,
+                f"the score {row['score']:g} must lie between 0 and 1; divide the scores by the "
+                "largest possible one",
+            )
+
+    # The model, and its training.
+
+    @classmethod
+    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
+        from sentence_transformers import CrossEncoderTrainingArguments
+
+        from ..train.sentence_trainers import RerankingTrainer
+
+        return CrossEncoderTrainingArguments, RerankingTrainer
+
+    def config_fields(self) -> dict[str, Any]:
+        return {"num_labels": 1}
+
+    def why_new_head(self, config: PreTrainedConfig) -> str:
+        if config.num_labels == 1:
+            return ""
+        why = f"its head has {config.num_labels} labels, and a reranker gives one score"
+        return self.has_no_head(config) or why
+
+    @property
+    def compares_rows(self) -> bool:
+        return self.kind == "pairs"
+
+    def loss(self, model: BaseModel) -> torch.nn.Module:
+        from sentence_transformers.cross_encoder import losses
+
+        if self.kind == "scores":
+            return losses.BinaryCrossEntropyLoss(model)
+        return losses.MultipleNegativesRankingLoss(model)
+
+    # Choosing a checkpoint.
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        return CORRELATIONS if self.are_correlations else RERANKING
+
+    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
+        from sentence_transformers.cross_encoder import evaluation
+
+        from ..train.sentence_trainers import NamedMetrics
+
+        options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
+        made: BaseEvaluator
+        if self.are_correlations:
+            first, second, scores = self.scored_pairs(rows)
+            pairs = [list(pair) for pair in zip(first, second, strict=True)]
+            made = evaluation.CrossEncoderCorrelationEvaluator(pairs, scores, **options)
+        else:
+            # The Trainer has the rows in this order, by which the wrong documents are chosen.
+            rows = longest_first(rows, self.lengths(rows))
+            made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
+        return NamedMetrics({"": made}, {name: name for name in self.metric_names})
+
+    # Answering.
+
+    def text_columns(self) -> list[str]:
+        return ["anchor", "positive"]
+
+    def input_of_line(self, line: str) -> Input:
+        pair = line.split("\t")
+        if len(pair) != 2:
+            raise InputError(
+                "rerank models score pairs of texts, separated by a tab or in two columns of a "
+                f"table; got {pair[0]!r} with {len(pair) - 1} tabs"
+            )
+        return pair
+
+    def input_of_columns(self, row: Row, columns: Sequence[str]) -> Input:
+        if len(columns) != 2:
+            raise InputError(
+                "rerank models score pairs of texts; give --text_pair_column, the column of the "
+                "second"
+            )
+        first, second = columns
+        return [text_of(row, first, "text_column"), text_of(row, second, "text_pair_column")]
+
+    def input_of_row(self, row: Row) -> Input:
+        return list(self.texts([row]))[:2]
+
+    def answer(
+        self, saved: SavedModel, inputs: list[Input], options: dict[str, Any]
+    ) -> list[Answer]:
+        """The `score` of each pair."""
+        scores = saved.model.predict(inputs, batch_size=len(inputs), show_progress_bar=False)
+        return [{"score": score} for score in scores.tolist()]
+
+    def answer_columns(self, options: dict[str, Any]) -> list[str]:
+        return ["score"]
+
+    def show(self, answer: Answer, options: dict[str, Any]) -> Shown:
+        score = answer["score"]
+        return Shown(line=f"{score:.4f}", columns={"score": round(score, 4)})
+
+    # Measuring.
+
+    def measurements(self, rows: Dataset) -> int:
+        if self.are_correlations:
+            return len(rows)
+        return len(candidates(rows))
+
+    def baselines(
+        self, rows: DatasetDict, encoded: DatasetDict
+    ) -> tuple[Baselines, BaselinesRight]:
+        if not self.are_correlations:
+            return {}, {}
+        return super().baselines(rows, encoded)
+
+    # What the card shows.
+
+    def notes(self) -> list[str]:
+        if self.are_correlations:
+            return super().notes()
+        return [
+            "For each query, 500 at most, its right documents and 29 others of the split are "
+            "ranked: mrr@10 is the mean of 1/rank of the first right one, and ndcg@10 and map "
+            "count the ranks of all of them."
+        ]
+
+    def example_line(self, row: Row) -> str:
+        return "\t".join(self.input_of_row(row))
+
+    def snippet(self, row: Row) -> str:
+        texts = ", ".join(map(quoted, self.input_of_row(row)))
+        return f"print(model.predict([({texts})]))"
+
+
+def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
+    """Texts with the teacher's vectors in the column `label`."""
+
+    def vectors_of(batch: dict[str, list]) -> dict[str, np.ndarray]:
+        vectors = teacher.encode(
+            batch["text"], normalize_embeddings=True, show_progress_bar=False
+        )
+        return {"label": vectors}
+
+    return texts.map(vectors_of, batched=True, desc="Vectors of the teacher")
+
+
+def projected(texts: Dataset, axes: np.ndarray) -> Dataset:
+    """Texts with the vectors in the column `label` projected to axes `(given, width)`."""
+
+    def project(batch: dict[str, list]) -> dict[str, np.ndarray]:
+        return {"label": np.asarray(batch["label"], dtype=np.float32) @ axes}
+
+    return texts.map(project, batched=True, desc="Principal axes")
+
+
+def search(rows: Dataset) -> dict[str, Any]:
+    """Pairs or triplets as the library's evaluator of retrieval takes them."""
+    queries, documents, right = queries_and_documents(rows)
+    relevant = {str(number): set(map(str, places)) for number, places in enumerate(right)}
+    return {
+        "queries": {str(number): text for number, text in enumerate(queries)},
+        "corpus": {str(number): text for number, text in enumerate(documents)},
+        "relevant_docs": relevant,
+        "accuracy_at_k": [1, 10],
+    }
