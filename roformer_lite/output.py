@@ -224,11 +224,11 @@ def is_disk_full(error: BaseException | None, directory: Path) -> bool:
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     while not directory.exists():
         directory = directory.absolute().parent
-    may_be_full = isinstance(error, Exception) and not isinstance(error, InputError)
-    if may_be_full and shutil.disk_usage(directory).free < _FULL_BELOW:
-        return True
+    has_space = shutil.disk_usage(directory).free >= _FULL_BELOW
     while error is not None:
         if getattr(error, "errno", None) in full:
+            return True
+        if isinstance(error, Exception) and not isinstance(error, InputError) and not has_space:
             return True
         error = error.__cause__
     return False
