@@ -23,7 +23,7 @@ from transformers.loss.loss_utils import LOSS_MAPPING
 from transformers.models.auto import modeling_auto
 from transformers.utils import logging
 
-from .attention import NAME, FlatMask, computing_padding
+from .attention import NAME, FlatMask, computes_padding, set_to_true
 from .layers import CACHES, hook_layers, layers_of, parameters_of, wants_all_layers
 
 logger = logging.get_logger(__name__)
@@ -256,7 +256,7 @@ def run(
     """`forward` of a model that is switched on."""
     if torch.compiler.is_compiling() or _is_running.get() or not is_switched(model):
         return forward(model, *args, **kwargs)
-    names = parameters_of(type(model))
+    names = parameters_of(model)
     if len(args) > len(names):
         return forward(model, *args, **kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -264,7 +264,7 @@ def run(
     token = _is_running.set(True)
     try:
         if needs_padding(model, switch, given):
-            with computing_padding():
+            with set_to_true(computes_padding):
                 return forward(model, **given)
         separate_packed_rows(given, names)
         places = keep_labelled(model, switch, given)
@@ -409,7 +409,7 @@ def keep_labelled(
     labels = given.get("labels")
     if not isinstance(labels, torch.Tensor) or labels.ndim != 2:
         return None
-    names = parameters_of(type(model))
+    names = parameters_of(model)
     if "use_cache" in names and given.get("use_cache") is None:
         given["use_cache"] = False  # Nobody goes on from a text that has labels.
     if not skips_logits(model, switch, given) or not has_target(model, given, labels):
