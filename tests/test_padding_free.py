@@ -8,9 +8,10 @@ import pytest
 import torch
 import transformers
 from test_padding_free_models import SIZES, tiny_model
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, masking_utils
 
 from hf_roformer_lite import padding_free
+from hf_roformer_lite.padding_free.attention import padding_free_mask
 
 VOCAB = SIZES["vocab_size"]
 MODELS = {
@@ -630,3 +631,85 @@ def test_adapters(is_first):
     )
     batch = batch_for("bert mlm")
     assert_same_gradients(free, stock, batch)
+
+
+def own_image(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return (query // 3 == 1) & (key // 3 == 1)
+
+
+def same_third(
+    row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    return query // 5 == key // 5
+
+
+def first_keys(
+    row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    return key < 2
+
+
+def last_keys(row: torch.Tensor, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return key > 11
+
+
+WINDOW = masking_utils.sliding_window_causal_mask_function(4)
+TWO_SIDED_WINDOW = masking_utils.sliding_window_bidirectional_mask_function(3)
+CAUSAL = masking_utils.causal_mask_function
+BIDIRECTIONAL = masking_utils.bidirectional_mask_function
+# Whether flat rows can be made of a mask function, where no padding stands between tokens.
+MASK_FUNCTIONS = {
+    "causal": (CAUSAL, True),
+    "bidirectional": (BIDIRECTIONAL, True),
+    "window": (WINDOW, True),
+    "window to both sides": (TWO_SIDED_WINDOW, True),
+    "packed": (masking_utils.and_masks(CAUSAL, same_third), True),
+    "packed, window": (masking_utils.and_masks(TWO_SIDED_WINDOW, same_third), True),
+    "image": (masking_utils.or_masks(CAUSAL, own_image), False),
+    "sinks": (masking_utils.or_masks(WINDOW, masking_utils.and_masks(CAUSAL, first_keys)), False),
+    "prefix": (masking_utils.or_masks(CAUSAL, first_keys), False),
+    "last keys": (masking_utils.or_masks(WINDOW, last_keys), False),
+}
+
+
+@pytest.mark.parametrize("name", MASK_FUNCTIONS)
+@pytest.mark.parametrize("padding", ["none", "right", "left", "holes"])
+def test_flat_rows_see_what_the_mask_says(name, padding):
+    """Each mask is either refused or read without an error, at every pair of tokens."""
+    mask_function, can_be_flat = MASK_FUNCTIONS[name]
+    batch_size, length = 3, 14
+    is_real = torch.arange(length) < torch.tensor([14, 9, 0])[:, None]
+    if padding == "none":
+        is_real = torch.ones(batch_size, length, dtype=torch.bool)
+    elif padding == "left":
+        is_real = is_real.flip(1)
+    elif padding == "holes":
+        is_real[:, 2] = is_real[:, 6:8] = False
+    mask = padding_free_mask(
+        batch_size=batch_size,
+        q_length=length,
+        kv_length=length,
+        mask_function=mask_function,
+        attention_mask=is_real,
+        allow_is_causal_skip=False,
+        device="cpu",
+        config=None,
+    )
+    if padding != "holes":
+        assert (mask.flat is not None) == can_be_flat
+    if mask.flat is None:
+        return
+    index = mask.tokens.index
+    if index is None:
+        index = torch.arange(batch_size * length)
+    lengths = torch.tensor(mask.tokens.lengths)
+    document = torch.arange(len(lengths)).repeat_interleave(lengths)
+    distance = torch.arange(len(index))[:, None] - torch.arange(len(index))
+    window = mask.flat.window or length
+    is_seen = (document[:, None] == document) & (distance.abs() < window)
+    if mask.flat.is_causal:
+        is_seen &= distance >= 0
+    found = torch.zeros(batch_size * length, batch_size * length, dtype=torch.bool)
+    found[index[:, None], index] = is_seen
+    dense = mask.dense[:, 0] & is_real[:, :, None]
+    assert torch.equal(found, torch.block_diag(*dense.int()).bool())

@@ -6,7 +6,7 @@ The file imports no model. It also says which class stands behind which Auto cla
 import copy
 import difflib
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -761,12 +761,12 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
         super().__post_init__(**kwargs)
         self._fit_stacks()
 
-    def _stacks(self) -> tuple[RoFormerLiteConfig, RoFormerLiteConfig]:
+    def stacks(self) -> tuple[RoFormerLiteConfig, RoFormerLiteConfig]:
         """Encoder and decoder, which `__post_init__` has made configurations."""
         return self.encoder, self.decoder  # type: ignore[return-value]
 
     def _fit_stacks(self) -> None:
-        encoder, decoder = self._stacks()
+        encoder, decoder = self.stacks()
         for stack in (encoder, decoder):
             stack.is_decoder = stack is decoder
             stack.add_cross_attention = stack is decoder
@@ -782,7 +782,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
         self._check_token_ids()
 
     def _check_stacks(self) -> None:
-        encoder, decoder = self._stacks()
+        encoder, decoder = self.stacks()
         if decoder.layer_style != "standard":
             raise ValueError(
                 f"decoder.layer_style={decoder.layer_style!r} has no cross-attention "
@@ -807,7 +807,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
                 field=field,
                 what="a token id, as generation needs it",
             )
-        _, decoder = self._stacks()
+        _, decoder = self.stacks()
         if not decoder.vocab_size:
             return
         last = decoder.vocab_size - 1
@@ -819,7 +819,7 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
             )
 
     def file_of_classes(self) -> str:
-        encoder, _ = self._stacks()
+        encoder, _ = self.stacks()
         return SEQ2SEQ if encoder.layer_style == "standard" else "reference_layers"
 
     # Transformers and PEFT look for these at the top of the configuration.
@@ -829,6 +829,24 @@ class RoFormerLiteSeq2SeqConfig(RoFormerLiteBaseConfig):
     vocab_size = of_decoder("vocab_size", is_set=True)
     initializer_range = of_decoder("initializer_range", is_set=True)
     max_position_embeddings = of_decoder("max_position_embeddings", is_set=True)
+
+
+Value = TypeVar("Value")
+
+
+def filled(value: Value | None) -> Value:
+    """The value of a field that is None only until `__post_init__` fills it, or that validation
+    demands.
+
+    Raises:
+        ValueError: if it was set to None afterwards.
+    """
+    if value is None:
+        raise ValueError(
+            "A field without which no model can be built was set to None after the configuration "
+            "was made; make a new configuration."
+        )
+    return value
 
 
 def preset_fields(name: str) -> dict[str, int]:

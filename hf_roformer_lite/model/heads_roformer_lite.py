@@ -2,8 +2,9 @@
 questions, choices."""
 
 import copy
+from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -20,11 +21,11 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils.generic import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
 from .compatibility import CACHE_NAME, accepts_past_key_values
-from .configuration_roformer_lite import RoFormerLiteConfig
+from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .losses import (
     IGNORE_INDEX,
     check_shape,
@@ -34,6 +35,7 @@ from .losses import (
     sequence_loss,
 )
 from .modeling_roformer_lite import (
+    ForwardKwargs,
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
     find_packed_documents,
@@ -63,7 +65,8 @@ class RoFormerLiteLMTransform(nn.Module):
         self.norm: nn.Module | None = None
         if config.lm_head_transform or config.embedding_size != config.hidden_size:
             bias = config.head_bias or not config.lm_head_transform
-            self.dense = nn.Linear(config.hidden_size, config.embedding_size, bias=bias)
+            embedding_size = filled(config.embedding_size)
+            self.dense = nn.Linear(config.hidden_size, embedding_size, bias=bias)
         if config.lm_head_transform:
             self.act_fn = ACT2FN[config.hidden_act]
             self.norm = make_norm(config, width=config.embedding_size)
@@ -79,9 +82,13 @@ class RoFormerLiteLMTransform(nn.Module):
 class LMHeadMixin:
     """From hidden states to logits and loss, for models with `lm_transform` and `lm_head`."""
 
+    config: Any  # Of one stack or of a pair, as the model says.
+    training: bool
+
     def add_lm_head(self, config: RoFormerLiteConfig) -> None:
+        embedding_size = filled(config.embedding_size)
         self.lm_transform = RoFormerLiteLMTransform(config)
-        self.lm_head = nn.Linear(config.embedding_size, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = nn.Linear(embedding_size, config.vocab_size, bias=config.lm_head_bias)
 
     def skips_logits(self, labels: torch.Tensor | None, skip_logits: bool | None) -> bool:
         """Whether only labelled positions go through the LM head: `skip_logits`, or that of the
@@ -102,12 +109,12 @@ class LMHeadMixin:
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Logits `(B, L, vocab)`, None where they are skipped, and the loss of `labels` `(B, L)`,
         which are aligned with `hidden_states` `(B, L, hidden)`; None without labels."""
+        if labels is None:
+            return self.lm_head(self.lm_transform(hidden_states)), None
         skips_logits = self.skips_logits(labels, skip_logits)
         # In a graph, shapes can't depend on where labels are.
         if not skips_logits or is_tracing(hidden_states):
             logits = self.lm_head(self.lm_transform(hidden_states))
-            if labels is None:
-                return logits, None
             loss = cross_entropy(logits, labels, num_items_in_batch, label_smoothing=smoothing)
             return (None if skips_logits else logits), loss
         check_shape("labels", labels, hidden_states.shape[:-1])
@@ -119,9 +126,9 @@ class LMHeadMixin:
         return None, mean_of_items(total, len(places), num_items_in_batch)
 
 
-def ignore_padding(labels: torch.Tensor | None, attention_mask: Any) -> torch.Tensor | None:
+def ignore_padding(labels: torch.Tensor, attention_mask: Any) -> torch.Tensor:
     """Labels `(B, L)` of real tokens; padding has no label, whatever the collator gave it."""
-    if labels is None or not is_padding_mask(attention_mask):
+    if not is_padding_mask(attention_mask):
         return labels
     if labels.shape != attention_mask.shape:
         return labels
@@ -184,7 +191,7 @@ def check_prompt(attention_mask: torch.Tensor, length: int, has_windows: bool) -
         )
 
 
-class RoFormerLiteForMaskedLM(LMHeadMixin, RoFormerLitePreTrainedModel):
+class RoFormerLiteForMaskedLM(RoFormerLitePreTrainedModel, LMHeadMixin):
     """Masked language modelling (Devlin et al. 2018, section 3.1). A config with `is_decoder` is
     copied without it."""
 
@@ -212,7 +219,7 @@ class RoFormerLiteForMaskedLM(LMHeadMixin, RoFormerLitePreTrainedModel):
         skip_logits: bool | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> MaskedLMOutput:
         """As `RoFormerLiteModel.forward`.
 
@@ -234,9 +241,11 @@ class RoFormerLiteForMaskedLM(LMHeadMixin, RoFormerLitePreTrainedModel):
             return_dict=True,
             **kwargs,
         )
+        if labels is not None:
+            labels = ignore_padding(labels, attention_mask)
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state,
-            labels=ignore_padding(labels, attention_mask),
+            labels=labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,
@@ -249,7 +258,13 @@ class RoFormerLiteForMaskedLM(LMHeadMixin, RoFormerLitePreTrainedModel):
         )
 
 
-class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, GenerationMixin):
+class CausalLMKwargs(ForwardKwargs, total=False):
+    """What `RoFormerLiteForCausalLM.forward` takes besides its own arguments."""
+
+    shift_labels: torch.Tensor | None
+
+
+class RoFormerLiteForCausalLM(RoFormerLitePreTrainedModel, LMHeadMixin, GenerationMixin):
     """Left-to-right language modelling, with `generate`. A config without `is_decoder` is copied
     with it."""
 
@@ -282,7 +297,7 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
         # A copy, as the strides of a view would grow with the mask, and compiled code with them.
         inputs["position_ids"] = positions.clone(memory_format=torch.contiguous_format)
         if length > 1:
-            has_windows = "sliding_attention" in self.config.layer_types
+            has_windows = "sliding_attention" in filled(self.config.layer_types)
             check_prompt(attention_mask, length=length, has_windows=has_windows)
             inputs["attention_mask"] = attention_mask
             ask_for_last_real_token(inputs)
@@ -323,7 +338,7 @@ class RoFormerLiteForCausalLM(LMHeadMixin, RoFormerLitePreTrainedModel, Generati
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
         count_real_tokens: bool = False,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[CausalLMKwargs],
     ) -> CausalLMOutputWithCrossAttentions:
         """As `RoFormerLiteModel.forward` and `RoFormerLiteForMaskedLM.forward`.
 
@@ -422,9 +437,29 @@ class RoFormerLiteDocumentHead(RoFormerLiteClassificationHead):
         return super().forward(hidden_states.flatten(0, -2))  # vLLM gives (documents, 1, hidden).
 
 
-# The class of the scores of the text that a classifier may have, by what is scored.
-# `text_features.py`, which few models need, adds its own.
-TEXT_SCORES: dict[str, type[nn.Module]] = {}
+class TextScores(Protocol):
+    """What a classifier asks of the scores of the text that it may have, which are a module of
+    `text_features.py`."""
+
+    weight: nn.Parameter
+
+    def of_batch(
+        self,
+        logits: torch.Tensor,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        cu_seq_lens: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def resize_vocabulary(self, size: int) -> None: ...
+
+    def to(self, *, device: torch.device, dtype: torch.dtype) -> "TextScores": ...
+
+
+# The class of these scores, by what is scored. `text_features.py`, which few models need, adds its
+# own.
+TEXT_SCORES: dict[str, Callable[[RoFormerLiteConfig, int], TextScores]] = {}
 
 
 class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
@@ -437,17 +472,17 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__(config)
-        self.num_labels = self.num_scores or config.num_labels
+        self.num_labels: int = self.num_scores or filled(config.num_labels)
         self.model = RoFormerLiteModel(config, add_pooling_layer=False)
         self.classifier = self.head_class(config, self.num_labels)
-        self.text_scores: nn.Module | None = None
+        self.text_scores: TextScores | None = None
         has_scores = config.classifier_text_features > 0
         decodes_tags = config.decode_tags and self.scores_text_of == "word"
         if self.scores_text_of is not None and (has_scores or decodes_tags):
             self.text_scores = TEXT_SCORES[self.scores_text_of](config, self.num_labels)
         self.post_init()
 
-    def add_text_scores(self, text_scores: nn.Module | None) -> None:
+    def add_text_scores(self, text_scores: TextScores | None) -> None:
         """Add fitted scores of the text to the logits from now on, in the place of earlier ones;
         None removes those. The configuration says so too."""
         self.config.classifier_text_features = 0 if text_scores is None else len(text_scores.weight)
@@ -476,7 +511,7 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> SequenceClassifierOutput:
         """As `RoFormerLiteModel.forward`; each class says what its `logits` and `labels` are.
 
@@ -556,6 +591,9 @@ class RoFormerLiteClassificationModel(RoFormerLitePreTrainedModel):
         return self.classifier(pool(hidden_states, how, attention_mask, documents))
 
 
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
 class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
     """Classes, sets of classes, or numbers for whole sequences.
 
@@ -583,7 +621,7 @@ class RoFormerLiteForSequenceClassification(RoFormerLiteClassificationModel):
         self.config.problem_type = problem_type
         return loss
 
-    def infer_problem_type(self, labels: torch.Tensor) -> str:
+    def infer_problem_type(self, labels: torch.Tensor) -> ProblemType:
         if self.num_labels == 1:
             return "regression"
         if labels.dtype in (torch.long, torch.int):
@@ -611,16 +649,16 @@ class RoFormerLiteForMultipleChoice(RoFormerLiteClassificationModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> MultipleChoiceModelOutput:
-        inputs = {
+        arguments = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        inputs = {name: tensor for name, tensor in arguments.items() if tensor is not None}
         shapes = {tensor.shape[:3] for tensor in inputs.values()}
         if len(shapes) != 1 or any(len(shape) != 3 for shape in shapes):
             raise ValueError(
@@ -677,7 +715,7 @@ class RoFormerLiteForQuestionAnswering(RoFormerLiteClassificationModel):
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> QuestionAnsweringModelOutput:
         """As `RoFormerLiteModel.forward`.
 

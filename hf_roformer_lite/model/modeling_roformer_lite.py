@@ -8,7 +8,7 @@ with `attn_implementation="sdpa"` this is an ordinary padded model.
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -21,19 +21,20 @@ from transformers.masking_utils import (
     create_causal_mask,
     create_sliding_window_causal_mask,
 )
+from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..padding_free.attention import NAME as PADDING_FREE
 from ..padding_free.layers import hook_layers
 from .compatibility import CACHE_NAME, accepts_past_key_values, update_cache
-from .configuration_roformer_lite import RoFormerLiteConfig
+from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .hub import RemoteCode
 from .parallel import DistributedLoading
 from .serving import check_vllm
@@ -42,6 +43,20 @@ from .serving import check_vllm
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8
 
 RotaryTables = tuple[torch.Tensor, torch.Tensor]
+
+
+class ForwardKwargs(FlashAttentionKwargs, total=False):
+    """What `forward` takes besides its own arguments.
+
+    The `TransformersKwargs` of transformers name `position_ids` and `num_items_in_batch`, which are
+    arguments of `forward` already, and a type checker refuses a name that is given twice.
+    """
+
+    output_hidden_states: bool | None
+    output_attentions: bool | None
+    return_dict: bool | None
+    is_causal: bool | None
+    seq_idx: torch.Tensor | None
 
 
 def make_norm(
@@ -74,7 +89,7 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
         self.config = config
-        self.rope_type: str = config.rope_parameters["rope_type"]
+        self.rope_type: str = filled(config.rope_parameters)["rope_type"]
         self.max_seq_len_cached = config.max_position_embeddings
         self.original_max_seq_len = config.max_position_embeddings
         compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
@@ -91,8 +106,8 @@ class RoFormerLiteRotaryEmbedding(nn.Module):
     ) -> tuple[torch.Tensor, float]:
         """The angle of each pair for one step of the position, theta^(-2j / rotary_dim), and a
         scaling of 1."""
-        parameters = config.rope_parameters
-        rotary_dim = int(config.head_dim * parameters.get("partial_rotary_factor", 1.0))
+        parameters = filled(config.rope_parameters)
+        rotary_dim = int(filled(config.head_dim) * parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, rotary_dim, 2, dtype=dtype, device=device) / rotary_dim
         return parameters["rope_theta"] ** -exponents, 1.0
 
@@ -169,7 +184,7 @@ class RoFormerLiteEmbeddings(nn.Module):
 
     def __init__(self, config: RoFormerLiteConfig):
         super().__init__()
-        width = config.embedding_size
+        width = filled(config.embedding_size)
         self.scale = width**0.5 if config.scale_embeddings else 1.0
         self.position_type = config.position_embedding_type
         self.token_dropout_mask_id = config.token_dropout_mask_id
@@ -213,7 +228,12 @@ class RoFormerLiteEmbeddings(nn.Module):
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
         if self.token_dropout_mask_id is not None and input_ids is not None:
-            factors = self._token_dropout(input_ids, documents, dtype=hidden_states.dtype)
+            factors = self._token_dropout(
+                input_ids,
+                documents,
+                mask_id=self.token_dropout_mask_id,
+                dtype=hidden_states.dtype,
+            )
             hidden_states = hidden_states * factors
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
@@ -242,12 +262,16 @@ class RoFormerLiteEmbeddings(nn.Module):
             ) from error
 
     def _token_dropout(
-        self, input_ids: torch.Tensor, documents: torch.Tensor | None, dtype: torch.dtype
+        self,
+        input_ids: torch.Tensor,
+        documents: torch.Tensor | None,
+        mask_id: int,
+        dtype: torch.dtype,
     ) -> torch.Tensor:
         """Factors `(B, L, 1)`: 0 for mask tokens, for others of a document 0.88 / (1 - its share
         of mask tokens) (Lin et al. 2023, ESM-2)."""
         exact = torch.promote_types(dtype, torch.float32)  # Half precision can't count.
-        is_kept = (input_ids != self.token_dropout_mask_id).to(exact).flatten()
+        is_kept = (input_ids != mask_id).to(exact).flatten()
         if documents is None:
             rows = torch.arange(1, len(input_ids) + 1, device=input_ids.device)
             documents = rows[:, None].expand_as(input_ids)
@@ -320,25 +344,25 @@ class RoFormerLiteAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.head_dim = config.head_dim
-        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling = config.head_dim**-0.5
+        self.head_dim = filled(config.head_dim)
+        self.num_key_value_groups = config.num_attention_heads // filled(config.num_key_value_heads)
+        self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_dropout
         self.is_cross_attention = is_cross_attention
         self.is_causal = config.is_decoder and not is_cross_attention
-        self.sliding_window = None
-        is_sliding = config.layer_types[layer_idx] == "sliding_attention"
+        self.sliding_window: int | None = None
+        is_sliding = filled(config.layer_types)[layer_idx] == "sliding_attention"
         if is_sliding and not is_cross_attention:
             # Attention functions count the token itself as part of the window, on either side.
-            self.sliding_window = config.sliding_window + (0 if self.is_causal else 1)
+            self.sliding_window = filled(config.sliding_window) + (0 if self.is_causal else 1)
         self.make_projections(config)
 
     def make_projections(self, config: RoFormerLiteConfig) -> None:
         source_size = config.hidden_size
         if self.is_cross_attention and config.cross_attention_hidden_size:
             source_size = config.cross_attention_hidden_size
-        query_size = config.num_attention_heads * config.head_dim
-        key_size = config.num_key_value_heads * config.head_dim
+        query_size = config.num_attention_heads * self.head_dim
+        key_size = filled(config.num_key_value_heads) * self.head_dim
         bias = {name: config.has_bias("attention_bias", name) for name in ("q", "k", "v", "o")}
         self.q_proj = nn.Linear(config.hidden_size, query_size, bias=bias["q"])
         self.k_proj = nn.Linear(source_size, key_size, bias=bias["k"])
@@ -353,7 +377,7 @@ class RoFormerLiteAttention(nn.Module):
         value_position_embeddings: RotaryTables | None = None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`(B, L, hidden)` to the same, and probabilities `(B, heads, Lq, Lk)` if any.
 
@@ -364,19 +388,21 @@ class RoFormerLiteAttention(nn.Module):
             value_position_embeddings: The same for values.
             attention_mask: What the attention function takes.
             cache: Cache to extend and read.
+            kwargs: What the attention function takes besides.
         """
         query = self.split_heads(self.q_proj(hidden_states))  # (B, L, heads, head_dim)
-        is_cached = False
         layers = cache
+        cached: Any = None  # The layers of caches have no type in common.
         if isinstance(cache, EncoderDecoderCache) and self.is_cross_attention:
             layers = cache.cross_attention_cache
-            is_cached = cache.is_updated.get(self.layer_idx, False)
+            if cache.is_updated.get(self.layer_idx, False):
+                cached = layers.layers[self.layer_idx]
         elif isinstance(cache, EncoderDecoderCache):
             layers = cache.self_attention_cache
 
-        if is_cached:
-            key = layers.layers[self.layer_idx].keys
-            value = layers.layers[self.layer_idx].values
+        if cached is not None:
+            key = cached.keys
+            value = cached.values
         else:
             source = key_value_states if self.is_cross_attention else hidden_states
             key = self.split_heads(self.k_proj(source))
@@ -390,7 +416,7 @@ class RoFormerLiteAttention(nn.Module):
             value = value.transpose(1, 2)
             if layers is not None:
                 key, value = update_cache(layers, key, value, self.layer_idx, kwargs)
-            if self.is_cross_attention and cache is not None:
+            if self.is_cross_attention and isinstance(cache, EncoderDecoderCache):
                 cache.is_updated[self.layer_idx] = True
 
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
@@ -479,7 +505,7 @@ class RoFormerLiteLayer(GradientCheckpointingLayer):
         value_position_embeddings: RotaryTables | None = None,
         encoder_position_embeddings: RotaryTables | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> torch.Tensor:
         """`(B, L, hidden)` to the same.
 
@@ -566,6 +592,10 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
         "cross_attentions": OutputRecorder(RoFormerLiteAttention, index=1, layer_name="cross_attn"),
     }
 
+    # Transformers decorates its own method, so that to a type checker it is none that a method of
+    # another class could replace.
+    push_to_hub = RemoteCode.push_to_hub  # type: ignore[assignment]
+
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
@@ -577,14 +607,19 @@ class RoFormerLitePreTrainedModel(RemoteCode, DistributedLoading, PreTrainedMode
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         # Text features and the layers of reference systems have weights of their own kind.
-        if hasattr(module, "initialize_own_weights"):
-            module.initialize_own_weights(self.config.initializer_range)
+        initialize: Callable[[float], None] | None
+        initialize = getattr(module, "initialize_own_weights", None)
+        if initialize is not None:
+            initialize(self.config.initializer_range)
 
     def stacks(self) -> list["RoFormerLiteModel"]:
         """The stack, or encoder and decoder."""
         return [module for module in self.modules() if isinstance(module, RoFormerLiteModel)]
 
-    def get_position_embeddings(self) -> nn.Embedding | tuple[nn.Embedding, ...]:
+    # Transformers declares a tuple of one table, where it means any number.
+    def get_position_embeddings(  # type: ignore[override]
+        self,
+    ) -> nn.Embedding | tuple[nn.Embedding, ...]:
         """The table of learned positions, or those of encoder and decoder.
 
         Raises:
@@ -649,7 +684,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             add_pooling_layer = config.add_pooling_layer
         self.pooler = RoFormerLitePooler(config) if add_pooling_layer else None
         # Read once, as reading a field of a configuration takes microseconds.
-        self.layer_types: list[str] = list(config.layer_types)
+        self.layer_types: list[str] = list(filled(config.layer_types))
         self.is_decoder: bool = config.is_decoder
         self.rotates_encoder: bool = (
             config.add_cross_attention and config.layer_style == "parallel_heads"
@@ -673,7 +708,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         cache: Cache | None = None,
         use_cache: bool | None = None,
         encoder_position_ids: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """Run the stack.
 
@@ -702,9 +737,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         Raises:
             ValueError: if inputs do not fit together.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         given = input_ids if inputs_embeds is None else inputs_embeds
+        has_both = input_ids is not None and inputs_embeds is not None
+        if given is None or has_both:
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         self.check_inputs(given, attention_mask, token_type_ids, encoder_hidden_states, cache)
         documents = find_packed_documents(
             shape=(given.shape[0], given.shape[1]),
@@ -739,7 +775,11 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             encoder_position_ids,
             documents,
         )
-        if self.rotates_encoder and encoder_position_ids is None:
+        if (
+            self.rotates_encoder
+            and encoder_hidden_states is not None
+            and encoder_position_ids is None
+        ):
             encoder_position_ids = count_positions(encoder_hidden_states, encoder_attention_mask)
         tables = self.rotary_tables(hidden_states, position_ids, encoder_position_ids)
 
@@ -760,8 +800,9 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
         if self.pooler is not None:
             first_states = pool(hidden_states, "cls", attention_mask, documents)
             pooled = self.pooler(first_states)
+        named_cache: dict[str, Any] = {CACHE_NAME: cache}
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states, pooler_output=pooled, **{CACHE_NAME: cache}
+            last_hidden_state=hidden_states, pooler_output=pooled, **named_cache
         )
 
     def check_inputs(
@@ -781,8 +822,8 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             )
         if is_tracing(given):
             return
-        takes_segments = token_type_ids is None or self.config.type_vocab_size > 0
-        if not takes_segments and bool(token_type_ids.any()):
+        has_segments = self.config.type_vocab_size > 0
+        if token_type_ids is not None and not has_segments and bool(token_type_ids.any()):
             raise ValueError(
                 "token_type_ids: this model has no segments (type_vocab_size=0); leave them out."
             )
@@ -794,7 +835,7 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
 
     def check_kwargs(
         self,
-        kwargs: dict[str, Any],
+        kwargs: ForwardKwargs,
         position_ids: torch.Tensor | None,
         documents: torch.Tensor | None,
         cache: Any,
@@ -958,7 +999,7 @@ def with_cross_attention(cache: Any) -> Any:
     return cache
 
 
-def is_padding_mask(attention_mask: Any) -> bool:
+def is_padding_mask(attention_mask: Any) -> TypeGuard[torch.Tensor]:
     """Whether a mask is the ordinary `(B, L)`, and not one prepared for the attention function."""
     return isinstance(attention_mask, torch.Tensor) and attention_mask.ndim == 2
 

@@ -12,10 +12,10 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import logging
-from transformers.utils.generic import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from .compatibility import CACHE_NAME, accepts_past_key_values
-from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig
+from .configuration_roformer_lite import RoFormerLiteSeq2SeqConfig, filled
 from .heads_roformer_lite import (
     LMHeadMixin,
     ask_for_last_real_token,
@@ -25,6 +25,7 @@ from .heads_roformer_lite import (
 )
 from .losses import IGNORE_INDEX, check_shape
 from .modeling_roformer_lite import (
+    ForwardKwargs,
     RoFormerLiteModel,
     RoFormerLitePreTrainedModel,
     is_padding_mask,
@@ -37,7 +38,9 @@ logger = logging.get_logger(__name__)
 class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
     """Base of the models of two stacks."""
 
-    config: RoFormerLiteSeq2SeqConfig
+    # The base class names the configuration of one stack. Transformers reads off this annotation
+    # which class belongs to a pair.
+    config: RoFormerLiteSeq2SeqConfig  # type: ignore[assignment]
     main_input_name = "input_ids"
     _can_record_outputs: dict[str, Any] = {}  # The two stacks record their own.
 
@@ -45,23 +48,25 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
         """The decoder's input for `labels` `(B, L)`: the start token, then the labels less the
         last; -100 becomes the pad token. The stock `DataCollatorForSeq2Seq` calls this."""
         shifted = F.pad(labels[:, :-1], pad=(1, 0), value=self.config.decoder_start_token_id)
-        return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
+        return shifted.masked_fill(shifted == IGNORE_INDEX, filled(self.config.pad_token_id))
 
     def resize_token_embeddings(
         self,
         new_num_tokens: int | None = None,
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
-    ) -> nn.Module:
+    ) -> nn.Embedding:
         """As in every model of transformers; the tables of both sides get the same number of
         rows."""
         config = self.config
         if new_num_tokens is None and pad_to_multiple_of is None:
-            return self.get_input_embeddings()
-        if config.encoder.vocab_size != config.decoder.vocab_size:
+            # Transformers declares that this method returns any module, and `resize` an embedding.
+            return self.get_input_embeddings()  # type: ignore[return-value]
+        encoder, decoder = config.stacks()
+        if encoder.vocab_size != decoder.vocab_size:
             logger.warning_once(
-                f"encoder.vocab_size={config.encoder.vocab_size} and "
-                f"decoder.vocab_size={config.decoder.vocab_size} are two vocabularies; both get "
+                f"encoder.vocab_size={encoder.vocab_size} and "
+                f"decoder.vocab_size={decoder.vocab_size} are two vocabularies; both get "
                 "the new size."
             )
         embeddings = super().resize_token_embeddings(
@@ -71,8 +76,8 @@ class RoFormerLiteSeq2SeqPreTrainedModel(RoFormerLitePreTrainedModel):
         if not config.share_embeddings:
             self.get_decoder().resize_token_embeddings(num_tokens, mean_resizing=mean_resizing)
             self.tie_weights()
-        config.encoder.vocab_size = num_tokens
-        config.decoder.vocab_size = num_tokens
+        encoder.vocab_size = num_tokens
+        decoder.vocab_size = num_tokens
         return embeddings
 
 
@@ -81,8 +86,9 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
 
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
         super().__init__(config)
-        self.encoder = RoFormerLiteModel(config.encoder, add_pooling_layer=False)
-        self.decoder = RoFormerLiteModel(config.decoder, add_pooling_layer=False)
+        encoder, decoder = config.stacks()
+        self.encoder = RoFormerLiteModel(encoder, add_pooling_layer=False)
+        self.decoder = RoFormerLiteModel(decoder, add_pooling_layer=False)
         if config.share_embeddings and config.tie_word_embeddings:
             self._tied_weights_keys = {
                 "encoder.embeddings.word_embeddings.weight": (
@@ -112,10 +118,10 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         decoder_position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         cache: Cache | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source, and run the decoder on the target.
 
@@ -133,13 +139,15 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         self.check_inputs(attention_mask, decoder_input_ids, decoder_inputs_embeds, kwargs)
         if use_cache is None:
             use_cache = self.config.use_cache
-        for flag in ("output_hidden_states", "output_attentions"):
-            if getattr(self.config, flag):
-                kwargs.setdefault(flag, True)  # Else the configuration of each stack decides.
+        # Where the pair asks for nothing, the configuration of each stack decides.
+        if self.config.output_hidden_states:
+            kwargs.setdefault("output_hidden_states", True)
+        if self.config.output_attentions:
+            kwargs.setdefault("output_attentions", True)
         kwargs["return_dict"] = True
 
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
+            encoded: BaseModelOutput = self.encoder(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 token_type_ids=token_type_ids,
@@ -148,14 +156,16 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
                 **kwargs,
             )
         elif isinstance(encoder_outputs, tuple | list):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+            encoded = BaseModelOutput(*encoder_outputs)
+        else:
+            encoded = encoder_outputs
 
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             position_ids=decoder_position_ids,
             inputs_embeds=decoder_inputs_embeds,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             encoder_position_ids=position_ids,
             cache=cache,
@@ -167,9 +177,9 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
             **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
         )
 
@@ -178,7 +188,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
         attention_mask: torch.Tensor | None,
         decoder_input_ids: torch.Tensor | None,
         decoder_inputs_embeds: torch.Tensor | None,
-        kwargs: dict[str, Any],
+        kwargs: ForwardKwargs,
     ) -> None:
         """Refuse what one of the two sides would understand in another way than the other."""
         if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -197,7 +207,7 @@ class RoFormerLiteSeq2SeqModel(RoFormerLiteSeq2SeqPreTrainedModel):
 
 
 class RoFormerLiteForConditionalGeneration(
-    LMHeadMixin, RoFormerLiteSeq2SeqPreTrainedModel, GenerationMixin
+    RoFormerLiteSeq2SeqPreTrainedModel, LMHeadMixin, GenerationMixin
 ):
     """Encoder–decoder with LM head: translation, summaries, normalisation; anything that rewrites
     text."""
@@ -209,7 +219,8 @@ class RoFormerLiteForConditionalGeneration(
     def __init__(self, config: RoFormerLiteSeq2SeqConfig):
         super().__init__(config)
         self.model = RoFormerLiteSeq2SeqModel(config)
-        self.add_lm_head(config.decoder)
+        _, decoder = config.stacks()
+        self.add_lm_head(decoder)
         target = "model.decoder.embeddings.word_embeddings.weight"
         self._tied_weights_keys = {"lm_head.weight": target}
         if config.share_embeddings and config.tie_word_embeddings:
@@ -228,7 +239,8 @@ class RoFormerLiteForConditionalGeneration(
         positions = positions_of_real_tokens(attention_mask)[:, -length:]
         inputs["decoder_position_ids"] = positions.clone(memory_format=torch.contiguous_format)
         if length > 1:
-            has_windows = "sliding_attention" in self.config.decoder.layer_types
+            _, decoder = self.config.stacks()
+            has_windows = "sliding_attention" in filled(decoder.layer_types)
             check_prompt(attention_mask, length=length, has_windows=has_windows)
             # The mask of four dimensions, made for a static cache, does not tell where rows end.
             inputs["decoder_attention_mask"] = attention_mask
@@ -257,7 +269,7 @@ class RoFormerLiteForConditionalGeneration(
         decoder_position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         cache: Cache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -266,7 +278,7 @@ class RoFormerLiteForConditionalGeneration(
         num_items_in_batch: int | torch.Tensor | None = None,
         smoothing: float = 0.0,
         count_real_tokens: bool = False,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Unpack[ForwardKwargs],
     ) -> Seq2SeqLMOutput:
         """As `RoFormerLiteSeq2SeqModel.forward`, with an LM head.
 
@@ -282,14 +294,15 @@ class RoFormerLiteForConditionalGeneration(
         """
         if labels is not None:
             use_cache = bool(use_cache)
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             target = decoder_input_ids if decoder_inputs_embeds is None else decoder_inputs_embeds
+            if target is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                target = decoder_input_ids
             check_shape("labels", labels, target.shape[:2])
         has_plain_target = (
             decoder_attention_mask is None and decoder_position_ids is None and cache is None
         )
-        if has_plain_target and self.skips_logits(labels, skip_logits):
+        if labels is not None and has_plain_target and self.skips_logits(labels, skip_logits):
             # No token of a causal row depends on those after it, so that nothing after the last
             # label needs to be computed.
             is_labelled = labels != IGNORE_INDEX
@@ -315,9 +328,11 @@ class RoFormerLiteForConditionalGeneration(
             hidden_states = keep_positions(
                 hidden_states, logits_to_keep, decoder_attention_mask, count_real_tokens
             )
+        else:
+            labels = ignore_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(
             hidden_states,
-            labels=ignore_padding(labels, decoder_attention_mask),
+            labels=labels,
             skip_logits=skip_logits,
             num_items_in_batch=num_items_in_batch,
             smoothing=smoothing,

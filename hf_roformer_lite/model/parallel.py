@@ -1,9 +1,6 @@
 """How transformers distributes a model among processes."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from typing import Any
 
 # Modules whose weights FSDP2 gathers for their forward pass and frees afterwards.
 FSDP_PLAN: dict[Any, str] = {
@@ -45,9 +42,7 @@ class DistributedLoading:
     """Makes `from_pretrained` with a `DistributedConfig` correct for models with tied weights."""
 
     @classmethod
-    def maybe_distribute_model(
-        cls, model: "PreTrainedModel", distributed_config: Any, mesh: Any
-    ) -> "PreTrainedModel":
+    def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh: Any) -> Any:
         """Called by `from_pretrained` between making the model and loading its weights.
 
         FSDP2 keeps a flat copy of every weight whose rows do not divide by the number of processes.

@@ -26,7 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_tracing
 
 from .compatibility import update_cache
-from .configuration_roformer_lite import RoFormerLiteConfig
+from .configuration_roformer_lite import RoFormerLiteConfig, filled
 from .heads_roformer_lite import *  # noqa: F401, F403, all classes of a bundle
 from .modeling_roformer_lite import (
     LAYERS,
@@ -115,10 +115,14 @@ class RoFormerLiteStackedUnit(nn.Module):
         self.norm_eps = config.norm_eps
         self.norm_weight = nn.Parameter(torch.empty(stack, width))
         self.norm_bias = nn.Parameter(torch.empty(stack, width))
-        self.up_proj = RoFormerLiteStackedLinear(stack, width, inner, config.mlp_bias)
+        self.up_proj = RoFormerLiteStackedLinear(
+            stack, width, inner, config.has_bias("mlp_bias", "up")
+        )
         self.slope = nn.Parameter(torch.empty(stack))
         self.dropout = nn.Dropout(dropout)
-        self.down_proj = RoFormerLiteStackedLinear(stack, inner, width, config.mlp_bias)
+        self.down_proj = RoFormerLiteStackedLinear(
+            stack, inner, width, config.has_bias("mlp_bias", "down")
+        )
 
     def initialize_own_weights(self, std: float) -> None:
         init.ones_(self.norm_weight)
@@ -168,10 +172,14 @@ class RoFormerLiteUnit(nn.Module):
     def __init__(self, config: RoFormerLiteConfig, width: int):
         super().__init__()
         self.norm = make_norm(config, width)
-        self.up_proj = nn.Linear(width, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(
+            width, config.intermediate_size, bias=config.has_bias("mlp_bias", "up")
+        )
         self.act_fn = RoFormerLitePReLU()
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.down_proj = nn.Linear(config.intermediate_size, width, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(
+            config.intermediate_size, width, bias=config.has_bias("mlp_bias", "down")
+        )
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         inner = self.act_fn(self.up_proj(self.norm(hidden_states)))  # (..., intermediate)
@@ -194,7 +202,8 @@ class RoFormerLiteParallelHeadsAttention(RoFormerLiteAttention):
         self.kv_mlp = make_stacked_units(config, stack=2 * num_heads)
         self.o_proj = nn.Linear(num_heads * hidden_size, hidden_size)
 
-    def forward(
+    # These layers rotate no values, and the tables of keys stand in the place of theirs.
+    def forward(  # type: ignore[override]
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
@@ -249,7 +258,7 @@ def make_stacked_units(config: RoFormerLiteConfig, stack: int) -> nn.Sequential:
             config,
             stack=stack,
             width=config.hidden_size,
-            inner=config.qkv_intermediate_size,
+            inner=filled(config.qkv_intermediate_size),
             dropout=dropout,
         )
         for _ in range(config.qkv_mlp_layers)
@@ -323,7 +332,9 @@ class RoFormerLiteWalkthroughLayer(GradientCheckpointingLayer):
         check_layer_style(config)
         self.self_attn = RoFormerLiteAttention(config, layer_idx)
         self.self_attn_norm = make_norm(config)
-        self.mlp_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.mlp_bias)
+        self.mlp_proj = nn.Linear(
+            config.hidden_size, config.hidden_size, bias=config.has_bias("mlp_bias", "up")
+        )
         self.act_fn = ACT2FN[config.hidden_act]
         self.mlp_inner_norm = make_norm(config)
         self.mlp_norm = make_norm(config)

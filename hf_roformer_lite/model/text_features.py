@@ -13,6 +13,7 @@ file, and the `auto_map` of such a model looks up every class here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -774,7 +775,7 @@ class RoFormerLiteWordScores(RoFormerLiteTextScores):
         super().__init__(config, num_labels)
         self.transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
         self.decodes = config.decode_tags
-        id2label: dict[int, str] = dict(config.id2label or {})
+        id2label: dict[Any, str] = dict(config.id2label or {})
         names = [str(id2label.get(number)) for number in range(num_labels)]
         number_of = {name: number for number, name in enumerate(names)}
         # These lists map each tag to another one, or to itself if there is no such tag: I-X to B-X

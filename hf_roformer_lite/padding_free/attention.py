@@ -9,7 +9,7 @@ ordinary mask from it. A layer that computes a flat row of real tokens (`layers.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -30,6 +30,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .batch import RealTokens, shared
 
+varlen_attn: Callable[..., Any] | None
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch has it from 2.10 on, and not in every build
@@ -40,19 +41,21 @@ NAME = "padding_free"
 # documents are at least this long.
 MIN_HALF_PRECISION_KEYS = 512
 
-MaskFunction = Callable[..., torch.Tensor]
-
-_computes_padding: ContextVar[bool] = ContextVar("computes_padding", default=False)
+# Whether models under "padding_free" compute padding, as under "sdpa".
+computes_padding: ContextVar[bool] = ContextVar("computes_padding", default=False)
 
 
 @contextmanager
-def computing_padding() -> Iterator[None]:
-    """Within this context models under "padding_free" compute padding, as under "sdpa"."""
-    token = _computes_padding.set(True)
+def set_to_true(variable: ContextVar[bool]) -> Iterator[None]:
+    """Within this context the variable is true."""
+    token = variable.set(True)
     try:
         yield
     finally:
-        _computes_padding.reset(token)
+        variable.reset(token)
+
+
+# Masks
 
 
 class FlatMask:
@@ -60,25 +63,23 @@ class FlatMask:
 
     Args:
         queries, keys: The documents of both sides; the same object but in cross-attention.
-        is_causal: Whether a query sees no key after it.
+        is_causal: Whether a query sees no key after it. None: sdpa does without the ordinary mask,
+            so that the layer says whether it is causal.
         window: How many tokens a query reaches to each side, itself included. Default: all.
-        is_left_out: Whether sdpa does without the ordinary mask, so that the layer says whether it
-            is causal.
     """
 
     def __init__(
         self,
         queries: RealTokens,
         keys: RealTokens,
-        is_causal: bool = False,
+        is_causal: bool | None = False,
         window: int | None = None,
-        is_left_out: bool = False,
     ):
         self.queries = queries
         self.keys = keys
         self.is_causal = is_causal
         self.window = window
-        self.is_left_out = is_left_out
+        self._cu_seq_lens: dict[torch.device, list[torch.Tensor]] = {}
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
@@ -86,77 +87,152 @@ class FlatMask:
         lengths = zip(self.queries.lengths, self.keys.lengths, strict=True)
         return [(len(list(run)), *pair) for pair, run in groupby(lengths)]
 
-    def cu_seq_lens(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def cu_seq_lens(self, device: torch.device) -> list[torch.Tensor]:
         """Where documents begin and end, `(documents + 1,)`, for queries and keys."""
-        queries = torch.tensor([0, *accumulate(self.queries.lengths)], dtype=torch.int32)
-        keys = torch.tensor([0, *accumulate(self.keys.lengths)], dtype=torch.int32)
-        return queries.to(device), keys.to(device)
+        if device not in self._cu_seq_lens:
+            self._cu_seq_lens[device] = [
+                torch.tensor([0, *accumulate(side.lengths)], dtype=torch.int32, device=device)
+                for side in (self.queries, self.keys)
+            ]
+        return self._cu_seq_lens[device]
+
+
+class Documents:
+    """The documents of a batch, read off a mask: a token that does not see the real token before it
+    begins one. So packed rows are found however the model was told about them.
+
+    All real tokens of the batch have a number, row after row. It stands for a token below.
+
+    Args:
+        mask_function: Whether a query sees a key: a function of the numbers of row, head, query
+            and key.
+        is_real: `(B, L)`, False at padding.
+    """
+
+    def __init__(self, mask_function: Callable[..., torch.Tensor], is_real: torch.Tensor):
+        self.mask_function = mask_function
+        self.rows, self.columns = is_real.nonzero(as_tuple=True)
+        self.tokens = torch.arange(len(self.rows), device=is_real.device)  # (N,)
+        begins = torch.ones_like(self.tokens, dtype=torch.bool)
+        begins[1:] = ~self.sees(queries=self.tokens[1:], keys=self.tokens[:-1])
+        document = begins.cumsum(0) - 1  # (N,), the document of each token
+        first = begins.nonzero().squeeze(1)  # (documents,)
+        lengths = document.bincount(minlength=len(first))
+        # The first and the last token of the document of each token, (N,).
+        self.first = first[document]
+        self.last = self.first + lengths[document] - 1
+        # The place of the document of each token in the flat row, (B, L), from 1; 0 at padding. The
+        # longest comes first, so that attention takes those of equal length together.
+        self.count = len(first)
+        places = lengths.argsort(descending=True, stable=True).argsort()
+        self.numbers = torch.zeros_like(is_real, dtype=torch.long)
+        self.numbers[self.rows, self.columns] = places[document] + 1
+
+    def sees(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Whether tokens see others. No token sees those of another row."""
+        rows = self.rows[queries]
+        head = torch.zeros((), dtype=torch.long, device=rows.device)
+        is_seen = self.mask_function(rows, head, self.columns[queries], self.columns[keys])
+        return is_seen & (rows == self.rows[keys])
+
+    def pattern(self) -> tuple[bool, int | None] | None:
+        """Whether attention is causal, and its window, or None if a token sees all of its document.
+
+        None in place of both where a token does not see exactly the keys of such a pattern. In all
+        masks of transformers a query sees one run of keys. So each token is asked for the keys at
+        both ends of its run and of its row, for those around the run, and for some halfway between.
+        """
+        tokens = self.tokens
+        sees_next = self.sees(queries=tokens, keys=torch.minimum(tokens + 1, self.last))
+        is_causal = not bool((sees_next & (tokens < self.last)).any())
+        # The last token of the longest document says how far tokens see.
+        longest = int((self.last - self.first).argmax())
+        keys = tokens[self.first[longest] : self.last[longest] + 1]
+        window = int(self.sees(queries=keys[-1:], keys=keys).sum())
+        sees_all = window == len(keys)
+
+        reach = len(tokens) if sees_all else max(window - 1, 0)
+        first = torch.maximum(self.first, tokens - reach)
+        last = tokens if is_causal else torch.minimum(self.last, tokens + reach)
+        row_first = torch.searchsorted(self.rows, self.rows)
+        row_last = torch.searchsorted(self.rows, self.rows, right=True) - 1
+        ends = [row_first, first - 1, first, last, last + 1, row_last]
+        halfway = [(row_first + first) // 2, (first + last) // 2, (last + row_last) // 2]
+        keys = torch.stack(ends + halfway).clamp(min=0, max=len(tokens) - 1)  # (9, N)
+        is_expected = (first <= keys) & (keys <= last)
+        is_exact = torch.equal(self.sees(queries=tokens, keys=keys), is_expected)
+        return (is_causal, None if sees_all else window) if is_exact else None
 
 
 class DocumentMask:
     """What a mask is made from: a mask function of transformers and a padding mask.
 
     Args:
-        batch_size, q_length, kv_length: The shape of the mask, `(B, 1, Lq, Lk)`.
-        mask_function: Whether a query sees a key: a function of the numbers of row, head, query
-            and key.
-        attention_mask: `(B, Lk)`, True where a key is a real token. None: all are.
-        config: The configuration of the model that asks for a mask.
-        options: What else `sdpa_mask` takes.
+        arguments: Those of `sdpa_mask`, among them the shape of the mask, `(B, 1, Lq, Lk)`, and
+            `attention_mask` `(B, Lk)`, True where a key is a real token, or None where all are.
     """
 
-    def __init__(
-        self,
-        batch_size: int,
-        q_length: int,
-        kv_length: int,
-        mask_function: MaskFunction,
-        attention_mask: torch.Tensor | None,
-        config: Any,
-        device: torch.device,
-        **options: Any,
-    ):
-        self.shape = (batch_size, q_length)
-        self.key_shape = (batch_size, kv_length)
-        self.mask_function = mask_function
-        self.attention_mask = attention_mask
-        self.config = config
-        self.device = device
-        self.options = options
+    def __init__(self, **arguments: Any):
+        self.arguments = arguments
+        self.shape: tuple[int, int] = (arguments["batch_size"], arguments["q_length"])
+        self.key_shape: tuple[int, int] = (arguments["batch_size"], arguments["kv_length"])
+        self.mask_function: Callable[..., torch.Tensor] = arguments["mask_function"]
+        self.config = arguments["config"]  # of the model that asks for a mask
         self._cross: FlatMask | None = None
 
     @cached_property
     def dense(self) -> torch.Tensor | None:
         """The ordinary mask, `(B, 1, Lq, Lk)` of booleans; None where sdpa needs none."""
-        return sdpa_mask(
-            batch_size=self.shape[0],
-            q_length=self.shape[1],
-            kv_length=self.key_shape[1],
-            mask_function=self.mask_function,
-            attention_mask=self.attention_mask,
-            config=self.config,
-            device=self.device,
-            **self.options,
-        )
+        return sdpa_mask(**self.arguments)
 
     def contiguous(self) -> torch.Tensor | None:
         """The ordinary mask: until transformers 5.23 `generate` calls this on masks it makes."""
         return self.dense
 
     @cached_property
-    def is_real(self) -> torch.Tensor | None:
-        """`(B, Lk)`, True where a key is a real token. None if all are."""
-        if self.attention_mask is None or bool(self.attention_mask.all()):
-            return None
-        return self.attention_mask
+    def is_real(self) -> torch.Tensor:
+        """`(B, Lk)`, False at padding."""
+        attention_mask: torch.Tensor | None = self.arguments["attention_mask"]
+        if attention_mask is None:
+            device = self.arguments["device"]
+            return torch.ones(self.key_shape, dtype=torch.bool, device=device)
+        return attention_mask
+
+    @cached_property
+    def is_left_out(self) -> bool:
+        """Whether sdpa does without the mask, as it hides nothing that the layer would not hide.
+
+        Whoever adds something to a mask function forbids that, and so does a window or chunk
+        (`local_size`) that is no longer than the rows.
+        """
+        names = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
+        may_be_left_out = any(self.arguments.get(name, False) for name in names)
+        local_size = self.arguments.get("local_size")
+        is_local = local_size is not None and local_size <= self.shape[1]
+        return may_be_left_out and not is_local and bool(self.is_real.all())
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The documents of self-attention."""
+        return Documents(mask_function=self.mask_function, is_real=self.is_real)
 
     @cached_property
     def tokens(self) -> RealTokens:
         """The real tokens of self-attention, in documents."""
-        if self.is_real is None and self._begins is None:
-            return shared(RealTokens.of_full_rows(shape=self.shape, device=self.device))
-        numbers, count = self._documents
-        return shared(RealTokens.of_documents(numbers=numbers, count=count))
+        batch_size, length = self.shape
+        if self.is_left_out:
+            return shared(RealTokens(shape=self.shape, lengths=[length] * batch_size))
+        documents = self.documents
+        return shared(RealTokens.of_documents(documents.numbers, count=documents.count))
+
+    @cached_property
+    def has_holes(self) -> bool:
+        """Whether padding stands between tokens of a document."""
+        if self.is_left_out:
+            return False
+        documents = self.documents
+        spans = documents.columns[documents.last] - documents.columns[documents.first]
+        return bool((spans != documents.last - documents.first).any())
 
     @cached_property
     def flat(self) -> FlatMask | None:
@@ -165,186 +241,57 @@ class DocumentMask:
         None where the mask is neither causal nor bidirectional, with or without a window, in every
         document: then only the ordinary mask is right.
         """
-        if self._is_plain:
-            is_causal = self.mask_function is causal_mask_function
-            if self.mask_function not in (bidirectional_mask_function, causal_mask_function):
-                is_causal = self.options.get("allow_is_causal_skip", False)
-            return FlatMask(
-                queries=self.tokens,
-                keys=self.tokens,
-                is_causal=is_causal,
-                is_left_out=self.is_real is None and self._is_unchanged,
-            )
-        if self.has_holes:
-            return None  # Windows count the places of holes too.
-        return self._flat_by_probing()
+        tokens = self.tokens
+        if tokens.longest == 0:
+            return None
+        if self.is_left_out:
+            return FlatMask(queries=tokens, keys=tokens, is_causal=None)
+        if self.mask_function is bidirectional_mask_function:
+            return FlatMask(queries=tokens, keys=tokens)
+        if self.mask_function is causal_mask_function:
+            return FlatMask(queries=tokens, keys=tokens, is_causal=True)
+        pattern = self.documents.pattern()
+        if pattern is None:
+            return None
+        is_causal, window = pattern
+        return FlatMask(queries=tokens, keys=tokens, is_causal=is_causal, window=window)
 
     def flat_from(self, queries: "DocumentMask") -> FlatMask | None:
-        """The mask of cross-attention: the documents of `queries` see those of these keys.
+        """The mask of cross-attention from a flat row of `queries` to the flat row of these keys.
 
         None where it can't be told which document a key belongs to.
         """
         if self._cross is None or self._cross.queries is not queries.tokens:
-            keys = self._keys_of(queries)
-            if keys is None:
+            documents = queries.documents
+            numbers = self._numbers_of_keys(documents.numbers)
+            if numbers is None:
                 return None
+            keys = RealTokens.of_documents(numbers=numbers, count=documents.count)
             self._cross = FlatMask(queries=queries.tokens, keys=keys)
         return self._cross
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether nothing but padding and causality keeps a query from a key.
-
-        A window or chunk (`local_size`) that is longer than the rows keeps it from none. Whoever
-        adds something to a mask function says so by forbidding sdpa to do without the mask.
-        """
-        if self.mask_function in (bidirectional_mask_function, causal_mask_function):
-            return True
-        local_size = self.options.get("local_size")
-        return self._is_unchanged and local_size is not None and local_size >= self.shape[1]
-
-    @property
-    def _is_unchanged(self) -> bool:
-        """Whether sdpa may do without the mask where nothing is padded."""
-        names = ("allow_is_causal_skip", "allow_is_bidirectional_skip")
-        return any(self.options.get(name, False) for name in names)
-
-    @cached_property
-    def _begins(self) -> torch.Tensor | None:
-        """`(B, L)`, True where a token does not see the one before it. None if each row is one
-        document.
-
-        So packed documents are read off the mask, however the model was told about them.
-        """
-        if self._is_plain:
-            return None
-        sees_previous = self._sees(distance=1)[:, 1:]
-        if bool(sees_previous.all()):
-            return None
-        return F.pad(~sees_previous, pad=(1, 0), value=True)
-
-    @cached_property
-    def _documents(self) -> tuple[torch.Tensor, int]:
-        """The number of the document of each token, `(B, L)`, from 1 and 0 at padding; and how
-        many documents there are."""
-        batch_size, length = self.shape
-        if self._begins is None:
-            numbers = torch.arange(1, batch_size + 1, device=self.device)
-            numbers = numbers[:, None].expand(batch_size, length)
-            count = batch_size
-        else:
-            numbers = self._begins.flatten().cumsum(0).view(batch_size, length)
-            count = int(numbers[-1, -1])
-        if self.is_real is not None:
-            numbers = numbers * self.is_real
-        return numbers, count
-
-    @cached_property
-    def has_holes(self) -> bool:
-        """Whether padding stands between real tokens of a document."""
-        if self.is_real is None:
-            return False
-        numbers, count = self._documents
-        before = F.pad(numbers[:, :-1], pad=(1, 0))
-        runs = numbers[(numbers != 0) & (numbers != before)]
-        return len(runs) > len(runs.unique())
-
-    def _sees(self, distance: int | torch.Tensor) -> torch.Tensor:
-        """`(B, L)`, whether each query sees the key that lies `distance` places before it.
-
-        Keys outside the row are taken to be its first or last one.
-        """
-        batch_size, length = self.shape
-        places = torch.arange(length, device=self.device)[None]
-        keys = (places - distance).clamp(min=0, max=length - 1)
-        return self._mask_of(queries=places, keys=keys).expand(batch_size, length)
-
-    def _mask_of(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        rows = torch.arange(self.shape[0], device=self.device).view(-1, *[1] * (queries.ndim - 1))
-        head = torch.zeros((), dtype=torch.long, device=self.device)
-        return self.mask_function(rows, head, queries, keys)
-
-    def _flat_by_probing(self) -> FlatMask | None:
-        """Ask the mask function for keys at a few distances from each query: its neighbours, both
-        ends of its window, and both ends of its document."""
-        batch_size, length = self.shape
-        numbers, _ = self._documents
-        places = torch.arange(length, device=self.device).expand(batch_size, length)
-        is_first = numbers != F.pad(numbers[:, :-1], pad=(1, 0), value=-1)
-        first = places.masked_fill(~is_first, 0).cummax(dim=1).values
-        is_last = numbers != F.pad(numbers[:, 1:], pad=(0, 1), value=-1)
-        last = places.masked_fill(~is_last, length - 1).flip(1).cummin(dim=1).values.flip(1)
-
-        has_next = (numbers != 0) & (places < last)
-        sees_next = self._sees(distance=-1)[has_next]
-        is_causal = not bool(sees_next.any())
-        if not is_causal and not bool(sees_next.all()):
-            return None
-        window = self._window(numbers=numbers, first=first, last=last)
-
-        def holds(distance: int | torch.Tensor, is_seen: bool) -> bool:
-            keys = places - distance
-            is_asked = (numbers != 0) & (first <= keys) & (keys <= last)
-            return bool((self._sees(distance)[is_asked] == is_seen).all())
-
-        if window is None:
-            to_both_ends = holds(places - first, is_seen=True)
-            is_exact = to_both_ends and (is_causal or holds(places - last, is_seen=True))
-        else:
-            is_exact = holds(window - 1, is_seen=True) and holds(window, is_seen=False)
-            if not is_causal:
-                is_exact &= holds(1 - window, is_seen=True) and holds(-window, is_seen=False)
-        # Nor may the last query of a document see one of the keys before it.
-        for before in (first - 1, first - 2, torch.zeros_like(first)):
-            is_asked = (numbers != 0) & (first > 0) & (before >= 0) & (places == last)
-            if bool(self._sees(places - before)[is_asked].any()):
-                return None
-        if not is_exact:
-            return None
-        return FlatMask(queries=self.tokens, keys=self.tokens, is_causal=is_causal, window=window)
-
-    def _window(self, numbers: torch.Tensor, first: torch.Tensor, last: torch.Tensor) -> int | None:
-        """How many keys the last query of the longest document sees; None if it sees all."""
-        if not bool((numbers != 0).any()):
-            return None
-        lengths = (last - first + 1) * (numbers != 0)
-        row, place = divmod(int(lengths.flatten().argmax()), self.shape[1])
-        start = int(first[row, place])
-        end = int(last[row, place])
-        keys = torch.arange(start, end + 1, device=self.device)
-        head = torch.zeros((), dtype=torch.long, device=self.device)
-        seen = self.mask_function(
-            torch.full_like(keys, row), head, torch.full_like(keys, end), keys
-        )
-        window = int(seen.expand(len(keys)).sum())
-        return None if window == len(keys) else window
-
-    def _keys_of(self, queries: "DocumentMask") -> RealTokens | None:
-        """The real keys, in the order of the documents of `queries`."""
+    def _numbers_of_keys(self, numbers: torch.Tensor) -> torch.Tensor | None:
+        """The number of the document of each key, `(B, Lk)`, from that of each query, `(B, Lq)`."""
         batch_size, length = self.key_shape
-        if batch_size != queries.shape[0]:
+        if len(numbers) != batch_size:
             return None
-        _, count = queries._documents
+        is_query = numbers != 0
         if self.mask_function is bidirectional_mask_function:
-            if queries._begins is not None:
-                return None
-            if queries.tokens.index is None and self.is_real is None:
-                order = queries.tokens.order
-                return RealTokens(shape=self.key_shape, lengths=[length] * batch_size, order=order)
-            numbers = torch.arange(1, batch_size + 1, device=self.device)
-            numbers = numbers[:, None].expand(batch_size, length)
-        else:
-            # A key of packed rows belongs to the document of the first query that sees it.
-            places = torch.arange(self.shape[1], device=self.device)[None, :, None]
-            keys = torch.arange(length, device=self.device)[None, None]
-            is_seen = self._mask_of(queries=places, keys=keys).expand(
-                batch_size, self.shape[1], length
-            )
-            first = is_seen.int().argmax(dim=1)  # (B, Lk)
-            numbers = queries._documents[0].gather(dim=1, index=first)
-        if self.is_real is not None:
-            numbers = numbers * self.is_real
-        return RealTokens.of_documents(numbers=numbers, count=count, order=queries.tokens.order)
+            of_rows = numbers.amax(dim=1, keepdim=True)
+            is_packed = not torch.equal(numbers, of_rows * is_query)
+            return None if is_packed else of_rows * self.is_real
+        device = numbers.device
+        rows = torch.arange(batch_size, device=device)[:, None, None]
+        queries = torch.arange(numbers.shape[1], device=device)[:, None]
+        keys = torch.arange(length, device=device)
+        head = torch.zeros((), dtype=torch.long, device=device)
+        is_seen = self.mask_function(rows, head, queries, keys)  # (B, Lq, Lk)
+        is_seen = is_seen & is_query[:, :, None] & self.is_real[:, None]
+        of_keys = (is_seen * numbers[:, :, None]).amax(dim=1)
+        is_same_document = numbers[:, :, None] == of_keys[:, None]
+        if not torch.equal(is_seen, is_same_document & is_query[:, :, None]):
+            return None
+        return of_keys
 
 
 def padding_free_mask(
@@ -354,38 +301,32 @@ def padding_free_mask(
     q_offset: int | torch.Tensor = 0,
     kv_offset: int = 0,
     attention_mask: torch.Tensor | None = None,
-    device: torch.device | str = "cpu",
-    **kwargs: Any,
+    **options: Any,
 ) -> DocumentMask | torch.Tensor | None:
     """A mask function of transformers, with the arguments of its `sdpa_mask`.
 
     There are documents only where a batch begins. Steps of generation after the prompt, caches of
     a fixed size, and traced graphs, of which no value can be read, get the mask of sdpa.
     """
-    is_step = isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0 or q_length <= 1
+    arguments: dict[str, Any] = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "attention_mask": attention_mask,
+        **options,
+    }
+    if q_length <= 1 or isinstance(q_offset, torch.Tensor) or q_offset > 0 or kv_offset > 0:
+        arguments |= {"q_offset": q_offset, "kv_offset": kv_offset}
+        return sdpa_mask(**arguments)
     # A causal mask may be left out by sdpa, a mask of cross-attention not.
-    is_fixed_size = kv_length != q_length and kwargs.get("allow_is_causal_skip", True)
+    is_fixed_size = kv_length != q_length and options.get("allow_is_causal_skip", True)
     fits = attention_mask is None or attention_mask.shape == (batch_size, kv_length)
-    is_traced = is_tracing(attention_mask)
-    if is_step or is_fixed_size or not fits or is_traced or _computes_padding.get():
-        return sdpa_mask(
-            batch_size=batch_size,
-            q_length=q_length,
-            kv_length=kv_length,
-            q_offset=q_offset,
-            kv_offset=kv_offset,
-            attention_mask=attention_mask,
-            device=device,
-            **kwargs,
-        )
-    return DocumentMask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        attention_mask=attention_mask,
-        device=torch.device(device),
-        **kwargs,
-    )
+    if is_fixed_size or not fits or is_tracing(attention_mask) or computes_padding.get():
+        return sdpa_mask(**arguments)
+    return DocumentMask(**arguments)
+
+
+# Attention
 
 
 def padding_free_attention(
@@ -402,21 +343,30 @@ def padding_free_attention(
         return attend_by_document(module, query, key, value, attention_mask, **kwargs), None
     if isinstance(attention_mask, DocumentMask):
         attention_mask = attention_mask.dense
+    return attend_to_batch(module, query, key, value, attention_mask, **kwargs)
+
+
+def attend_to_batch(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention by sdpa, or for what it lacks by the function in the model's own file."""
     if query.numel() == 0 or key.numel() == 0:
-        return nothing_seen(query, key, value), None
-    attend = attention_of(kwargs)
+        # Nothing is seen. The output depends on all three, so that each gets a gradient.
+        return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2), None
+    attend = attend_eagerly if needs_eager(kwargs) else sdpa_attention_forward
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
-def attention_of(kwargs: dict[str, Any]) -> Callable[..., tuple[torch.Tensor, Any]]:
-    """The function that computes attention: sdpa, or for what it lacks (probabilities, capped
-    scores, sinks) the function that is written out in the model's own file."""
-    needs_eager = (
-        kwargs.get("output_attentions")
-        or kwargs.get("softcap") is not None
-        or kwargs.get("s_aux") is not None
-    )
-    return attend_eagerly if needs_eager else sdpa_attention_forward
+def needs_eager(kwargs: dict[str, Any]) -> bool:
+    """Whether probabilities, capped scores or sinks are wanted, which sdpa lacks."""
+    has_capped_scores = kwargs.get("softcap") is not None
+    has_sinks = kwargs.get("s_aux") is not None
+    return bool(kwargs.get("output_attentions")) or has_capped_scores or has_sinks
 
 
 def attend_eagerly(
@@ -462,42 +412,44 @@ def attend_by_document(
         position_bias: T5's, `(1, heads, longest, longest)`, the same for every document.
         is_causal: What the layer says; only read where the mask leaves that to it.
     """
-    dtype = query.dtype
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    if not mask.is_left_out:
+    if mask.is_causal is not None:
         is_causal = mask.is_causal
     if mask.queries is not mask.keys:
         position_bias = None  # T5's cross-attention has none, and hands over zeros.
     if takes_flat_rows(query, value, position_bias, **kwargs):
         return attend_at_once(query, key, value, mask, is_causal, **kwargs)
-    learns_in_float32 = is_slow_in_half_precision(query, mask)
-    if learns_in_float32:
-        query = query.float()
-        key = key.float()
-        value = value.float()
-    queries = query.split([count * length for count, length, _ in mask.runs], dim=2)
-    keys = key.split([count * length for count, _, length in mask.runs], dim=2)
-    values = value.split([count * length for count, _, length in mask.runs], dim=2)
+    if is_slow_in_half_precision(query, mask):
+        with torch.autocast("cpu", enabled=False):
+            states = (query.float(), key.float(), value.float())
+            output = attend_by_document(module, *states, mask, position_bias, is_causal, **kwargs)
+        return output.to(query.dtype)
+    query_runs = [(count, length) for count, length, _ in mask.runs]
+    key_runs = [(count, length) for count, _, length in mask.runs]
     outputs = []
-    with torch.autocast("cpu", enabled=False) if learns_in_float32 else nullcontext():
-        for (count, q_length, k_length), *states in zip(
-            mask.runs, queries, keys, values, strict=True
-        ):
-            if count > 1:  # (1, heads, count * length, head_dim)
-                states = [split_documents(piece, count) for piece in states]
-            if position_bias is not None:
-                kwargs["position_bias"] = position_bias[:, :, :q_length, :k_length]
-            output = attend(module, *states, is_causal=is_causal, window=mask.window, **kwargs)
-            outputs.append(output.flatten(0, 1))
+    for queries, keys, values in zip(
+        split_runs(query, query_runs),
+        split_runs(key, key_runs),
+        split_runs(value, key_runs),
+        strict=True,
+    ):
+        if position_bias is not None:
+            kwargs["position_bias"] = position_bias[:, :, : queries.shape[2], : keys.shape[2]]
+        output = attend(module, queries, keys, values, is_causal, mask.window, **kwargs)
+        outputs.append(output.flatten(0, 1))
     output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]  # (N, heads, head_dim)
-    return output.unsqueeze(0).to(dtype)
+    return output.unsqueeze(0)
 
 
-def split_documents(states: torch.Tensor, count: int) -> torch.Tensor:
-    """`(1, heads, count * length, head_dim)` to `(count, heads, length, head_dim)`."""
-    length = states.shape[2] // count
-    return states.squeeze(0).unflatten(1, (count, length)).transpose(0, 1)
+def split_runs(states: torch.Tensor, runs: list[tuple[int, int]]) -> Iterator[torch.Tensor]:
+    """`(1, heads, N, head_dim)` to a `(count, heads, length, head_dim)` for each run of `count`
+    documents of one length."""
+    pieces = states.split([count * length for count, length in runs], dim=2)
+    for piece, (count, length) in zip(pieces, runs, strict=True):
+        if count > 1:
+            piece = piece.squeeze(0).unflatten(1, (count, length)).transpose(0, 1)
+        yield piece
 
 
 def attend(
@@ -511,23 +463,14 @@ def attend(
 ) -> torch.Tensor:
     """Documents of one length, `(n, heads, length, head_dim)` to `(n, length, heads, head_dim)`."""
     length = query.shape[2]
-    if length == 0 or key.shape[2] == 0:
-        return nothing_seen(query, key, value)
+    mask = None
     if window is not None and length > window:
         if length > 3 * window and kwargs.get("position_bias") is None:
             return attend_in_blocks(module, query, key, value, is_causal, window, **kwargs)
         places = torch.arange(length, device=query.device)
         mask = is_in_window(places[:, None], places, window, is_causal)[None, None]
         is_causal = False  # The mask says so already.
-    else:
-        mask = None
-    attention = attention_of(kwargs)
-    return attention(module, query, key, value, mask, is_causal=is_causal, **kwargs)[0]
-
-
-def nothing_seen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The output of queries without keys. It depends on all three, so that each gets a gradient."""
-    return (query * 0 + (key.sum() + value.sum()) * 0).transpose(1, 2)
+    return attend_to_batch(module, query, key, value, mask, is_causal=is_causal, **kwargs)[0]
 
 
 def attend_in_blocks(
@@ -563,8 +506,7 @@ def attend_in_blocks(
     mask = is_in_window(queries, keys, window, is_causal) & (keys >= 0) & (keys < length)
     mask |= queries >= length  # These are cut off below, but must see something.
     mask = mask.unsqueeze(1).repeat(len(query) // num_blocks, 1, 1, 1)
-    attention = attention_of(kwargs)
-    output, _ = attention(
+    output, _ = attend_to_batch(
         module, query, in_bands(key), in_bands(value), mask, is_causal=False, **kwargs
     )
     return output.unflatten(0, (-1, num_blocks)).flatten(1, 2)[:, :length]
@@ -590,11 +532,11 @@ def takes_flat_rows(
     from Ampere on, in half precision, without dropout and whatever sdpa lacks."""
     if varlen_attn is None or not query.is_cuda or dropout or position_bias is not None:
         return False
-    if attention_of(kwargs) is attend_eagerly:
-        return False
     is_half = query.dtype in (torch.float16, torch.bfloat16)
     fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
-    return is_half and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    if not is_half or not fits or needs_eager(kwargs):
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def attend_at_once(
@@ -607,14 +549,13 @@ def attend_at_once(
     **kwargs: Any,
 ) -> torch.Tensor:
     """A flat row by torch's variable-length attention."""
-    cu_seq_lens_q, cu_seq_lens_k = mask.cu_seq_lens(query.device)
+    assert varlen_attn is not None
     reach = -1 if mask.window is None else mask.window - 1  # -1 reaches all of the document.
     output = varlen_attn(
         query[0].transpose(0, 1),  # (N, heads, head_dim)
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        cu_seq_lens_q,
-        cu_seq_lens_k,
+        *mask.cu_seq_lens(query.device),
         mask.queries.longest,
         mask.keys.longest,
         scale=scaling,

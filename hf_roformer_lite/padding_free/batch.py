@@ -2,9 +2,7 @@
 
 A *document* is a run of tokens that see each other: a row of the batch without its padding, or one
 of several texts that are packed into a row. In the flat row, `(1, N, ...)`, every document is one
-run. The longest comes first, so that documents of equal length are neighbours and attention can
-take them together. (Removing padding before the layers is the idea of Zeng et al. 2022,
-arXiv:2208.08124.)
+run. (Removing padding before the layers is the idea of Zeng et al. 2022, arXiv:2208.08124.)
 """
 
 from contextvars import ContextVar
@@ -15,64 +13,41 @@ import torch
 
 
 class RealTokens:
-    """The real tokens of a batch `(B, L)`.
+    """The real tokens of a batch `(B, L)`, in the order of the flat row.
 
     Args:
         shape: B and L.
-        lengths: The number of tokens of each document, in the order of the flat row.
-        order: `(documents,)`, the numbers of the documents in the batch, in the order of the flat
-            row.
-        index: `(N,)`, the places of the tokens among the B * L of the batch, in the order of the
-            flat row. None: the flat row is the batch as it is.
+        lengths: The number of tokens of each document.
+        index: `(N,)`, the places of the tokens among the B * L of the batch. None: the flat row is
+            the batch as it is.
     """
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        lengths: list[int],
-        order: torch.Tensor,
-        index: torch.Tensor | None = None,
+        self, shape: tuple[int, int], lengths: list[int], index: torch.Tensor | None = None
     ):
         self.shape = shape
         self.lengths = lengths
-        self.order = order
         self.index = index
+        self.longest = max(lengths, default=0)
         self._known: dict[int, FlatForm] = {}
-        self._last_output: int | None = None
+        self._last_output: FlatForm | None = None
 
     @classmethod
-    def of_full_rows(cls, shape: tuple[int, int], device: torch.device) -> "RealTokens":
-        """Each row is one document without padding."""
-        batch_size, length = shape
-        order = torch.arange(batch_size, device=device)
-        return cls(shape=shape, lengths=[length] * batch_size, order=order)
-
-    @classmethod
-    def of_documents(
-        cls, numbers: torch.Tensor, count: int, order: torch.Tensor | None = None
-    ) -> "RealTokens":
+    def of_documents(cls, numbers: torch.Tensor, count: int) -> "RealTokens":
         """The tokens of numbered documents.
 
         Args:
-            numbers: `(B, L)`, the number of the document of each token, from 1; 0 at padding.
+            numbers: `(B, L)`, the place of each token's document in the flat row, from 1; 0 at
+                padding.
             count: How many documents there are. Some may be without tokens.
-            order: The order of the documents in the flat row. Default: the longest first.
         """
         shape = (numbers.shape[0], numbers.shape[1])
         numbers = numbers.flatten()
-        index = numbers.nonzero().squeeze(1)  # (N,)
-        documents = numbers[index] - 1  # (N,)
-        lengths = torch.bincount(documents, minlength=count)
-        if order is None:
-            order = lengths.argsort(descending=True, stable=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(count, device=order.device)
-        index = index[rank[documents].argsort(stable=True)]
-        return cls(shape=shape, lengths=lengths[order].tolist(), order=order, index=index)
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths, default=0)
+        num_padding, *lengths = numbers.bincount(minlength=count + 1).tolist()
+        index = numbers.argsort(stable=True)[num_padding:]
+        if torch.equal(index, torch.arange(len(numbers), device=index.device)):
+            return cls(shape=shape, lengths=lengths)
+        return cls(shape=shape, lengths=lengths, index=index)
 
     def equals(self, other: "RealTokens") -> bool:
         """Whether both make the same flat row."""
@@ -90,9 +65,9 @@ class RealTokens:
         again: all layers share positions and encoder states, and the output of one layer is the
         input of the next.
         """
-        known = self._known.get(id(states))
-        if known is not None and known.is_current(states):
-            return known.flat
+        for known in (self._last_output, self._known.get(id(states))):
+            if known is not None and known.is_current(states):
+                return known.flat
         flat = states.expand(*self.shape, *states.shape[2:]).flatten(0, 1)
         if self.index is not None:
             flat = Gather.apply(flat, self.index.to(flat.device))
@@ -112,10 +87,7 @@ class RealTokens:
     def restore_output(self, states: torch.Tensor) -> torch.Tensor:
         """As `restore`, of the output of a layer, which the next one may take as it is."""
         restored = self.restore(states)
-        if self._last_output is not None:
-            self._known.pop(self._last_output, None)
-        self._known[id(restored)] = FlatForm(restored, states)
-        self._last_output = id(restored)
+        self._last_output = FlatForm(restored, states)
         return restored
 
 

@@ -6,7 +6,7 @@ that is already there. Hooks, unlike a layer's own code, stay outside of gradien
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,8 @@ from .batch import RealTokens
 
 # transformers calls its caches `cache` from 5.24 on, and in few models `layer_past`.
 CACHES = ("cache", "past_key_values", "layer_past")
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def hook_layers(module: nn.Module) -> list[RemovableHandle]:
@@ -42,38 +44,47 @@ def hook_layers(module: nn.Module) -> list[RemovableHandle]:
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
     """The outermost modules that are layers: by their class, or as entries of a list that take a
     mask."""
+    is_list = isinstance(module, nn.ModuleList)
     for child in module.children():
-        is_listed = isinstance(module, nn.ModuleList)
-        takes_mask = "attention_mask" in parameters_of(type(child))
-        if isinstance(child, GradientCheckpointingLayer) or (is_listed and takes_mask):
+        takes_mask = "attention_mask" in parameters_of(child)
+        if isinstance(child, GradientCheckpointingLayer) or (is_list and takes_mask):
             yield child
         else:
             yield from layers_of(child)
 
 
+def parameters_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of `forward`."""
+    return parameters_of_method(type(module).forward)
+
+
 @lru_cache
-def parameters_of(module_class: type[nn.Module]) -> tuple[str, ...]:
-    return tuple(inspect.signature(module_class.forward).parameters)[1:]
+def parameters_of_method(method: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(method).parameters)[1:]
 
 
 def enter_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+) -> Arguments | None:
     """Make the arguments of a layer flat. None leaves them as they are, with their padding."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, DocumentMask):
-            return flat_arguments(layer, args, kwargs)
-    return None
+    mask = mask_of(layer, args, kwargs)
+    return flat_arguments(layer, mask, args, kwargs) if isinstance(mask, DocumentMask) else None
 
 
 def leave_layer(
     layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> Any:
     """Make the hidden states that a layer returns a batch again."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, FlatMask):
-            return restored_output(value.queries, output)
-    return None
+    mask = mask_of(layer, args, kwargs)
+    return restored_output(mask.queries, output) if isinstance(mask, FlatMask) else None
+
+
+def mask_of(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The mask that a layer is given, by its name or by its place."""
+    if "attention_mask" in kwargs:
+        return kwargs["attention_mask"]
+    names = parameters_of(layer)[: len(args)]
+    return args[names.index("attention_mask")] if "attention_mask" in names else None
 
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
@@ -85,50 +96,33 @@ def restored_output(tokens: RealTokens, output: Any) -> Any:
 
 @torch.compiler.disable  # It reads values, on which shapes depend.
 def flat_arguments(
-    layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    layer: nn.Module, mask: DocumentMask, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments | None:
     """The arguments of a layer for a flat row; None where a layer must compute the batch."""
-    names = parameters_of(type(layer))[: len(args)]
+    names = parameters_of(layer)[: len(args)]
     if len(names) < len(args):
         return None
     given = dict(zip(names, args, strict=True)) | kwargs
-    mask = given.get("attention_mask")
-    if not isinstance(mask, DocumentMask) or not may_be_flat(mask, given):
+    if not may_be_flat(mask, given) or mask.flat is None:
         return None
-    flat_mask = mask.flat
-    if flat_mask is None:
+    if mask.has_holes and bias_of(layer) is not None:  # Its distances would not count the holes.
         return None
-    tokens = mask.tokens
-    if mask.has_holes and computes_bias(layer):  # Its distances would not count the holes.
-        return None
-    if not flatten_source(given, mask):
-        return None
-    for name in CACHES:
-        if given.get(name) is not None:
-            given[name] = FlatCache(given[name], tokens)
-    if "position_bias" in parameters_of(type(layer)):
-        add_position_bias(layer, given, tokens.longest)
-    for name, value in given.items():
-        if not name.startswith("encoder_") and name != "position_bias":
-            given[name] = flatten(value, tokens)
-    given["attention_mask"] = flat_mask
-    return tuple(given.pop(name) for name in names), given
-
-
-def flatten_source(given: dict[str, Any], mask: DocumentMask) -> bool:
-    """Make the states and positions of an encoder flat. False where it can't be told which
-    documents of the encoder belong to those of the decoder."""
     cross_mask = given.get("encoder_attention_mask")
-    if not isinstance(cross_mask, DocumentMask):
-        return True
-    flat_mask = cross_mask.flat_from(mask)
-    if flat_mask is None:
-        return False
+    source = None
+    if isinstance(cross_mask, DocumentMask):
+        flat_cross_mask = cross_mask.flat_from(mask)
+        if flat_cross_mask is None:
+            return None
+        given["encoder_attention_mask"] = flat_cross_mask
+        source = flat_cross_mask.keys
     for name, value in given.items():
-        if name.startswith("encoder_"):
-            given[name] = flatten(value, flat_mask.keys)
-    given["encoder_attention_mask"] = flat_mask
-    return True
+        tokens = source if name.startswith("encoder_") else mask.tokens
+        if tokens is not None and name != "position_bias":
+            given[name] = flatten(value, tokens)
+    given["attention_mask"] = mask.flat
+    if "position_bias" in parameters_of(layer):
+        add_position_bias(layer, given, mask.tokens.longest)
+    return tuple(given.pop(name) for name in names), given
 
 
 def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
@@ -139,12 +133,10 @@ def may_be_flat(mask: DocumentMask, given: dict[str, Any]) -> bool:
     states = next(iter(given.values()))
     if not isinstance(states, torch.Tensor) or tuple(states.shape[:2]) != mask.shape:
         return False
-    if mask.key_shape != mask.shape or mask.tokens.longest == 0:
+    if mask.key_shape != mask.shape or wants_all_layers(given, mask.config):
         return False
-    if given.get("encoder_hidden_states") is not None:
-        if not isinstance(given.get("encoder_attention_mask"), DocumentMask):
-            return False
-    if wants_all_layers(given, mask.config):
+    has_source = given.get("encoder_hidden_states") is not None
+    if has_source and not isinstance(given.get("encoder_attention_mask"), DocumentMask):
         return False
     return all(given.get(name) is None or type(given[name]) is DynamicCache for name in CACHES)
 
@@ -159,10 +151,12 @@ def wants_all_layers(given: dict[str, Any], *configs: Any) -> bool:
 
 
 def flatten(value: Any, tokens: RealTokens) -> Any:
-    """Tensors `(B, L, ...)`, `(B, 1, L, ...)` and tuples of such, flat; others as they are. In
-    place of B there may be a 1, for all rows alike."""
+    """Tensors `(B, L, ...)`, `(B, 1, L, ...)`, tuples of such, and caches, flat; others as they
+    are. In place of B there may be a 1, for all rows alike."""
     if isinstance(value, tuple):
         return tuple(flatten(part, tokens) for part in value)
+    if isinstance(value, DynamicCache):
+        return FlatCache(value, tokens)
     if not isinstance(value, torch.Tensor) or value.ndim < 2:
         return value
     batch_size, length = tokens.shape
@@ -175,9 +169,10 @@ def flatten(value: Any, tokens: RealTokens) -> Any:
     return value
 
 
-def computes_bias(layer: nn.Module) -> bool:
-    """Whether attention adds a bias of distances to its scores, as in T5."""
-    return any(hasattr(module, "compute_bias") for module in layer.modules())
+def bias_of(layer: nn.Module) -> Any:
+    """What computes the bias of distances that attention adds to its scores, as in T5, or None."""
+    functions = (getattr(module, "compute_bias", None) for module in layer.modules())
+    return next(filter(None, functions), None)
 
 
 def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> None:
@@ -187,9 +182,8 @@ def add_position_bias(layer: nn.Module, given: dict[str, Any], longest: int) -> 
     Cross-attention has none; a single zero keeps it from making one.
     """
     if given.get("position_bias") is None:
-        attention = next(module for module in layer.modules() if hasattr(module, "compute_bias"))
-        given["position_bias"] = attention.compute_bias(longest, longest)
-    if "encoder_decoder_position_bias" in parameters_of(type(layer)):
+        given["position_bias"] = bias_of(layer)(longest, longest)
+    if "encoder_decoder_position_bias" in parameters_of(layer):
         given["encoder_decoder_position_bias"] = given["position_bias"].new_zeros(1, 1, 1, 1)
 
 
@@ -205,11 +199,10 @@ class FlatCache:
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Take `(1, heads, N, head_dim)`, and return it."""
-        self.cache.update(self._batch(key), self._batch(value), layer_idx, *args, **kwargs)
+        keys = self.tokens.restore(key.transpose(1, 2)).transpose(1, 2)
+        values = self.tokens.restore(value.transpose(1, 2)).transpose(1, 2)
+        self.cache.update(keys, values, layer_idx, *args, **kwargs)
         return key, value
-
-    def _batch(self, states: torch.Tensor) -> torch.Tensor:
-        return self.tokens.restore(states.transpose(1, 2)).transpose(1, 2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0

@@ -1,0 +1,169 @@
+"""The trial of a model: what it gives for random rows, before and after it is padding-free."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from .attention import FlatMask
+from .layers import layers_of, mask_of
+
+IGNORE_INDEX = -100  # The label that losses ignore.
+MAX_DIFFERENCE = 5e-5  # Of two ways to the same numbers in float32.
+MAX_HALF_PRECISION_DIFFERENCE = 5e-2
+
+Batch = dict[str, torch.Tensor]
+
+
+def random_batches(model: PreTrainedModel, head: str) -> list[Batch]:
+    """Random rows with labels, padded on the right, on the left, and not at all."""
+    config = model.config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None) or 512
+    lengths = torch.tensor((17, 11, 5) if limit > 24 else (7, 5, 3))
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(lengths), int(lengths[0]))
+    ids = torch.randint(config.vocab_size, shape, generator=generator)
+    padding = getattr(config, "pad_token_id", None) or 0
+    ids[ids == padding] = (padding + 1) % config.vocab_size
+    mask_token = getattr(config, "mask_token_id", None) or 0
+    if 0 < mask_token < config.vocab_size:
+        ids[0, 3] = mask_token  # Some models count them.
+    labels = ids.clone()
+    if head == "token":
+        labels = ids % max(getattr(config, "num_labels", 2), 1)
+    labels[torch.rand(shape, generator=generator) < 0.5] = IGNORE_INDEX
+    on_the_right = (torch.arange(shape[1]) < lengths[:, None]).long()
+    batches = []
+    for mask in (on_the_right, on_the_right.flip(1), torch.ones_like(on_the_right)):
+        # A causal head compares a token after padding with the state of padding.
+        is_counted = mask * F.pad(mask[:, :-1], pad=(1, 0), value=1)
+        batch = {
+            "input_ids": ids.where(mask != 0, padding),
+            "attention_mask": mask,
+            "labels": labels.where(is_counted != 0, IGNORE_INDEX),
+        }
+        batches.append({name: value.to(model.device) for name, value in batch.items()})
+    return batches
+
+
+def inputs_of(model: PreTrainedModel, batch: Batch) -> Batch:
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = batch["input_ids"]
+        inputs["decoder_attention_mask"] = batch["attention_mask"]
+    return inputs
+
+
+def run_base(model: PreTrainedModel, inputs: Batch) -> Any:
+    base: nn.Module = model.base_model
+    return base(**inputs, return_dict=True)
+
+
+def outputs_of(model: PreTrainedModel, head: str, batch: Batch) -> Batch:
+    """The tensors that a model returns, by name: those of its base, and its loss or those of its
+    head."""
+    inputs = inputs_of(model, batch)
+    outputs = {f"base.{name}": value for name, value in run_base(model, inputs).items()}
+    if head in ("", "question"):
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+        with suppress(Exception):  # Some heads want more than texts: choices, or images.
+            found = model(**inputs, return_dict=True)
+            outputs |= {f"head.{name}": value for name, value in found.items()}
+    else:
+        model.training = True  # of the model only, so that there is no dropout below
+        try:
+            outputs["loss"] = model(**inputs, labels=batch["labels"], return_dict=True)["loss"]
+        finally:
+            model.training = False
+    return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+
+def check_outputs(found: Batch, expected: Batch, is_real: torch.Tensor, dtype: torch.dtype) -> None:
+    """Compare outputs at real tokens, relative to the size of the largest value.
+
+    Raises:
+        ValueError: where they are too different.
+    """
+    is_exact = dtype in (torch.float32, torch.float64)
+    limit = MAX_DIFFERENCE if is_exact else MAX_HALF_PRECISION_DIFFERENCE
+    for name, value in expected.items():
+        if name not in found:
+            raise ValueError(f"it has no output {name} any more.")
+        other = found[name]
+        if other.shape != value.shape:
+            raise ValueError(
+                f"its output {name} has shape {tuple(other.shape)}, not {tuple(value.shape)}."
+            )
+        if value.shape[:2] == is_real.shape:
+            value = value[is_real]
+            other = other[is_real]
+        size = value.float().abs().max().clamp(min=1)
+        difference = float((value.float() - other.float()).abs().max() / size)
+        if not difference <= limit:  # It may be NaN.
+            raise ValueError(
+                f"its outputs differ by {difference:.1e} of their size; tokens of other rows or "
+                "padding count."
+            )
+
+
+def sees_no_later_token(model: PreTrainedModel, batch: Batch) -> bool:
+    """Whether the first state of a row stays the same when the last token is another one."""
+    inputs = inputs_of(model, {name: value[:1] for name, value in batch.items()})
+    first = run_base(model, inputs)[0][:, 0]
+    ids = inputs["input_ids"].clone()
+    ids[:, -1] = ids[:, 0]
+    again = run_base(model, inputs | {"input_ids": ids})[0][:, 0]
+    return torch.equal(first, again)
+
+
+def shifts_labels(model: PreTrainedModel, batch: Batch) -> bool:
+    """Whether the label of the first token counts for nothing, as nothing stands before it."""
+    labels = torch.full_like(batch["labels"], IGNORE_INDEX)
+    labels[:, 0] = batch["input_ids"][:, 0]
+    loss = model(**inputs_of(model, batch), labels=labels, return_dict=True)["loss"]
+    return not (bool(loss.isfinite()) and float(loss) > 0)
+
+
+def computes_flat_rows(model: PreTrainedModel, batch: Batch) -> bool:
+    """Whether any layer gets a flat row."""
+    seen = []
+
+    def look(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(isinstance(mask_of(layer, args, kwargs), FlatMask))
+
+    layers = layers_of(model)
+    with removed([layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]):
+        run_base(model, inputs_of(model, batch))
+    return any(seen)
+
+
+def keeps_rows_apart(model: PreTrainedModel, batch: Batch) -> bool:
+    """Whether a row in the middle of a flat row stays finite where all other tokens are NaN.
+
+    This test needs no tolerance, which in half precision hides a small leak.
+    """
+    kept = len(batch["input_ids"]) // 2
+
+    def spoil(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        is_other = torch.arange(len(output), device=output.device) != kept
+        return output.masked_fill(is_other[:, None, None], float("nan"))
+
+    with removed([model.get_input_embeddings().register_forward_hook(spoil)]):
+        states = run_base(model, inputs_of(model, batch))[0]
+    is_real = batch["attention_mask"][kept] != 0
+    return bool(states[kept][is_real].isfinite().all())
+
+
+@contextmanager
+def removed(handles: list[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
