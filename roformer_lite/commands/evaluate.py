@@ -187,6 +187,7 @@ def recipe_for(
     recipe = kind(options_class(**{**data, **files, **noted, **given}))
     settings = read_optional_object(directory, RESULTS_FILE).get("settings", {})
     recipe.inspect_model(saved.model.config, settings)
+    recipe.check_data_options()
     recipe.tokenizer = saved.tokenizer
     if given.keys() & {"max_length", "max_source_length"}:
         longest = min(recipe.max_length, saved.tokenizer.model_max_length)

@@ -144,6 +144,14 @@ class Recipe(ABC):
         """
         return None
 
+    def check_data_options(self) -> None:
+        """Refuse options about labelled data that do not fit a saved model.
+
+        Raises:
+            InputError: naming the option.
+        """
+        return None
+
     def settings(self) -> dict[str, Any]:
         """What answering and measuring must know later and the configuration of the model does not
         hold."""

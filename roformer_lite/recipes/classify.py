@@ -167,8 +167,20 @@ class Classify(LabelRecipe):
         self.takes_pairs = settings.get("pairs", self.takes_pairs)
         if not isinstance(self.takes_pairs, bool):
             raise InputError(f"pairs must be true or false, not {self.takes_pairs!r}")
-        self.label_separator = settings.get("label_separator") or ","
+        given = self.options.label_separator
+        self.label_separator = given or settings.get("label_separator") or ","
         self.threshold = settings.get("threshold")
+
+    def check_data_options(self) -> None:
+        given = self.options.text_pair_column
+        if self.takes_pairs and given is None:
+            raise InputError(
+                "this model takes pairs of texts; give --text_pair_column, the column of the second"
+            )
+        if given is not None and not self.takes_pairs:
+            raise InputError(
+                f"--text_pair_column {given}: this model takes one text, and no pairs"
+            )
 
     def config_labels(self) -> list[str]:
         if self.problem_type == REGRESSION:
