@@ -58,7 +58,7 @@ def _run_of(engine: str, kind: str, directory: str, work: InferenceArguments) ->
         return _run_of_vllm(kind, directory, work)
     import transformers
 
-    from roformer_lite.predict.onnx import OnnxModel
+    from roformer_lite.onnx_model import OnnxModel
     from roformer_lite.saved_model import load_config, load_model
     from roformer_lite.sentence_encoder import SentenceEncoder
 

@@ -8,8 +8,8 @@ from transformers import PreTrainedConfig
 
 from hf_roformer_lite import RoFormerLiteConfig
 from roformer_lite.errors import InputError
+from roformer_lite.recipes import RECIPES
 from roformer_lite.run import Run
-from roformer_lite.tasks.registry import TASKS
 from roformer_lite.train.models import parse_overrides
 
 from .training_changes import CHANGES
@@ -38,12 +38,13 @@ def make_config(run: Run, assignments: list[str]) -> PreTrainedConfig:
     Raises:
         InputError: when no model can be made of it.
     """
-    task, model = TASKS[run.task](run.data).model, run.model
-    fields = {} if model.size else task.new_model
-    given = parse_overrides([*model.config, *assignments], task.config_class)
+    recipe = RECIPES[run.task](run.data)
+    model = run.model
+    fields = {} if model.size else recipe.new_model
+    given = parse_overrides([*model.config, *assignments], recipe.config_class)
     try:
-        return task.config_class.from_preset(
-            model.size or "mini", **{**fields, **task.config_fields(), **given}
+        return recipe.config_class.from_preset(
+            model.size or "mini", **{**fields, **recipe.config_fields(), **given}
         )
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"--config {' '.join([*model.config, *assignments])}: {error}") from error
@@ -58,7 +59,7 @@ def assignments(run: Run, variant: str) -> list[str]:
     Learned positions get as many rows as texts have tokens at most.
     """
     args, config = run.data, make_config(run, [])
-    stacks = {"": (config, TASKS[run.task](args).data.max_length)}
+    stacks = {"": (config, RECIPES[run.task](args).max_length)}
     if not isinstance(config, RoFormerLiteConfig):
         stacks = {
             "encoder.": (config.encoder, args.max_source_length),
