@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CORRELATIONS = ("spearman", "pearson")
 RETRIEVAL = ("mrr@10", "accuracy@1", "accuracy@10")
 RERANKING = ("mrr@10", "ndcg@10", "map")
-# What `classifier_pooling` is called, by the library's name of a way to pool.
+# The `classifier_pooling` of a configuration for each pooling mode of the library.
 POOLINGS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 TEXTS_ALONE = (
     "texts alone, in the column text, say nothing about similarity; train takes --teacher, a model "
@@ -119,7 +119,7 @@ class SentenceRecipe(Recipe):
     # Encoding.
 
     def encode(self, rows: Dataset, training: bool) -> Dataset:
-        """The texts, of which sentence-transformers makes tokens itself, and the scores."""
+        """The texts, which sentence-transformers tokenises itself, and the scores."""
         return rows.select_columns(list(KINDS[kind_of(rows)]))
 
     def lengths(self, encoded: Dataset) -> list[int]:
@@ -221,7 +221,7 @@ class SentenceRecipe(Recipe):
     # Answering.
 
     def open(self, directory: str, config: PreTrainedConfig, device: torch.device) -> BaseModel:
-        # Sentence-transformers would fill a damaged file with random numbers; this refuses it.
+        # This refuses damaged files. Sentence-transformers would fill in random numbers.
         super().open(directory, config, torch.device("cpu"))
         return open_sentence_model(self.sentence_class(), directory, str(device))
 
@@ -395,12 +395,12 @@ class Embed(SentenceRecipe):
 
     def with_targets(self, encoded: DatasetDict) -> DatasetDict:
         """With a teacher, its vectors on their principal axes where the model is narrower or serves
-        in parts. The last axes are left out; cosines change by no more than these held."""
+        in parts. The last axes are left out, and cosines change only by their share."""
         from datasets import DatasetDict
 
         if self.kind != "texts":
             return encoded
-        # Its memory is needed for the training.
+        # The training needs its memory.
         self.teacher = None
         width = self.sentence_model.get_embedding_dimension()
         given = len(encoded["train"][0]["label"])
@@ -696,9 +696,7 @@ def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:
     """Texts with the teacher's vectors in the column `label`."""
 
     def vectors_of(batch: dict[str, list]) -> dict[str, np.ndarray]:
-        vectors = teacher.encode(
-            batch["text"], normalize_embeddings=True, show_progress_bar=False
-        )
+        vectors = teacher.encode(batch["text"], normalize_embeddings=True, show_progress_bar=False)
         return {"label": vectors}
 
     return texts.map(vectors_of, batched=True, desc="Vectors of the teacher")
