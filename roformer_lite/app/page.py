@@ -217,6 +217,10 @@ class Page:
                 f"{size:,} characters; the page takes {_MAX_CHARACTERS:,}, `roformer-lite predict` more"
             )
         set_seed(_SEED)
+        inputs = [
+            self.recipe.input_of_line(given) if isinstance(given, str) else given
+            for given in inputs
+        ]
         answers = self.saved.answers(inputs, batch_size=_BATCH_SIZE, options=options)
         return [self.recipe.show(answer, options) for answer in answers]
 

@@ -178,9 +178,7 @@ class Classify(LabelRecipe):
                 "this model takes pairs of texts; give --text_pair_column, the column of the second"
             )
         if given is not None and not self.takes_pairs:
-            raise InputError(
-                f"--text_pair_column {given}: this model takes one text, and no pairs"
-            )
+            raise InputError(f"--text_pair_column {given}: this model takes one text, and no pairs")
 
     def config_labels(self) -> list[str]:
         if self.problem_type == REGRESSION:

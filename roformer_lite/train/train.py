@@ -24,7 +24,7 @@ from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
 
-def train(run: Run, of_seeds: Run | None = None) -> None:
+def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
     """Read the data, train tokenizer and model, save them, measure what was saved, and print the
     results.
 
@@ -93,7 +93,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
                 is_one_of_several=of_seeds is not None,
             )
             if not args.should_save:
-                return
+                return finished
             results = save_finished_model(finished, directory)
         except InputError:
             raise
@@ -104,6 +104,7 @@ def train(run: Run, of_seeds: Run | None = None) -> None:
             ) from error
         if of_seeds is None:
             publish(results, run, args)
+        return finished
 
 
 def measure_baselines(
