@@ -775,13 +775,10 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             encoder_position_ids,
             documents,
         )
-        if (
-            self.rotates_encoder
-            and encoder_hidden_states is not None
-            and encoder_position_ids is None
-        ):
-            encoder_position_ids = count_positions(encoder_hidden_states, encoder_attention_mask)
-        tables = self.rotary_tables(hidden_states, position_ids, encoder_position_ids)
+        encoder_positions = self.positions_of_encoder(
+            encoder_hidden_states, encoder_attention_mask, encoder_position_ids
+        )
+        tables = self.rotary_tables(hidden_states, position_ids, encoder_positions)
 
         for layer_type, layer in zip(self.layer_types, self.layers, strict=False):
             hidden_states = layer(
@@ -936,6 +933,19 @@ class RoFormerLiteModel(RoFormerLitePreTrainedModel):
             encoder_hidden_states=encoder_hidden_states,
             and_mask_function=is_same_document,
         )
+
+    def positions_of_encoder(
+        self,
+        encoder_hidden_states: torch.Tensor | None,
+        encoder_attention_mask: torch.Tensor | None,
+        encoder_position_ids: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """The positions by which the keys of an encoder are rotated; None where they are not."""
+        if not self.rotates_encoder or encoder_hidden_states is None:
+            return None
+        if encoder_position_ids is not None:
+            return encoder_position_ids
+        return count_positions(encoder_hidden_states, encoder_attention_mask)
 
     def rotary_tables(
         self,
