@@ -3,16 +3,17 @@ imported."""
 
 import difflib
 import math
+import operator
 import os
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-# rows; the Trainer and the search keep numbers for every place in a batch, also an empty one
+# The Trainer and the search keep numbers for every row of a batch, also for an empty one.
 LARGEST_BATCH = 2**20
-MOST_BEAMS = 1000  # each with its own keys and values
-_HUB_TIMEOUT = 5.0  # seconds
+MOST_BEAMS = 1000  # Each has its own keys and values.
+_HUB_TIMEOUT = 5.0  # In seconds.
 # What people type who know other programs, and the options that may be meant.
 _SYNONYMS = {
     "batch_size": ["per_device_train_batch_size"],
@@ -68,23 +69,20 @@ def check_number(
     """
     if value is None:
         return
-    limits = []
-    wrong = isinstance(value, float) and not math.isfinite(value)
-    if wrong:
-        limits.append("finite")
-    if at_least is not None:
-        limits.append(f"at least {at_least}")
-        wrong = wrong or value < at_least
-    if above is not None:
-        limits.append(f"above {above}")
-        wrong = wrong or value <= above
-    if at_most is not None:
-        limits.append(f"at most {at_most}")
-        wrong = wrong or value > at_most
-    if below is not None:
-        limits.append(f"below {below}")
-        wrong = wrong or value >= below
-    if wrong:
+    bounds = [
+        ("at least", at_least, operator.ge),
+        ("above", above, operator.gt),
+        ("at most", at_most, operator.le),
+        ("below", below, operator.lt),
+    ]
+    given = [bound for bound in bounds if bound[1] is not None]
+    limits = [f"{name} {limit}" for name, limit, _ in given]
+    is_right = all(holds(value, limit) for _, limit, holds in given)
+    # A whole number may be too large for a test of finiteness.
+    if isinstance(value, float) and not math.isfinite(value):
+        limits.insert(0, "finite")
+        is_right = False
+    if not is_right:
         raise InputError(f"--{option}={value} must be {' and '.join(limits)}")
 
 
@@ -158,7 +156,8 @@ def check_model_name(name: str | Path, given: str = "") -> None:
         return
     if not is_hub_name(name):
         check_directory(name, given)
-    if refusal := _refusal_of_hub(str(name)):
+    refusal = _refusal_of_hub(str(name))
+    if refusal:
         raise InputError(
             f"{given or name}: there is no such directory here{_similar(Path(name))}, and {refusal}"
         )
@@ -178,10 +177,10 @@ def _refusal_of_hub(name: str) -> str:
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_HUB_TIMEOUT)
     except EntryNotFoundError:
-        return ""  # whoever loads it says what the repository lacks
+        return ""  # The error of loading it says what the repository lacks.
     except RepositoryNotFoundError:
         return "the Hub has no repository of this name that is open to you"
-    # of the HTTP library, which is another one in other versions of huggingface_hub
+    # The errors are those of the HTTP library, which differs between versions of huggingface_hub.
     except Exception as error:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return ""

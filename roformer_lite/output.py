@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from typing import TextIO
 from .errors import InputError
 
 RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
-_FULL_BELOW = 2**16  # free bytes
-_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # open already, to whatever file
+_FULL_BELOW = 2**16  # A disk with fewer free bytes is full.
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # They are open already.
 
 
 def check_place(option: str, path: str) -> str:
@@ -30,23 +29,22 @@ def check_place(option: str, path: str) -> str:
     Raises:
         InputError: naming option, path and reason.
     """
-    given, target = f"--{option} {path}" if option else path, Path(os.path.realpath(path))
+    given = f"--{option} {path}" if option else path
+    target = Path(os.path.realpath(path))
     if Path(path).name in ("", ".."):
         raise InputError(
             f"{given} names no new directory; give it a name, such as {Path(path) / 'model'}"
         )
-    if os.path.islink(path) and not target.exists():
+    # Unlike pathlib, os.path does not raise at names that are too long.
+    if os.path.islink(path) and not os.path.exists(target):
         raise InputError(f"{given} is a link to {os.readlink(path)}, which does not exist")
-    # pathlib raises at names that are too long
-    if os.path.exists(target) and not os.path.isdir(target):
+    if os.path.isfile(target):
         raise InputError(f"{given} is a file; give the name of a directory")
     if os.path.ismount(target):
         raise InputError(
             f"{given} is a mount point, which cannot be replaced; give a directory in it"
         )
     parent = next(parent for parent in target.parents if os.path.exists(parent))
-    if not parent.is_dir():
-        raise InputError(f"{given}: {parent} is not a directory")
     try:
         # The name is as long as any that will be needed.
         with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=parent):
@@ -123,20 +121,13 @@ def complete_directory(
             meantime; it says where the finished directory is.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    remedy = f" while saving {saving}; nothing was changed. Free some space and give the same command again"
     with TemporaryDirectory(prefix=f".{target.name}.unfinished-", dir=target.parent) as scratch:
-        # Temporary directories are open to their owner only, a directory in them is as usual.
+        # Only their owner may read temporary directories; a directory in them is as usual.
         finished = Path(scratch) / "finished"
         finished.mkdir()
-        try:
+        with _naming_full_disk(str(target), target.parent, remedy):
             yield finished
-        except Exception as error:
-            if not is_disk_full(error, target.parent):
-                raise
-            name = getattr(error, "filename", None) or target
-            raise InputError(
-                f"{name}: no space left on the disk while saving {saving}; nothing was changed in {target}. Free some "
-                "space and give the same command again"
-            ) from error
         is_ours = overwrite and all((target / file).is_file() for file in signs)
         if target.is_dir() and any(target.iterdir()) and not is_ours:
             kept = target.with_name(f"{target.name}.finished-{uuid.uuid4().hex[:8]}")
@@ -153,6 +144,17 @@ def complete_directory(
             if replaced.exists():
                 replaced.rename(target)
             raise
+
+
+@contextmanager
+def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]:
+    """Turn an error that the disk of `directory` is full into an `InputError`."""
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error, directory):
+            raise
+        raise InputError(f"{name}: no space left on the disk{remedy}") from error
 
 
 @contextmanager
@@ -174,35 +176,32 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     name = f"{option} {path}".strip()
     if os.path.isdir(path):
         raise InputError(f"{name} is a directory; give the name of a file")
-    direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
-    target = Path(path) if direct else Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.access(target, os.W_OK):
+    exists = os.path.exists(path)
+    if exists and not os.access(path, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
-    written = target if direct else target.with_name(f".{target.name}.unfinished")
+    is_stream = exists and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
+    target = Path(os.path.realpath(path))
+    written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
     try:
         stream = written.open("w", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror}") from error
-    try:
-        with stream:
-            if os.path.exists(target) and not direct:
-                written.chmod(stat.S_IMODE(target.stat().st_mode))
-            yield stream
-            if not direct:
+    with _naming_full_disk(name, target.parent, ""):
+        if is_stream:
+            with stream:
+                yield stream
+            return
+        try:
+            with stream:
+                if exists:
+                    shutil.copymode(target, written)
+                yield stream
+                # Without this, a crash of the machine after the rename could leave an empty file.
                 stream.flush()
-                # before the rename, or a crash of the machine could leave an empty file
                 os.fsync(stream.fileno())
-        if not direct:
             written.replace(target)
-    except BaseException as error:
-        disk_full = is_disk_full(error, target.parent)
-        if not direct:
+        finally:
             written.unlink(missing_ok=True)
-        # The error says so already, of another file.
-        if disk_full and not isinstance(error, InputError):
-            unchanged = "" if direct else "; what was there before is unchanged"
-            raise InputError(f"{name}: no space left on the disk{unchanged}") from error
-        raise
 
 
 def write_whole_file(path: Path, text: str) -> None:

@@ -1,16 +1,16 @@
 """A saved model and its tokenizer, opened from a directory or from the Hub, or refused with the
 file that is wrong.
 
-transformers refuses most damage itself, and `naming` turns what it raises into one sentence. Here
-stand the checks of what it accepts in silence: tensors that are missing (it fills them with random
-numbers), unknown, of another kind of numbers, or not finite, a tokenizer of another model, and
-modules of sentence-transformers that are not there. No code of a saved model is run:
-`trust_remote_code` is off, and files of torch are read with `weights_only`.
+transformers refuses most damage itself, and `naming` turns what it raises into one sentence. The
+checks here are about what it accepts in silence: tensors that are missing (it fills them with
+random numbers), unknown, of another type or not finite, the tokenizer of another model, an adapter
+in the place of a model, and missing modules of sentence-transformers. No code of a saved model is
+run: `trust_remote_code` is off, and files of torch are read with `weights_only`.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,26 +41,25 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
 )
-# smallest values; transformers looks too late
-_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
-_REAL_TYPES = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
-_SHOWN_TENSORS, _SHOWN_CHARACTERS = 3, 300  # in a message
+# The smallest values of fields of generation_config.json, which transformers does not check.
+MIN_COUNTS = {"max_length": 2, "max_new_tokens": 1, "pad_token_id": 0}
+REAL_TYPES = ("F64", "F32", "F16", "BF16")  # The names are those of safetensors.
+MAX_SHOWN_TENSORS = 3
+MAX_SHOWN_CHARACTERS = 300
 
 
-def find_file(name: str | Path, file: str, wanted: str = "model") -> Path | None:
-    """A file of the directory, or of the repository on the Hub, `name`; None where there is none.
+def find_file(name: str | Path, file: str) -> Path | None:
+    """A file of the directory, or of the repository on the Hub, `name`; None without one.
 
     Raises:
-        InputError: when `name` is neither, and no `wanted` can be loaded from it.
+        InputError: when `name` is neither.
     """
     if os.path.isdir(name):
         path = Path(name) / file
         return path if path.is_file() else None
-    check_model_name(name, f"no {wanted} can be loaded from {name}")
-    try:
+    check_model_name(name, f"no model can be loaded from {name}")
+    with naming(name):
         found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"no {wanted} can be loaded from {name}: {reason(error)}") from error
     return None if found is None else Path(found)
 
 
@@ -70,17 +69,15 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: when the file cannot be read, or holds anything else.
     """
-    try:
+    with naming(path, "cannot be read"):
         value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: must hold a JSON object, not a {type(value).__name__}")
     return value
 
 
 def read_optional_object(name: str | Path, file: str) -> dict[str, Any]:
-    """As `read_object`; empty where the directory or repository has no such file."""
+    """As `read_object`; empty if the directory or repository has no such file."""
     path = find_file(name, file)
     return {} if path is None else read_object(path)
 
@@ -94,20 +91,19 @@ def load_config(name: str | Path) -> PreTrainedConfig:
     path = find_file(name, "config.json")
     if path is None:
         raise InputError(f"no model can be loaded from {name}: it has no config.json")
-    # transformers would load the model that it names
+    # transformers would load the model that the adapter names.
     if find_file(name, "adapter_config.json") is not None:
         raise InputError(
             f"{name}: adapter_config.json makes it an adapter; merge it into its model and save that"
         )
-    read_object(path)  # what is no JSON is named by its file and line
     with naming(path):
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def is_ours(part: Any) -> bool:
     """Whether a model, a class of models or a configuration is of this package."""
-    part = part if isinstance(part, type) else type(part)
-    return part.__module__.startswith(f"{hf_roformer_lite.__name__}.")
+    kind = part if isinstance(part, type) else type(part)
+    return kind.__module__.startswith(f"{hf_roformer_lite.__name__}.")
 
 
 def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTrainedModel]:
@@ -116,25 +112,15 @@ def model_class_of(config: PreTrainedConfig, name: str | Path) -> type[PreTraine
     Raises:
         InputError: when the configuration names none, or one of another type of model.
     """
-    named = config.architectures
-    architecture = (
-        named[0]
-        if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str)
-        else ""
+    for architecture in config.architectures or []:
+        for package in (hf_roformer_lite, transformers):
+            found = getattr(package, architecture, None)
+            if getattr(found, "config_class", None) is type(config):
+                return found
+    raise InputError(
+        f"{name}/config.json: architectures={config.architectures} must name a class of models of "
+        f"the type {config.model_type!r}"
     )
-    found = getattr(hf_roformer_lite, architecture or "-", None) or getattr(
-        transformers, architecture or "-", None
-    )
-    if not (
-        isinstance(found, type)
-        and issubclass(found, PreTrainedModel)
-        and found.config_class is type(config)
-    ):
-        raise InputError(
-            f"{name}/config.json: architectures={named} must name one class of models, of the type "
-            f"{config.model_type!r}"
-        )
-    return found
 
 
 def load_model(name: str | Path) -> PreTrainedModel:
@@ -161,14 +147,11 @@ def load_complete_model(
     Raises:
         InputError: when a file is missing or wrong.
     """
-    load_generation_config(name)
-    model, loaded = _from_pretrained(model_class, name)
+    model, loaded = _from_pretrained(model_class, name, config)
     _refuse_tensors(name, "lacks", loaded["missing_keys"])
-    _refuse_tensors(
-        name, f"has what {model_class.__name__} does not have:", loaded["unexpected_keys"]
-    )
+    unknown = f"has what {model_class.__name__} does not have:"
+    _refuse_tensors(name, unknown, loaded["unexpected_keys"])
     _refuse_tensors(name, "has in another shape", [key[0] for key in loaded["mismatched_keys"]])
-    check_finite(model, name)
     return model
 
 
@@ -190,61 +173,61 @@ def load_with_new_head(
         InputError: when a file is missing or wrong; only the head may be missing, or be of another
             shape.
     """
-    load_generation_config(name)
     # AdamW's small steps are lost in half precision.
-    model, loaded = _from_pretrained(auto_model, name, config=config, dtype=torch.float32)
-    prefix = f"{model.base_model_prefix}."
-
-    def in_stack(key: str) -> bool:
-        # BERT's pooler lies there, too, but belongs to the heads of some tasks, and is saved with
-        # these alone.
-        return key.startswith(prefix) and not key.startswith(f"{prefix}pooler.")
-
-    unfit = {key[0] for key in loaded["mismatched_keys"]}
-    new = sorted({*loaded["missing_keys"], *unfit})
-    if wrong := [key for key in new if in_stack(key)]:
-        what = "has another shape of" if wrong[0] in unfit else "lacks"
+    model, loaded = _from_pretrained(auto_model, name, config, dtype=torch.float32)
+    mismatched = {key[0] for key in loaded["mismatched_keys"]}
+    new = sorted({*loaded["missing_keys"], *mismatched})
+    stack = f"{model.base_model_prefix}."
+    # BERT's pooler is a part of the stack, but only the heads of some tasks are saved with it.
+    pooler = f"{stack}pooler."
+    wrong = [key for key in new if key.startswith(stack) and not key.startswith(pooler)]
+    if wrong:
+        fault = "has another shape of" if wrong[0] in mismatched else "lacks"
         raise InputError(
-            f"{name}: {what} {wrong[0]}; the model is damaged, or does not fit the configuration that is asked for; "
+            f"{name}: {fault} {wrong[0]}; the model is damaged, or does not fit the configuration that is asked for; "
             "give only --config fields that change no shape, such as hidden_dropout=0.3"
         )
-    _refuse_tensors(
-        name, "has unknown", [key for key in loaded["unexpected_keys"] if key.startswith(prefix)]
-    )
-    check_finite(model, name)
+    unknown = [key for key in loaded["unexpected_keys"] if key.startswith(stack)]
+    _refuse_tensors(name, "has unknown", unknown)
     return model, new
 
 
 def _from_pretrained(
-    model_class: Any, name: str | Path, **options: Any
+    model_class: Any, name: str | Path, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, and what transformers says about its tensors, which is for the caller to judge."""
-    _check_types(name)
+    """The model, and what transformers says about its tensors, which the caller judges."""
+    load_generation_config(name)
+    is_quantized = getattr(config, "quantization_config", None) is not None
+    if not is_quantized:
+        _check_types(name)
     with naming(name), without_reports():
-        return model_class.from_pretrained(
+        model, loaded = model_class.from_pretrained(
             name,
+            config=config,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             trust_remote_code=False,
             **options,
         )
+    if not is_quantized:
+        check_finite(model, name)
+    return model, loaded
 
 
 def load_generation_config(name: str | Path) -> GenerationConfig:
     """The saved defaults of `generate`, or transformers' own. A model that is loaded ignores a file
-    it cannot read.
+    that it cannot read.
 
     Raises:
-        InputError: when transformers refuses the file.
+        InputError: when the file cannot be read, or a field is wrong.
     """
     path = find_file(name, "generation_config.json")
     if path is None:
         return GenerationConfig()
-    read_object(path)
     with naming(path):
         generation_config = GenerationConfig.from_pretrained(name)
         generation_config.validate()
-    for field, least in _COUNTS.items():
+    for field, least in MIN_COUNTS.items():
         value = getattr(generation_config, field)
         if value is not None and (type(value) is not int or value < least):
             raise InputError(
@@ -254,53 +237,55 @@ def load_generation_config(name: str | Path) -> GenerationConfig:
 
 
 def _check_types(name: str | Path) -> None:
-    """Refuse weights that are no numbers of at least 16 bits: transformers casts them, and drops
-    imaginary parts."""
-    path, index = (
-        find_file(name, "model.safetensors"),
-        find_file(name, "model.safetensors.index.json"),
-    )
-    if (
-        path is None
-        and index is None
-        or "quantization_config" in read_optional_object(name, "config.json")
-    ):
-        return
-    with naming(index or path):
-        shards = set(read_object(index)["weight_map"].values()) if path is None else {path.name}
-    for shard in filter(None, (find_file(name, str(shard)) for shard in shards)):
-        with naming(shard), safe_open(shard, "pt") as file:
-            types = {key: file.get_slice(key).get_dtype() for key in file.keys()}
-        whole = {key for key, kind in types.items() if kind.startswith(("I", "U", "BOOL"))}
-        buffers = {key for key in whole if not key.endswith(("weight", "bias"))}
-        strange = {key for key, kind in types.items() if kind not in _REAL_TYPES} - buffers
-        _refuse_tensors(shard, f"has other numbers than {', '.join(_REAL_TYPES)} in", strange)
+    """Refuse weights that are not real numbers of at least 16 bits: transformers casts them, and
+    drops imaginary parts."""
+    for path in _weight_files(name):
+        strange = []
+        with naming(path), safe_open(path, "pt") as file:
+            for key in file.keys():
+                kind = file.get_slice(key).get_dtype()
+                is_whole = kind.startswith(("I", "U", "BOOL"))
+                is_buffer = is_whole and not key.endswith(("weight", "bias"))
+                if kind not in REAL_TYPES and not is_buffer:
+                    strange.append(key)
+        _refuse_tensors(path, f"has other numbers than {', '.join(REAL_TYPES)} in", strange)
 
 
-def check_finite(model: torch.nn.Module, name: str | Path) -> None:
-    """Refuse weights that are no numbers.
+def _weight_files(name: str | Path) -> list[Path]:
+    """The safetensors files of a model: one, several shards, or none."""
+    whole = find_file(name, "model.safetensors")
+    if whole is not None:
+        return [whole]
+    index = find_file(name, "model.safetensors.index.json")
+    if index is None:
+        return []
+    with naming(index):
+        shards = {str(shard) for shard in read_object(index)["weight_map"].values()}
+    found = [find_file(name, shard) for shard in shards]
+    return [path for path in found if path is not None]
+
+
+def check_finite(model: nn.Module, name: str | Path) -> None:
+    """Refuse weights that are NaN or infinite.
 
     Raises:
         InputError: naming the tensors.
     """
-    if getattr(getattr(model, "config", None), "quantization_config", None) is None:
-        tensors = [*model.named_parameters(), *model.named_buffers()]
-        strange = [
-            key
-            for key, value in tensors
-            if value.is_floating_point() and not value.isfinite().all()
-        ]
-        _refuse_tensors(name, "has NaN or infinite numbers in", strange)
+    strange = []
+    for key, value in [*model.named_parameters(), *model.named_buffers()]:
+        if value.is_floating_point() and not value.isfinite().all():
+            strange.append(key)
+    _refuse_tensors(name, "has NaN or infinite numbers in", strange)
 
 
-def _refuse_tensors(name: str | Path, what: str, keys: Any) -> None:
+def _refuse_tensors(name: str | Path, fault: str, keys: Iterable[str]) -> None:
     keys = sorted(keys)
-    if keys:
-        more = f" and {len(keys) - _SHOWN_TENSORS} more" if len(keys) > _SHOWN_TENSORS else ""
-        shown = ", ".join(keys[:_SHOWN_TENSORS])
-        raise InputError(
-            f"{name}: {what} {shown}{more}; the weights are damaged, or another model's"
-        )
+    if not keys:
+        return
+    shown = ", ".join(keys[:MAX_SHOWN_TENSORS])
+    if len(keys) > MAX_SHOWN_TENSORS:
+        shown += f" and {len(keys) - MAX_SHOWN_TENSORS} more"
+    raise InputError(f"{name}: {fault} {shown}; the weights are damaged, or another model's")
 
 
 def load_tokenizer(
@@ -315,16 +300,10 @@ def load_tokenizer(
     Raises:
         InputError: when one of its files is wrong, or it is the tokenizer of another model.
     """
-    if all(find_file(name, file, "tokenizer") is None for file in TOKENIZER_FILES):
+    if all(find_file(name, file) is None for file in TOKENIZER_FILES):
         return None
-    try:
-        with naming(f"{name}: the tokenizer"):
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except InputError:
-        for file in TOKENIZER_FILES:
-            if file.endswith(".json"):
-                read_optional_object(name, file)  # says which file it is, where it is no JSON
-        raise
+    with naming(f"{name}: the tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if config is not None:
         check_vocabulary(tokenizer, config, name)
     return tokenizer
@@ -360,17 +339,21 @@ def check_vocabulary(
     Raises:
         InputError: naming both numbers.
     """
-    size, vocab_size = (
-        1 + max(tokenizer.get_vocab().values(), default=-1),
-        _stack(config, "vocab_size"),
-    )
-    if vocab_size and size > vocab_size:
+    stack = getattr(config, "encoder", config)
+    vocab_size = getattr(stack, "vocab_size", None)
+    if not vocab_size:
+        return
+    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if size > vocab_size:
         raise InputError(
             f"{name}: the tokenizer has {size} tokens, but config.json says vocab_size={vocab_size}; give the "
             "tokenizer that the model was trained with"
         )
-    ours, theirs = _stack(config, "pad_token_id"), tokenizer.pad_token_id
-    if vocab_size and ours is not None and 0 <= ours != theirs is not None:
+    ours = getattr(stack, "pad_token_id", None)
+    theirs = tokenizer.pad_token_id
+    if ours is None or ours < 0 or theirs is None:
+        return
+    if ours != theirs:
         raise InputError(
             f"{name}: config.json says pad_token_id={ours}, which the tokenizer calls "
             f"{tokenizer.convert_ids_to_tokens(ours)!r}, and it pads with {theirs}, {tokenizer.pad_token!r}; give the "
@@ -378,61 +361,48 @@ def check_vocabulary(
         )
 
 
-def _stack(config: PreTrainedConfig, field: str) -> int | None:
-    """A field of a configuration, of the encoder where it is that of a pair."""
-    return getattr(getattr(config, "encoder", config), field, None)
-
-
 def most_positions(model: nn.Module) -> int | None:
     """How many tokens the model's tables of learned positions have room for; None without one."""
     rows = []
     for name, table in model.named_modules():
-        if isinstance(table, nn.Embedding) and ("position" in name or name.endswith("wpe")):
-            # RoBERTa counts from there
-            before = 0 if table.padding_idx is None else table.padding_idx + 1
-            # BART's first two are unused
-            rows.append(table.num_embeddings - max(before, getattr(table, "offset", 0)))
+        is_of_positions = "position" in name or name.endswith("wpe")
+        if not is_of_positions or not isinstance(table, nn.Embedding):
+            continue
+        # BART's first two rows are unused, and RoBERTa counts from the row after padding's.
+        unused = getattr(table, "offset", 0)
+        if table.padding_idx is not None:
+            unused = max(unused, table.padding_idx + 1)
+        rows.append(table.num_embeddings - unused)
     return min(rows, default=None)
 
 
 def sentence_modules(name: str | Path) -> list[str]:
-    """The kinds of the modules of a model of sentence-transformers, such as `Pooling`; empty where
-    it is none.
+    """The kinds of the modules of a model of sentence-transformers, such as `Pooling`; empty if it
+    is another model.
 
     Raises:
-        InputError: naming a file that is damaged, or missing: without modules.json the library
-            would take modules of its own choice.
+        InputError: naming a file that is missing: the library would take modules of its own choice.
     """
     path = find_file(name, "modules.json")
     if path is None:
-        task = read_optional_object(name, RESULTS_FILE).get("task")
-        if task in ("embed", "rerank"):
+        if read_optional_object(name, RESULTS_FILE).get("task") in ("embed", "rerank"):
             raise InputError(
                 f"{name}: it has no modules.json, which says how its answers are made; copy all files"
             )
         return []
+    kinds = []
     with naming(path):
-        modules = {
-            str(module["path"]): str(module["type"])
-            for module in json.loads(path.read_text("utf-8"))
-        }
-    if not modules:
-        raise InputError(f"{path}: names no module")
-    for folder, kind in modules.items():
-        config = find_file(name, f"{folder}/config.json") if folder else None
-        if config is not None:
-            read_object(config)
-        elif folder and not kind.endswith("Normalize"):  # which had no options in older versions
-            raise InputError(
-                f"{path}: names {folder}/config.json, which is not there; copy all files of the model"
-            )
-        weights = find_file(name, f"{folder}/model.safetensors") if folder else None
-        if weights is not None:
-            with naming(weights), safe_open(weights, "pt"):
-                pass
-    for file in ("config_sentence_transformers.json", "sentence_bert_config.json"):
-        read_optional_object(name, file)
-    return [kind.rpartition(".")[2] for kind in modules.values()]
+        for module in json.loads(path.read_text("utf-8")):
+            folder = module["path"]
+            kind = module["type"].rpartition(".")[2]
+            kinds.append(kind)
+            # Older versions of the library saved no options of Normalize.
+            has_options = folder and kind != "Normalize"
+            if has_options and find_file(name, f"{folder}/config.json") is None:
+                raise InputError(
+                    f"{path}: names {folder}/config.json, which is not there; copy all files of the model"
+                )
+    return kinds
 
 
 @contextmanager
@@ -444,28 +414,23 @@ def naming(where: str | Path, fault: str = "cannot be loaded") -> Iterator[None]
     except InputError:
         raise
     except BaseException as error:
-        # A failed assertion of the tokenizers library, whose Rust raises no `Exception`, is one
-        # here.
+        # The tokenizers library panics in Rust, which raises no `Exception`.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise InputError(f"{where}: {fault}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, as a part of a sentence: in one line, and not without its type where that
-    says more."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
+    """What an error says, in one line, with its type if that says more."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
-        # the field and its value, without the names of the functions that checked it
+        # The cause has the field and its value, without the names of the functions that checked it.
         error = error.__cause__
     text = " ".join(str(error).split())
-    text = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
-    return (
-        text
-        if isinstance(error, (OSError, TypeError, ValueError)) and text
-        else f"{type(error).__name__}: {text}"
-    )
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
+    if text and isinstance(error, (OSError, TypeError, ValueError)):
+        return text
+    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

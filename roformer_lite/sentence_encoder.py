@@ -16,8 +16,8 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
 from .errors import InputError
 from .saved_model import load_config, sentence_modules
 
-# of sentence-transformers; the server normalises anyway
-_MODULES = ("Transformer", "Pooling", "Normalize")
+# Of sentence-transformers; the server normalises anyway.
+_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
 
 
 @dataclass
@@ -38,15 +38,16 @@ def check_sentence_modules(name: str | Path) -> None:
             pooling.
     """
     kinds = sentence_modules(name)
-    others = [kind for kind in kinds if kind not in _MODULES]
-    if kinds and (others or "Pooling" not in kinds):
+    if not kinds:
+        return
+    if "Pooling" not in kinds or not _MODULES.issuperset(kinds):
         raise InputError(
-            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and here are pooled vectors "
-            "alone; use sentence-transformers"
+            f"{name}: by modules.json its answers are those of {', '.join(kinds)}, and only pooled vectors are "
+            "exported; use sentence-transformers"
         )
     own = getattr(load_config(name), "classifier_pooling", None)
-    if kinds and own is not None:
-        # with which come all sources of weights
+    if own is not None:
+        # This imports all sources of weights.
         from hf_roformer_lite.conversion import sentence_pooling
 
         if sentence_pooling(name) != own:
@@ -78,7 +79,7 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         stack = model.base_model
         if not isinstance(stack, RoFormerLiteModel) or stack.config.is_decoder:
             raise InputError(
-                f"{type(model).__name__} is no encoder, and embeddings are those of an encoder"
+                f"{type(model).__name__} is not an encoder, and only encoders give embeddings"
             )
         super().__init__(stack.config)
         self.model = stack
@@ -91,12 +92,14 @@ class SentenceEncoder(RoFormerLitePreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
     ) -> SentenceEncoderOutput:
         """As `RoFormerLiteModel.forward`."""
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        inputs |= {"inputs_embeds": inputs_embeds, "use_cache": False}
-        states = self.model(**inputs, return_dict=True).last_hidden_state
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            use_cache=False,
+            return_dict=True,
+        )
+        states = outputs.last_hidden_state
         pooled = pool(states, self.config.classifier_pooling, attention_mask)
         return SentenceEncoderOutput(states, pooled)

@@ -38,7 +38,7 @@ def make_sentence_model(
     Raises:
         InputError: when those modules cannot be used.
     """
-    # With it come all sources of weights, at some cost.
+    # This imports all sources of weights.
     from hf_roformer_lite.conversion.checkpoints import ConversionError, copy_sentence_modules
 
     theirs = None
@@ -53,8 +53,9 @@ def make_sentence_model(
             except ConversionError as error:
                 raise InputError(str(error)) from error
         made = open_sentence_model(kind, folder, str(model.device))
-    # in place of copies that the library has loaded
-    made[0].model, made[0].processor = model, tokenizer
+    # The library has loaded copies of them.
+    made[0].model = model
+    made[0].processor = tokenizer
     made.max_seq_length = max_length
     return made
 

@@ -49,10 +49,9 @@ class TableWriter:
     """
 
     def __init__(self, stream: TextIO, kind: str):
-        self.stream, self.kind = stream, kind
-        self._has_header = kind == ".jsonl"
-        self._csv = csv.writer(stream, lineterminator="\n")
-        self._quoting_csv = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self.stream = stream
+        self.kind = kind
+        self._has_header = False
 
     def write(self, columns: dict[str, Any]) -> None:
         """Write a row; no field of a .tsv file may have a tab or line break."""
@@ -65,13 +64,14 @@ class TableWriter:
         self._write_cells([_cell(value) for value in columns.values()])
 
     def _write_cells(self, cells: list[str]) -> None:
-        # the writer leaves a carriage return bare, which no reader takes for text
-        if self.kind == ".csv":
-            (self._quoting_csv if any("\r" in cell for cell in cells) else self._csv).writerow(
-                cells
-            )
-        else:
+        if self.kind == ".tsv":
             self.stream.write("\t".join(cells) + "\n")
+            return
+        # By itself the writer puts no quotes around a carriage return, which no reader takes for
+        # text then.
+        has_return = any("\r" in cell for cell in cells)
+        quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
+        csv.writer(self.stream, lineterminator="\n", quoting=quoting).writerow(cells)
 
 
 class AnswerTable:
@@ -89,9 +89,10 @@ class AnswerTable:
 
     def __init__(self, stream: TextIO, kind: str, answer_columns: Sequence[str], prefix: str = ""):
         self.writer = TableWriter(stream, kind)
-        self.kind, self.prefix = kind, prefix
+        self.kind = kind
+        self.prefix = prefix
         self.new = [prefix + name for name in answer_columns]
-        self._first: list[str] | None = None  # columns of the first row
+        self._first: list[str] = []  # The columns of the first row.
 
     def check(self, row: Row) -> None:
         """Refuse a row that cannot be written, before it is answered.
@@ -115,24 +116,21 @@ class AnswerTable:
                 f"{row['origin']}: the columns are {', '.join(columns)}, those of the first row "
                 f"{', '.join(self._first)}; write a .jsonl file, where rows may differ"
             )
-        broken = [
-            name
-            for name, value in columns.items()
-            if self.kind == ".tsv" and _is_broken(_cell(value))
-        ]
-        if broken:
-            raise InputError(
-                f"{row['origin']}: column {broken[0]!r} holds a tab or a line break, which a .tsv file cannot; write "
-                "a .csv or .jsonl file"
-            )
+        for name, value in columns.items():
+            if self.kind == ".tsv" and _is_broken(_cell(value)):
+                raise InputError(
+                    f"{row['origin']}: column {name!r} holds a tab or a line break, which a .tsv file cannot; write "
+                    "a .csv or .jsonl file"
+                )
 
     def write(self, row: Row, answer: dict[str, Any]) -> None:
         """Write a row that was checked, with its answer."""
-        if self.kind == ".tsv":
-            answer = {name: _without_breaks(_cell(value)) for name, value in answer.items()}
-        self.writer.write(
-            {**columns_of(row), **{self.prefix + name: value for name, value in answer.items()}}
-        )
+        columns = columns_of(row)
+        for name, value in answer.items():
+            if self.kind == ".tsv" and _is_broken(_cell(value)):
+                value = " ".join(_cell(value).split())
+            columns[self.prefix + name] = value
+        self.writer.write(columns)
 
 
 def _cell(value: Any) -> str:
@@ -143,7 +141,3 @@ def _cell(value: Any) -> str:
 
 def _is_broken(cell: str) -> bool:
     return any(character in cell for character in "\t\r\n")
-
-
-def _without_breaks(cell: str) -> str:
-    return " ".join(cell.split()) if _is_broken(cell) else cell

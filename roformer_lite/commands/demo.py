@@ -27,11 +27,11 @@ RECIPE = (
 ).split()
 
 CARD = [
-    *("--title", "Dates and numbers in one form"),
-    *("--dataset_title", "dates and numbers made by roformer-lite demo"),
+    *("--title", "Dates in one form"),
+    *("--dataset_title", "dates made by roformer-lite demo"),
     *(
         "--limitations",
-        "Knows dates from 1900 to 2099 and numbers below a million, alone on a line; no more.",
+        "Knows only dates from 1900 to 2099, each alone on a line.",
     ),
 ]
 
@@ -53,8 +53,8 @@ def main(argv: list[str]) -> None:
     """Run `roformer-lite demo`. The data stay in a directory next to the model's."""
     parser = CommandParser(
         "demo",
-        "Make data (dates and numbers, written out in English and Chinese, and their standard form), "
-        "train tokenizer and model from scratch, measure on unseen dates and numbers, save, load again and predict.",
+        "Make data (dates, written out in English and Chinese, and their standard form), "
+        "train tokenizer and model from scratch, measure on unseen dates, save, load again and predict.",
         [DemoArguments],
     )
     (arguments,) = parser.parse(argv)

@@ -106,11 +106,11 @@ def _write(
 ) -> str:
     """Fill `folder`, which exists; what was written, for the user."""
     if options.format == "ctranslate2":
-        from ..export.ctranslate2 import export_ctranslate2
+        from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 
         return f"to be loaded by ctranslate2.{export_ctranslate2(model, tokenizer, folder, options.quantization)}"
     if options.format == "gguf":
-        from ..export.gguf import export_gguf
+        from hf_roformer_lite.conversion.gguf import export_gguf
 
         return f"architecture {export_gguf(model, tokenizer, folder, options.quantization)}"
     from ..export.graphs import write_graphs, write_pooling

@@ -3,8 +3,8 @@ collated."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,65 +15,47 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from ..errors import InputError
 from .data_files import in_pieces
 
-# characters that the tokenizer gets at once, and of which it makes a hundred times as many bytes
-_AT_ONCE = 2**20
-_PACKED_AT_ONCE = 10_000  # blocks among which those that fill a row are looked for
+# The tokenizer gets so many pieces of 8 KiB at most; it makes a hundred times as many bytes of them.
+NUM_PIECES_AT_ONCE = 128
+NUM_BLOCKS_AT_ONCE = 10_000  # Those that fill a row together are looked for among so many.
 
 
-@dataclass(frozen=True)
-class BlockCutter:
-    """Splits documents into blocks of at most `block_size` tokens; no block spans two documents.
+def cut_blocks(
+    pieces: Iterable[tuple[str, Sequence[int]]],
+    start: int,
+    end: int,
+    block_size: int,
+    is_causal: bool,
+) -> Iterator[list[int]]:
+    """Blocks of at most `block_size` tokens; no block spans two documents.
 
     In causal language modelling `[CLS]` and `[SEP]` stand around the whole document; in masked
     language modelling they stand around every block, as they will around the user's texts. The last
     two blocks of a document share the rest evenly, so that no block is very short.
+
+    Args:
+        pieces: The name of a document, and token ids that follow on those before. A document ends
+            where another name begins.
+        start, end: The ids of `[CLS]` and `[SEP]`.
+        block_size: The largest number of tokens.
+        is_causal: Whether the blocks are for causal language modelling.
     """
-
-    start: int  # the id of [CLS]
-    end: int  # the id of [SEP]
-    block_size: int
-    is_causal: bool
-
-    @classmethod
-    def of(
-        cls, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool
-    ) -> "BlockCutter":
-        start, end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
-        return cls(start, end, block_size, is_causal)
-
-    def blocks(self, pieces: Iterable[tuple[str, Sequence[int]]]) -> Iterator[np.ndarray]:
-        """The blocks of documents that come in pieces: the name of the document, and token ids that
-        follow on those before. A document ends where another name begins."""
-        capacity = self.block_size if self.is_causal else self.block_size - 2
-        name, parts, count = None, [], 0
-        for document, ids in pieces:
-            if document != name:
-                yield from self._rest(parts, capacity)
-                name, parts = document, [np.array([self.start])] if self.is_causal else []
-                count = len(parts)
-            parts.append(np.asarray(ids, dtype=np.int64))
-            count += len(ids)
-            if count >= 2 * capacity:
-                whole, cut = np.concatenate(parts), (count // capacity - 1) * capacity
-                for at in range(0, cut, capacity):
-                    yield self._framed(whole[at : at + capacity])
-                parts, count = [whole[cut:]], count - cut
-        yield from self._rest(parts, capacity)
-
-    def _rest(self, parts: list[np.ndarray], capacity: int) -> Iterator[np.ndarray]:
-        if self.is_causal and parts:
-            parts = [*parts, np.array([self.end])]
-        length = sum(map(len, parts))
-        if not length:
-            return
-        ids, number = np.concatenate(parts), -(-length // capacity)
-        # the longer ones first
-        borders = [-(-length * block // number) for block in range(number + 1)]
-        for start, end in pairwise(borders):
-            yield self._framed(ids[start:end])
-
-    def _framed(self, ids: np.ndarray) -> np.ndarray:
-        return ids if self.is_causal else np.concatenate(([self.start], ids, [self.end]))
+    before = [] if is_causal else [start]
+    after = [] if is_causal else [end]
+    capacity = block_size - len(before) - len(after)
+    for _, own_pieces in groupby(pieces, key=itemgetter(0)):
+        ids = [start] if is_causal else []
+        for _, more in own_pieces:
+            ids.extend(more)
+            whole = max(len(ids) // capacity - 1, 0) * capacity
+            for at in range(0, whole, capacity):
+                yield [*before, *ids[at : at + capacity], *after]
+            ids = ids[whole:]
+        if is_causal:
+            ids.append(end)
+        for block in np.array_split(ids, -(-len(ids) // capacity) or 1):
+            if len(block):
+                yield [*before, *block.tolist(), *after]
 
 
 def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -83,10 +65,9 @@ def document_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     Raises:
         InputError: when it has neither.
     """
-    tokens = [
-        tokenizer.cls_token or tokenizer.bos_token,
-        tokenizer.sep_token or tokenizer.eos_token,
-    ]
+    first = tokenizer.cls_token or tokenizer.bos_token
+    last = tokenizer.sep_token or tokenizer.eos_token
+    tokens = [first, last]
     if None in tokens:
         raise InputError(
             "the tokenizer has no token for the beginning or the end of a document; its tokenizer_config.json must "
@@ -101,38 +82,27 @@ def blocks(
     block_size: int,
     is_causal: bool,
 ) -> Iterator[dict[str, list[int]]]:
-    """The blocks of rows with `document` and `text`, as examples; see `BlockCutter`."""
-    options = {
-        "add_special_tokens": False,
-        "truncation": False,
-        "return_attention_mask": False,
-        "verbose": False,
-    }
-
-    def pieces() -> Iterator[tuple[str, Sequence[int]]]:
-        for documents, texts in _bounded(rows):
-            yield from zip(documents, tokenizer(texts, **options)["input_ids"], strict=True)
-
-    for ids in BlockCutter.of(tokenizer, block_size, is_causal).blocks(pieces()):
-        yield {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    """The blocks of rows with `document` and `text`, as examples; see `cut_blocks`."""
+    start, end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
+    pieces = _tokenized_pieces(rows, tokenizer)
+    for ids in cut_blocks(pieces, start, end, block_size, is_causal):
+        yield {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
-def _bounded(rows: Dataset | IterableDataset) -> Iterator[tuple[list[str], list[str]]]:
-    """The rows' documents and texts, of about `_AT_ONCE` characters; long texts are cut."""
-    documents: list[str] = []
-    texts: list[str] = []
-    count = 0
-    for batch in rows.iter(batch_size=100):
-        for document, text in zip(batch["document"], batch["text"], strict=True):
-            for piece in in_pieces(text):
-                documents.append(document)
-                texts.append(piece)
-                count += len(piece)
-                if count >= _AT_ONCE:
-                    yield documents, texts
-                    documents, texts, count = [], [], 0
-    if texts:
-        yield documents, texts
+def _tokenized_pieces(
+    rows: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[str, list[int]]]:
+    pieces = ((row["document"], piece) for row in rows for piece in in_pieces(row["text"]))
+    while batch := list(islice(pieces, NUM_PIECES_AT_ONCE)):
+        encoded = tokenizer(
+            [text for _, text in batch],
+            add_special_tokens=False,
+            truncation=False,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        for (document, _), ids in zip(batch, encoded["input_ids"], strict=True):
+            yield document, ids
 
 
 def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | IterableDataset:
@@ -142,7 +112,7 @@ def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | Itera
     def pack(batch: dict[str, list]) -> dict[str, list]:
         ids = batch["input_ids"]
         bins = best_fit([len(block) for block in ids], capacity)
-        rows = [[token for place in places for token in ids[place]] for places in bins]
+        rows = [list(chain.from_iterable(ids[place] for place in places)) for places in bins]
         positions = [[at for place in places for at in range(len(ids[place]))] for places in bins]
         return {
             "input_ids": rows,
@@ -150,8 +120,9 @@ def packed(encoded: Dataset | IterableDataset, capacity: int) -> Dataset | Itera
             "position_ids": positions,
         }
 
-    columns = encoded.column_names or ["input_ids", "attention_mask"]  # a stream does not know them
-    return encoded.map(pack, batched=True, batch_size=_PACKED_AT_ONCE, remove_columns=columns)
+    # A stream does not know its columns.
+    columns = encoded.column_names or ["input_ids", "attention_mask"]
+    return encoded.map(pack, batched=True, batch_size=NUM_BLOCKS_AT_ONCE, remove_columns=columns)
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -163,24 +134,20 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     which harms what a model learns (Ding et al. 2024, arXiv:2404.10830).
     """
     bins: list[list[int]] = []
-    free: dict[int, list[int]] = {}  # bins by the room that they have left
-    rooms: list[int] = []  # those of which there are bins, rising
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        at = bisect_left(rooms, lengths[place])
-        if at == len(rooms):
-            bins.append([place])
-            room, number = capacity - lengths[place], len(bins) - 1
+    # The room that is left in each bin, the time it was last filled (negative, so that the latest of
+    # equal ones comes first), and its number; rising.
+    rooms: list[tuple[int, int, int]] = []
+    longest_first = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    for time, place in enumerate(longest_first):
+        at = bisect_left(rooms, (lengths[place], -time, 0))
+        if at < len(rooms):
+            room, _, number = rooms.pop(at)
         else:
-            room = rooms[at]
-            number = free[room].pop()
-            if not free[room]:
-                del rooms[at]
-            bins[number].append(place)
-            room -= lengths[place]
-        if room:
-            if not free.setdefault(room, []):
-                insort(rooms, room)
-            free[room].append(number)
+            room = capacity
+            number = len(bins)
+            bins.append([])
+        bins[number].append(place)
+        insort(rooms, (room - lengths[place], -time, number))
     return bins
 
 
@@ -198,11 +165,10 @@ class BlockCollator(DataCollatorForLanguageModeling):
             positions = torch.zeros_like(batch["input_ids"])  # (B, L)
             real = batch["attention_mask"].bool()
             positions[real] = torch.cat([torch.as_tensor(row["position_ids"]) for row in examples])
+            batch["position_ids"] = positions
             # No block may predict the first token of the next one.
-            batch |= {
-                "position_ids": positions,
-                "labels": batch["labels"].masked_fill(real & (positions == 0), -100),
-            }
+            is_first = real & (positions == 0)
+            batch["labels"] = batch["labels"].masked_fill(is_first, -100)
         return batch
 
     def torch_mask_tokens(
@@ -215,7 +181,8 @@ class BlockCollator(DataCollatorForLanguageModeling):
         ids = inputs.clone()
         inputs, labels = super().torch_mask_tokens(inputs, special_tokens_mask, offset_mapping)
         if (labels == -100).all():
-            words = (~torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))).nonzero()
+            special = torch.tensor(self.tokenizer.all_special_ids)
+            words = (~torch.isin(ids, special)).nonzero()
             if len(words):
                 row, place = words[torch.randint(len(words), (), generator=self.generator)]
                 labels[row, place] = ids[row, place]

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,15 +23,15 @@ from ..errors import InputError
 Row = dict[str, Any]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl")
-_USERS_ORIGIN = "\0origin"  # where a row keeps the value of a column that the user calls `origin`
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them, and nothing can encode them
-_LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # of float32
-# bytes, also of a field of a .csv file; what is made of a line takes a hundred times as much
+_USERS_ORIGIN = "\0origin"  # A row keeps a column here that the user calls `origin`.
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can escape them; nothing can encode them.
+_LARGEST_NUMBER = (2 - 2**-23) * 2.0**127  # The largest of float32.
+# In bytes, also of a field of a .csv file. What is made of a line takes a hundred times as much.
 _LONGEST_LINE = 2**24
-_PIECE = 2**13  # bytes
-# Where a long line is cut, the best place first; each matches up to the last one. Before a single
-# space, where our tokenizers, and all others that split at white space, end a word; after a mark
-# before a Chinese character; before any character, which costs a token or two.
+_PIECE = 2**13  # In bytes.
+# A long line is cut at the last of the best places that it has: before a single space, where our
+# tokenizers, and all others that split at white space, end a word; after a mark before a Chinese
+# character; before any character, which costs a token or two.
 _CUTS = [
     re.compile(rb".*\S(?= \S)", re.DOTALL),
     re.compile(".*(?:。|！|？|；|，|、)".encode() + rb"(?=[\xe4-\xe9])", re.DOTALL),
@@ -42,10 +42,8 @@ _CUTS = [
 def file_format(path: str | Path) -> str:
     """The suffix that determines how `path` is read, in lower case and without `.gz`: `.tsv` for
     `train.TSV.gz`."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    path = Path(str(path).lower())
+    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -74,7 +72,8 @@ def read_running_text(path: str | Path) -> Iterator[Row]:
 
 def in_pieces(text: str) -> Iterator[str]:
     """A text in pieces of at most 8 KiB, cut as the lines of `read_running_text` are."""
-    raw, start = text.encode(), 0
+    raw = text.encode()
+    start = 0
     while len(raw) - start > _PIECE:
         end = start + _cut(raw[start : start + _PIECE])
         yield raw[start:end].decode()
@@ -86,11 +85,8 @@ def _read(path: str | Path, longest: int) -> Iterator[tuple[int, str, bool]]:
     """Number and text of each line of a file, as `lines_of`."""
     number = 0
     try:
-        with (
-            gzip.open(path, "rb")
-            if Path(path).suffix.lower() == ".gz"
-            else open(path, "rb") as stream
-        ):
+        open_file = gzip.open if Path(path).suffix.lower() == ".gz" else open
+        with open_file(path, "rb") as stream:
             for number, text, is_end in lines_of(stream, str(path), longest):
                 yield number, text, is_end
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -109,8 +105,9 @@ def lines_of(
     A line above `longest` bytes comes in parts where `longest` is that of a piece, and is refused
     otherwise.
     """
-    # bytes of the line that were given already, and read but not given
-    number, before, rest = 1, 0, b""
+    number = 1
+    before = 0  # So many bytes of the line were in the parts before.
+    rest = b""  # These were read, but belong to the next part.
     while raw := rest + stream.readline(longest - len(rest)):
         is_end = raw.endswith(b"\n") or len(raw) < longest
         if number == 1 and not before:
@@ -121,6 +118,7 @@ def lines_of(
                 "lines (mlm and causal alone cut the long lines of a .txt file themselves)"
             )
         end = len(raw) if is_end else _cut(raw)
+        rest = raw[end:]
         try:
             text = raw[:end].decode("utf-8")
         except UnicodeDecodeError as error:
@@ -128,14 +126,22 @@ def lines_of(
                 f"{name}:{number}: byte {before + error.start + 1} of the line (0x{raw[error.start]:02x}) is not "
                 "UTF-8; convert the file"
             ) from error
-        rest = raw[end:]
-        yield number, text.rstrip("\r\n") if is_end else text, is_end
-        number, before = (number + 1, 0) if is_end else (number, before + end)
+        if is_end:
+            yield number, text.rstrip("\r\n"), True
+            number += 1
+            before = 0
+        else:
+            yield number, text, False
+            before += end
 
 
 def _cut(raw: bytes) -> int:
     """Where to cut a part of a line."""
-    return next((found.end() for cut in _CUTS if (found := cut.match(raw))), len(raw))
+    for cut in _CUTS:
+        found = cut.match(raw)
+        if found:
+            return found.end()
+    return len(raw)
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
@@ -144,16 +150,14 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Row]:
     Raises:
         InputError: when one of the files has more lines than the other.
     """
-    ended, counts = object(), [0, 0]
-    for left, right in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
-        counts[0] += left is not ended
-        counts[1] += right is not ended
-        if left is not ended and right is not ended:
-            yield {"source": left[1], "target": right[1], "origin": f"{source}:{left[0]}"}
-    if counts[0] != counts[1]:
-        raise InputError(
-            f"{source} has {counts[0]} lines, but {target} has {counts[1]}; they must correspond line by line"
-        )
+    lines = zip_longest(numbered_lines(source), numbered_lines(target))
+    for number, (left, right) in enumerate(lines, start=1):
+        if left is None or right is None:
+            longer, shorter = (source, target) if right is None else (target, source)
+            raise InputError(
+                f"{longer}:{number}: {shorter} has only {number - 1} lines; the files must correspond line by line"
+            )
+        yield {"source": left[1], "target": right[1], "origin": f"{source}:{number}"}
 
 
 def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> Iterator[Row]:
@@ -177,7 +181,9 @@ def read_table(path: str | Path, column_names: Sequence[str] | None = None) -> I
             "names the columns, or .jsonl with an object on each line, also .gz (plain .txt is for predict, seq2seq, "
             "mlm, causal and embed)"
         )
-    yield from _read_objects(path) if kind == ".jsonl" else _read_separated(path, column_names)
+    if kind == ".jsonl":
+        return _read_objects(path)
+    return _read_separated(path, column_names)
 
 
 def _read_objects(path: str | Path) -> Iterator[Row]:
@@ -187,10 +193,8 @@ def _read_objects(path: str | Path) -> Iterator[Row]:
         origin = f"{path}:{number}"
         try:
             value = json.loads(line)
-        # also numbers and nesting beyond what Python reads
         except (ValueError, RecursionError) as error:
-            what = "nested too deeply" if isinstance(error, RecursionError) else error
-            raise InputError(f"{origin}: not JSON: {what}") from error
+            raise InputError(f"{origin}: not JSON: {error}") from error
         if not isinstance(value, dict):
             raise InputError(f"{origin}: a JSON object is needed, as {{...}}, not {line[:40]!r}")
         if "\\u" in line and _HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
@@ -223,36 +227,30 @@ def _read_separated(path: str | Path, column_names: Sequence[str] | None) -> Ite
 
 def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of each record, with the number of its first line; of an empty line none."""
-    if file_format(path) == ".tsv":  # where quotes are text
-        yield from (
-            (number, line.split("\t") if line else []) for number, line in numbered_lines(path)
-        )
+    if file_format(path) == ".tsv":  # Quotes are text there.
+        for number, line in numbered_lines(path):
+            yield number, line.split("\t") if line else []
         return
-    csv.field_size_limit(_LONGEST_LINE)  # unless told, it refuses fields above 128 KiB
-    records, first_line = (
-        csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True),
-        1,
-    )
-    while True:
-        try:
-            values = next(records)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            what = (
-                "a carriage return must stand in double quotes"
-                if "new-line" in str(error)
-                else error
-            )
-            raise InputError(f"{path}:{first_line}: {what}") from error
-        yield first_line, values
-        first_line = records.line_num + 1
+    csv.field_size_limit(_LONGEST_LINE)  # By default it refuses fields above 128 KiB.
+    records = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    first_line = 1
+    try:
+        for values in records:
+            yield first_line, values
+            first_line = records.line_num + 1
+    except csv.Error as error:
+        fault = str(error)
+        if "new-line" in fault:
+            fault = "a carriage return must stand in double quotes"
+        raise InputError(f"{path}:{first_line}: {fault}") from error
 
 
 def row_of(columns: dict[str, Any], origin: str) -> Row:
     """A row of the user's columns that came from `origin`."""
-    users = {_USERS_ORIGIN: columns["origin"]} if "origin" in columns else {}
-    return {**columns, **users, "origin": origin}
+    row = {**columns, "origin": origin}
+    if "origin" in columns:
+        row[_USERS_ORIGIN] = columns["origin"]
+    return row
 
 
 def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterator[Row]:
@@ -266,67 +264,53 @@ def read_tagged(path: str | Path, token_column: int, tag_column: int) -> Iterato
         path: The file.
         token_column, tag_column: Counted from 1; -1 is the last.
     """
-    tokens: list[str] = []
-    tags: list[str] = []
-    start = 0
-    for number, line in numbered_lines(path):
+    sentence: Row = {}
+    # A blank line after the last one ends the last sentence.
+    for number, line in chain(numbered_lines(path), [(0, "")]):
         if not line.strip():
-            if tokens:
-                yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
-            tokens, tags = [], []
+            if sentence:
+                yield sentence
+            sentence = {}
             continue
-        if not tokens and (line.startswith("# ") or line == "#"):
+        if not sentence and (line.startswith("# ") or line == "#"):
             continue
         fields = line.split("\t") if "\t" in line else line.split()
         origin = f"{path}:{number}"
-        token = _field(fields, token_column, origin)
-        if token == "-DOCSTART-":
+        token_index = _index_of(fields, token_column, origin)
+        if fields[token_index] == "-DOCSTART-":
             continue
-        _check_columns_differ(fields, token_column, tag_column, origin)
-        tag = _field(fields, tag_column, origin)
-        start = start if tokens else number
-        tokens.append(token)
-        tags.append(tag)
-    if tokens:
-        yield {"tokens": tokens, "tags": tags, "origin": f"{path}:{start}"}
+        tag_index = _index_of(fields, tag_column, origin)
+        if token_index == tag_index:  # Every word would become its own tag.
+            columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
+            raise InputError(
+                f"{origin}: the line has {columns}, and both token and tag would be column {tag_index + 1}; a token "
+                "and its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
+            )
+        sentence = sentence or {"tokens": [], "tags": [], "origin": origin}
+        sentence["tokens"].append(fields[token_index])
+        sentence["tags"].append(fields[tag_index])
 
 
-def _check_columns_differ(
-    fields: list[str], token_column: int, tag_column: int, origin: str
-) -> None:
-    """Refuse a line without a column of its own for the tag: every word would become its own
-    tag."""
-    place = _place(fields, token_column)
-    if place == _place(fields, tag_column):
-        columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
-        columns += " (commas separate none)" if "," in fields[place] else ""
-        raise InputError(
-            f"{origin}: the line has {columns}, and both token and tag would be column {place + 1}; a token and "
-            "its tag are needed, separated by a tab or spaces (see --token_column and --tag_column)"
-        )
-
-
-def _place(fields: list[str], column: int) -> int:
+def _index_of(fields: list[str], column: int, origin: str) -> int:
     """The index of a column that is counted from 1, or from the end if it is negative."""
-    return column - 1 if column > 0 else len(fields) + column
-
-
-def _field(fields: list[str], column: int, origin: str) -> str:
-    index = _place(fields, column)
+    index = column - 1 if column > 0 else len(fields) + column
     if column == 0 or not 0 <= index < len(fields):
         raise InputError(
             f"{origin}: no column {column}; the line has {len(fields)} (columns count from 1, -1 is the last)"
         )
     if not fields[index].strip():
         raise InputError(f"{origin}: column {column} is empty")
-    return fields[index]
+    return index
 
 
 def columns_of(row: Row) -> dict[str, Any]:
     """The user's columns of a row, as the file has them."""
-    columns = {**row, "origin": row[_USERS_ORIGIN]} if _USERS_ORIGIN in row else row
-    left_out = _USERS_ORIGIN if _USERS_ORIGIN in row else "origin"
-    return {name: value for name, value in columns.items() if name != left_out}
+    columns = dict(row)
+    if _USERS_ORIGIN in row:
+        columns["origin"] = columns.pop(_USERS_ORIGIN)
+    else:
+        columns.pop("origin", None)
+    return columns
 
 
 def value_of(row: Row, column: str, option: str = "") -> Any:
@@ -358,7 +342,8 @@ def number_of(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if abs(number) <= _LARGEST_NUMBER else None  # NaN is not
+    # NaN is not below any number.
+    return number if abs(number) <= _LARGEST_NUMBER else None
 
 
 def text_of(row: Row, column: str, option: str = "") -> str:

@@ -1,5 +1,6 @@
 """Pictures of the labels that a model confuses, and of what its scores are worth."""
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -26,14 +27,13 @@ def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.
 
     labels = sorted({*true, *predicted})
     if len(labels) > _MOST:
-        confused = Counter(
-            pair for pair in zip(true, predicted, strict=True) if len({*pair}) > 1
-        ).most_common()
+        pairs = zip(true, predicted, strict=True)
+        confused = Counter(pair for pair in pairs if pair[0] != pair[1]).most_common()
         first = dict.fromkeys(chain.from_iterable(pair for pair, _ in confused))
-        kept = set([*first, *labels][: _MOST - 1])  # right answers alone fill what is left
-        true, predicted = (
-            [label if label in kept else _OTHER for label in side] for side in (true, predicted)
-        )
+        # Labels that are never confused fill the picture if there is room.
+        kept = set([*first, *labels][: _MOST - 1])
+        true = [label if label in kept else _OTHER for label in true]
+        predicted = [label if label in kept else _OTHER for label in predicted]
         labels = [*sorted(kept), _OTHER]
     return confusion_matrix(true, predicted, labels=labels), labels
 
@@ -52,13 +52,22 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     Returns:
         The labels that are drawn as numbers, by these numbers.
     """
-    from matplotlib.figure import Figure  # not pyplot: needs no display and keeps no global state
+    # Unlike pyplot, this needs no display and keeps no global state.
+    from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
     counts, labels = confusion_counts(true, predicted)
-    everything, fonts = sorted({*true, *predicted}), _fonts()
+    everything = sorted({*true, *predicted})
+    fonts = _fonts()
     known = _characters(fonts)
-    names = [_name(label, everything, known) for label in labels]
+    numbered = {}
+    names = []
+    for label in labels:
+        if known.issuperset(map(ord, label)):
+            names.append(label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…")
+        else:
+            names.append(f"#{everything.index(label) + 1}")
+            numbered[names[-1]] = label
     size = 2.5 + 0.36 * len(labels)
     figure = Figure(figsize=(size + 1.5, size), layout="constrained")
     shown = ConfusionMatrixDisplay(
@@ -78,19 +87,13 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     axes.tick_params(axis="x", rotation=90)
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
-    right = sum(ours == theirs for ours, theirs in zip(predicted, true, strict=True))
-    part = (
-        f"; {len(labels) - 1} of {len(everything)} labels, those confused most"
-        if len(everything) > _MOST
-        else ""
-    )
-    axes.set_title(f"{right:,} of {len(true):,} right{part}", fontsize=10)
+    right = sum(map(operator.eq, predicted, true))
+    title = f"{right:,} of {len(true):,} right"
+    if len(everything) > _MOST:
+        title += f"; {len(labels) - 1} of {len(everything)} labels, those confused most"
+    axes.set_title(title, fontsize=10)
     figure.savefig(path, dpi=120)
-    return {
-        name: label
-        for name, label in zip(names, labels, strict=True)
-        if name.startswith("#") and name != label
-    }
+    return numbered
 
 
 def draw_reliability(scores: np.ndarray, right: np.ndarray, path: Path) -> None:
@@ -123,19 +126,11 @@ def _fonts() -> list[str]:
     installed."""
     from matplotlib.font_manager import fontManager
 
-    return [
-        "DejaVu Sans",
-        *sorted({font.name for font in fontManager.ttflist if _CHINESE_FONTS.search(font.name)}),
-    ]
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *sorted(filter(_CHINESE_FONTS.search, installed))]
 
 
 def _characters(fonts: Sequence[str]) -> set[int]:
     from matplotlib.font_manager import findfont, get_font
 
     return {code for font in fonts for code in get_font(findfont(font)).get_charmap()}
-
-
-def _name(label: str, everything: Sequence[str], known: set[int]) -> str:
-    if not all(ord(character) in known for character in label):
-        return f"#{everything.index(label) + 1}"
-    return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"

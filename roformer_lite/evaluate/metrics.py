@@ -26,14 +26,10 @@ def translation_metrics(
     exactly right."""
     from sacrebleu.metrics import BLEU, CHRF
 
-    exact = np.mean([ours == theirs for ours, theirs in zip(hypotheses, references, strict=True)])
-    return {
-        "bleu": BLEU(tokenize=bleu_tokenizer)
-        .corpus_score(list(hypotheses), [list(references)])
-        .score,
-        "chrf": CHRF().corpus_score(list(hypotheses), [list(references)]).score,
-        "exact_match": float(exact),
-    }
+    bleu = BLEU(tokenize=bleu_tokenizer).corpus_score(hypotheses, [references])
+    chrf = CHRF().corpus_score(hypotheses, [references])
+    exact = np.mean(np.array(hypotheses) == np.array(references))
+    return {"bleu": bleu.score, "chrf": chrf.score, "exact_match": float(exact)}
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
@@ -55,7 +51,7 @@ def token_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         the highest logit.
     """
     labelled = labels != -100  # (B, L)
-    # (B, L), 0 without label
+    # The losses are (B, L), with 0 at positions without a label.
     losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     right = (logits.argmax(-1) == labels) & labelled
     return torch.stack([losses.sum(1), labelled.sum(1).float(), right.sum(1).float()], dim=1)
@@ -103,12 +99,12 @@ def classification_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
 
     if true.ndim == 2:
         predicted = np.pad(predicted, ((0, 0), (0, true.shape[1] - predicted.shape[1])))
-    names = {"macro_f1": "macro"} if true.ndim == 1 else {"macro_f1": "macro", "micro_f1": "micro"}
-    f1 = {
-        name: float(f1_score(true, predicted, average=kind, zero_division=0))
-        for name, kind in names.items()
-    }
-    return {"accuracy": float(accuracy_score(true, predicted)), **f1}
+    averages = ["macro"] if true.ndim == 1 else ["macro", "micro"]
+    metrics = {"accuracy": float(accuracy_score(true, predicted))}
+    for average in averages:
+        f1 = f1_score(true, predicted, average=average, zero_division=0)
+        metrics[f"{average}_f1"] = float(f1)
+    return metrics
 
 
 def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
@@ -124,12 +120,10 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
     right (McNemar 1947, exact). `ours` and `theirs` say of each row whether the answer is right."""
     from scipy.stats import binomtest
 
-    only_ours, only_theirs = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    return (
-        float(binomtest(only_ours, only_ours + only_theirs).pvalue)
-        if only_ours + only_theirs
-        else 1.0
-    )
+    different = int((ours != theirs).sum())
+    if different == 0:
+        return 1.0
+    return float(binomtest(int((ours & ~theirs).sum()), different).pvalue)
 
 
 def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool:
@@ -138,9 +132,8 @@ def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool
     metrics that are neither fractions nor correlations: of these the rows would have to be
     known."""
     if metric in FRACTIONS:
-        return abs(ours - theirs) <= 2 * math.sqrt(
-            (ours * (1 - ours) + theirs * (1 - theirs)) / rows
-        )
+        variance = (ours * (1 - ours) + theirs * (1 - theirs)) / rows
+        return abs(ours - theirs) <= 2 * math.sqrt(variance)
     if metric in _CORRELATIONS and rows > 3 and max(abs(ours), abs(theirs)) < 1:
         return abs(math.atanh(ours) - math.atanh(theirs)) <= 2 * math.sqrt(2 / (rows - 3))
     return ours == theirs
@@ -149,12 +142,14 @@ def is_within_chance(metric: str, ours: float, theirs: float, rows: int) -> bool
 def threshold_for(scores: np.ndarray, right: np.ndarray, precision: float) -> float | None:
     """The lowest score from which on at least this fraction of the answers is right; None where
     there is none."""
-    order = np.argsort(-scores, kind="stable")
-    is_last = np.append(np.diff(scores[order]) < 0, True)  # of equal scores
-    enough = np.flatnonzero(
-        is_last & (right[order].cumsum() >= precision * np.arange(1, len(order) + 1))
-    )
-    return float(scores[order][enough[-1]]) if len(enough) else None
+    from sklearn.metrics import precision_recall_curve
+
+    if not right.any():
+        return None
+    precisions, _, thresholds = precision_recall_curve(right, scores)
+    # The thresholds rise; the last precision, of no answer at all, has none.
+    enough = np.flatnonzero(precisions[:-1] >= precision)
+    return float(thresholds[enough[0]]) if len(enough) else None
 
 
 def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[str]) -> ByLabel:
@@ -171,15 +166,20 @@ def metrics_by_label(predicted: np.ndarray, true: np.ndarray, labels: Sequence[s
     metrics = precision_recall_fscore_support(
         true, predicted, labels=range(len(labels)), zero_division=0
     )
-    return {
-        label: {
+    return _by_name(labels, metrics)
+
+
+def _by_name(names: Sequence[str], metrics: Sequence[np.ndarray]) -> ByLabel:
+    """What scikit-learn and seqeval return of each label, or of each type of entity."""
+    found = {}
+    for name, precision, recall, f1, support in zip(names, *metrics, strict=True):
+        found[name] = {
             "precision": float(precision),
             "recall": float(recall),
             "f1": float(f1),
             "support": int(support),
         }
-        for label, precision, recall, f1, support in zip(labels, *metrics, strict=True)
-    }
+    return found
 
 
 def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLabel:
@@ -191,27 +191,19 @@ def metrics_by_entity(predicted: list[list[str]], true: list[list[str]]) -> ByLa
     if not types:
         return {}
     metrics = precision_recall_fscore_support(true, predicted, average=None, zero_division=0)
-    return {
-        kind: {
-            "precision": float(precision),
-            "recall": float(recall),
-            "f1": float(f1),
-            "support": int(support),
-        }
-        for kind, precision, recall, f1, support in zip(types, *metrics, strict=True)
-    }
+    return _by_name(types, metrics)
 
 
 def regression_metrics(predicted: np.ndarray, true: np.ndarray) -> Metrics:
     """Pearson and Spearman correlation (0 when either side is constant) and mean squared error."""
     from scipy.stats import pearsonr, spearmanr
 
-    constant = np.ptp(predicted) == 0 or np.ptp(true) == 0 or len(true) < 2
-    return {
-        "pearson": 0.0 if constant else float(pearsonr(predicted, true).statistic),
-        "spearman": 0.0 if constant else float(spearmanr(predicted, true).statistic),
-        "mse": float(np.mean((predicted - true) ** 2)),
-    }
+    metrics = {"pearson": 0.0, "spearman": 0.0}
+    if np.ptp(predicted) > 0 and np.ptp(true) > 0:
+        metrics["pearson"] = float(pearsonr(predicted, true).statistic)
+        metrics["spearman"] = float(spearmanr(predicted, true).statistic)
+    metrics["mse"] = float(np.mean((predicted - true) ** 2))
+    return metrics
 
 
 def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities: bool) -> Metrics:
@@ -222,16 +214,17 @@ def tagging_metrics(predicted: list[list[str]], true: list[list[str]], entities:
         entities: Whether the tags mark entities, as in IOB2. F1, precision and recall then count
             whole entities, as conlleval does; otherwise F1 is the macro F1 of the tags.
     """
-    flat_predicted = np.array([tag for row in predicted for tag in row])
-    flat_true = np.array([tag for row in true for tag in row])
-    scores = classification_metrics(flat_predicted, flat_true)
+    scores = classification_metrics(np.concatenate(predicted), np.concatenate(true))
     if not entities:
         return scores
-    from seqeval.metrics import f1_score, precision_score, recall_score
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        true, predicted, average="micro", zero_division=0
+    )
     return {
-        "f1": float(f1_score(true, predicted, zero_division=0)),
-        "precision": float(precision_score(true, predicted, zero_division=0)),
-        "recall": float(recall_score(true, predicted, zero_division=0)),
+        "f1": float(f1),
+        "precision": float(precision),
+        "recall": float(recall),
         "accuracy": scores["accuracy"],
     }

@@ -65,7 +65,8 @@ def report_of_classes(true: list[str], predicted: list[str], labels: Sequence[st
     there = [label for label in labels if label in found]
     text = classification_report(true, predicted, labels=there, digits=4, zero_division=0)
     numbers = {label: number for number, label in enumerate(there)}
-    ours, theirs = (np.array([numbers[label] for label in side]) for side in (predicted, true))
+    ours = np.array([numbers[label] for label in predicted])
+    theirs = np.array([numbers[label] for label in true])
     return LabelReport(text, metrics_by_label(ours, theirs, there), true, predicted)
 
 
@@ -77,9 +78,10 @@ def report_of_sets(
     from sklearn.preprocessing import MultiLabelBinarizer
 
     binary = MultiLabelBinarizer(classes=list(labels)).fit(true)
-    sides = [binary.transform(side) for side in (true, predicted)]
-    text = classification_report(*sides, target_names=list(labels), digits=4, zero_division=0)
-    return LabelReport(text, metrics_by_label(sides[1], sides[0], labels))
+    theirs = binary.transform(true)
+    ours = binary.transform(predicted)
+    text = classification_report(theirs, ours, target_names=list(labels), digits=4, zero_division=0)
+    return LabelReport(text, metrics_by_label(ours, theirs, labels))
 
 
 def report_of_entities(true: list[list[str]], predicted: list[list[str]]) -> LabelReport | None:
@@ -88,11 +90,10 @@ def report_of_entities(true: list[list[str]], predicted: list[list[str]]) -> Lab
     from seqeval.metrics import classification_report
 
     scores = metrics_by_entity(predicted, true)
-    return (
-        LabelReport(classification_report(true, predicted, digits=4, zero_division=0), scores)
-        if scores
-        else None
-    )
+    if not scores:
+        return None
+    text = classification_report(true, predicted, digits=4, zero_division=0)
+    return LabelReport(text, scores)
 
 
 def confused_pairs(report: LabelReport) -> list[str]:
@@ -119,5 +120,7 @@ def example_text(outcome: Outcome) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join((" ".join(value) if isinstance(value, list) else str(value)).split())
+    if isinstance(value, list):
+        value = " ".join(value)
+    text = " ".join(str(value).split())
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"

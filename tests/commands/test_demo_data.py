@@ -20,11 +20,7 @@ def test_the_data_never_change():
     text = "\n".join(
         f"{e.written}\t{e.standard}\t{e.kind}" for e in unique_examples(5_000, 1, held_out=False)
     )
-    digest = "51269d6fa7eab08b5c04c68c9cc9912251d376d942d69c783b3dbbf822eedbe9"
+    digest = "61ec8a1544d16797cdb28fdaea50301769dd1daf6c7a069d68edbfd5324f5aba"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
-    assert {e.kind for e in unique_examples(100, 1, held_out=True)} == {
-        "date-en",
-        "date-zh",
-        "number-en",
-        "number-zh",
-    }
+    kinds = {e.kind for e in unique_examples(100, 1, held_out=True)}
+    assert kinds == {"date-en", "date-zh"}

@@ -11,8 +11,8 @@ import torch
 from conftest import VOCAB, build, stack_config
 
 import hf_roformer_lite as rl
-from roformer_lite.errors import InputError
-from roformer_lite.export.ctranslate2 import export_ctranslate2
+from hf_roformer_lite.conversion import ConversionError
+from hf_roformer_lite.conversion.ctranslate2 import export_ctranslate2
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}
@@ -200,7 +200,7 @@ def test_quantization(quantization, tokenizer, tmp_path):
 )
 def test_refusals(fields, message, tokenizer, tmp_path):
     model = build(rl.RoFormerLiteForMaskedLM, stack_config(**fields))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ConversionError, match=message):
         export_ctranslate2(model, tokenizer, tmp_path)
     assert not any(tmp_path.iterdir())
 
@@ -208,11 +208,9 @@ def test_refusals(fields, message, tokenizer, tmp_path):
 def test_refusals_of_pairs_and_heads(tokenizer, tmp_path):
     pair = build(rl.RoFormerLiteForConditionalGeneration, pair_config("pre"))
     pair.get_decoder().config.norm_eps = 1e-3
-    with pytest.raises(InputError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
+    with pytest.raises(ConversionError, match="decoder.norm_eps=0.001.*encoder.norm_eps=1e-06"):
         export_ctranslate2(pair, tokenizer, tmp_path)
-    with pytest.raises(
-        InputError, match="RoFormerLiteForSequenceClassification cannot be exported"
-    ):
+    with pytest.raises(ConversionError, match="RoFormerLiteForSequenceClassification: "):
         export_ctranslate2(
             build(rl.RoFormerLiteForSequenceClassification, stack_config()), tokenizer, tmp_path
         )

@@ -133,7 +133,10 @@ def test_command_line(tmp_path, capsys):
         main(["export", str(tmp_path / "model"), str(tmp_path / "new"), "--format", "ctranslate2"])
         == 2
     )
-    assert "RoFormerLiteForSequenceClassification cannot be exported" in capsys.readouterr().err
+    assert (
+        "cannot be exported as ctranslate2: RoFormerLiteForSequenceClassification"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "new").exists()
 
 

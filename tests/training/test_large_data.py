@@ -15,7 +15,7 @@ import hf_roformer_lite as rl
 from hf_roformer_lite.model.tokenization_roformer_lite import untrained_backend
 from hf_roformer_lite.tokenizer_training import cut_long_words
 from roformer_lite.cli import main
-from roformer_lite.data.blocks import BlockCollator, BlockCutter, best_fit, blocks, packed
+from roformer_lite.data.blocks import BlockCollator, best_fit, blocks, cut_blocks, packed
 
 SMALL = (
     "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 num_hidden_layers=1 --use_cpu "
@@ -60,12 +60,11 @@ def test_a_stream(folder, tmp_path):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_blocks_hold_all_tokens_and_are_alike_in_length(is_causal):
-    cutter = BlockCutter(1, 2, 10, is_causal)
     documents = {f"d{n}": list(range(100, 100 + n)) for n in (1, 7, 8, 9, 10, 17, 55)}
     pieces = [
         (name, ids[at : at + 3]) for name, ids in documents.items() for at in range(0, len(ids), 3)
     ]
-    made = [block.tolist() for block in cutter.blocks(pieces)]
+    made = list(cut_blocks(pieces, start=1, end=2, block_size=10, is_causal=is_causal))
     assert max(map(len, made)) <= 10
     tokens = [token for block in made for token in block if token > 2]
     assert tokens == [token for ids in documents.values() for token in ids]

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.modeling_roformer_lite import RoFormerLiteLayer, RoFormerLiteModel
 
-from ..errors import InputError
-from .formats import Requirements, vocabulary_of
+from .runtime_limits import Requirements, unused_token, vocabulary_of
+from .weight_map import ConversionError
 
 _FILE = "model.gguf"
 _WORD_START = "\u2581"
@@ -91,15 +91,13 @@ def export_gguf(
         The architecture of llama.cpp.
 
     Raises:
-        InputError: when llama.cpp has no such model or tokenizer.
+        ConversionError: when llama.cpp has no such model or tokenizer.
     """
     import gguf
 
     name = type(model).__name__
     if name not in ("RoFormerLiteModel", "RoFormerLiteForMaskedLM"):
-        raise InputError(
-            f"{name} cannot be exported: of our models llama.cpp runs encoders without a head alone"
-        )
+        raise ConversionError(f"{name}: of our models llama.cpp runs only encoders without a head")
     stack: RoFormerLiteModel = model.base_model
     architecture = _architecture_of(stack.config)
     pipeline = _word_piece(tokenizer)
@@ -119,63 +117,56 @@ def export_gguf(
 def _architecture_of(config: RoFormerLiteConfig) -> _Architecture:
     """The architecture that has all that the configuration says; the nearest one names what is in
     the way."""
-    nearest = min(ARCHITECTURES, key=lambda one: len(_differences(one, config)))
+    nearest = min(ARCHITECTURES, key=lambda one: _count_differences(one, config))
     needs = Requirements(f"llama.cpp ({nearest.name})", config)
     needs.require_standard_layers()
-    is_rope = config.position_embedding_type == "rope"
-    for name, holds, why in (
-        ("is_decoder", not config.is_decoder, "takes prompts that our tokenizers cannot cut there"),
-        ("type_vocab_size", not config.type_vocab_size, "has no second segment"),
-        ("add_pooling_layer", not config.add_pooling_layer, "has no pooler"),
-        (
-            "classifier_pooling",
-            config.classifier_pooling != "late",
-            "pools the states of the stack",
-        ),
-        ("position_embedding_type", is_rope, "has rotary positions alone"),
-        *(
-            (other, False, f"needs {nearest.fields[other]!r}")
-            for other in _differences(nearest, config)
-        ),
-    ):
-        needs.require(holds, name, why)
-    rope, heads = config.rope_parameters, config.num_attention_heads
+    why = "takes prompts that our tokenizers cannot cut there"
+    needs.require_value("is_decoder", False, why)
+    needs.require_value("type_vocab_size", 0, "has no second segment")
+    needs.require_value("add_pooling_layer", False, "has no pooler")
+    is_pooled = config.classifier_pooling != "late"
+    needs.require(is_pooled, "classifier_pooling", "pools the states of the stack")
+    needs.require_value("position_embedding_type", "rope", "has only rotary positions")
+    for field, value in nearest.fields.items():
+        needs.require_value(field, value, f"needs {value!r}")
+    rope = config.rope_parameters
     is_plain = rope["rope_type"] == "default" and rope["partial_rotary_factor"] == 1
     needs.require(is_plain, "rope_parameters", "rotates whole heads, without scaling")
+    heads = config.num_attention_heads
     is_square = config.head_dim * heads == config.hidden_size
-    needs.require(
-        is_square, "head_dim", f"needs hidden_size / num_attention_heads, of {config.hidden_size}"
-    )
-    is_even = nearest.grouped or config.num_key_value_heads == heads
-    needs.require(is_even, "num_key_value_heads", f"needs num_attention_heads={heads}")
+    why = f"needs hidden_size / num_attention_heads, of {config.hidden_size}"
+    needs.require(is_square, "head_dim", why)
+    if not nearest.grouped:
+        needs.require_value("num_key_value_heads", heads, f"needs num_attention_heads={heads}")
     return nearest
 
 
-def _differences(architecture: _Architecture, config: RoFormerLiteConfig) -> list[str]:
-    return [name for name, value in architecture.fields.items() if getattr(config, name) != value]
+def _count_differences(architecture: _Architecture, config: RoFormerLiteConfig) -> int:
+    fields = architecture.fields.items()
+    return sum(getattr(config, name) != value for name, value in fields)
 
 
 def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """`tokenizer.json` of BERT's WordPiece.
 
     Raises:
-        InputError: for every other pipeline.
+        ConversionError: for every other pipeline.
     """
     pipeline = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else {}
     kind = pipeline.get("model", {}).get("type", type(tokenizer).__name__)
     steps = [(pipeline.get(step) or {}).get("type") for step in ("normalizer", "pre_tokenizer")]
     if kind != "WordPiece" or steps != ["BertNormalizer", "BertPreTokenizer"]:
-        raise InputError(
-            f"a tokenizer of the kind {kind} with the steps {steps} cannot be exported: llama.cpp can't cut text so, "
-            "and has BERT's WordPiece alone. --format onnx takes every model"
+        raise ConversionError(
+            f"the tokenizer is of the kind {kind} with the steps {steps}: of ours llama.cpp has only BERT's "
+            "WordPiece; --format onnx takes every model"
         )
     letters = set().union(*tokenizer.get_vocab())
     if _strips_accents(pipeline) and any("\u1100" <= letter <= "\u11ff" for letter in letters):
         why = "stripping accents takes Korean syllables apart, and llama.cpp does not; strip_accents=False keeps them"
-        raise InputError(f"a tokenizer that has learned Korean cannot be exported: {why}")
+        raise ConversionError(f"the tokenizer has learned Korean: {why}")
     ids = tokenizer("")["input_ids"]
     if ids != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
-        raise InputError(
+        raise ConversionError(
             f"the tokenizer puts {ids} around a text: llama.cpp puts [CLS] before and [SEP] after it"
         )
     return pipeline
@@ -183,11 +174,9 @@ def _word_piece(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 def _strips_accents(pipeline: dict[str, Any]) -> bool:
     normalizer = pipeline["normalizer"]
-    return (
-        normalizer["lowercase"]
-        if normalizer["strip_accents"] is None
-        else normalizer["strip_accents"]
-    )
+    if normalizer["strip_accents"] is None:
+        return normalizer["lowercase"]
+    return normalizer["strip_accents"]
 
 
 def _describe(
@@ -206,12 +195,10 @@ def _describe(
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[config.classifier_pooling.upper()])
     writer.add_vocab_size(config.vocab_size)
-    add_eps = (
-        writer.add_layer_norm_rms_eps
-        if config.norm_type == "rmsnorm"
-        else writer.add_layer_norm_eps
-    )
-    add_eps(config.norm_eps)
+    if config.norm_type == "rmsnorm":
+        writer.add_layer_norm_rms_eps(config.norm_eps)
+    else:
+        writer.add_layer_norm_eps(config.norm_eps)
 
 
 def _add_tokenizer(
@@ -222,23 +209,25 @@ def _add_tokenizer(
     tokens: list[str | None],
 ) -> None:
     """llama.cpp marks the first piece of a word, WordPiece the others."""
-    special, texts, types = set(tokenizer.all_special_ids), [], []
+    special = set(tokenizer.all_special_ids)
+    texts = []
+    types = []
     for index, token in enumerate(tokens):
         if token is None:
-            texts.append(f"<unused {index}>")
-            types.append(gguf.TokenType.UNUSED)
+            text = unused_token(index)
+            kind = gguf.TokenType.UNUSED
+        elif index == tokenizer.unk_token_id:
+            text = token
+            kind = gguf.TokenType.UNKNOWN
         elif index in special:
-            texts.append(token)
-            types.append(
-                gguf.TokenType.UNKNOWN
-                if index == tokenizer.unk_token_id
-                else gguf.TokenType.CONTROL
-            )
+            text = token
+            kind = gguf.TokenType.CONTROL
         else:
-            texts.append(
-                token[2:] if token.startswith("##") and len(token) > 2 else _WORD_START + token
-            )
-            types.append(gguf.TokenType.NORMAL)
+            is_within = token.startswith("##") and len(token) > 2
+            text = token[2:] if is_within else _WORD_START + token
+            kind = gguf.TokenType.NORMAL
+        texts.append(text)
+        types.append(kind)
     writer.add_tokenizer_model("bert")
     writer.add_token_type_count(1)
     writer.add_token_list(texts)
@@ -270,7 +259,8 @@ def _add_tensors(
         else:
             writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
 
-    config, embeddings = stack.config, stack.embeddings
+    config = stack.config
+    embeddings = stack.embeddings
     scale = config.embedding_size**0.5 if config.scale_embeddings else 1.0
     add("token_embd.weight", embeddings.word_embeddings.weight * scale)
     if config.embedding_norm:

@@ -21,8 +21,8 @@ from hf_roformer_lite.model.modeling_roformer_lite import (
     sinusoidal_positions,
 )
 
-from ..errors import InputError
-from .formats import Requirements, named_vocabulary
+from .runtime_limits import Requirements, named_vocabulary
+from .weight_map import ConversionError
 
 # Our names of activations, and members of CTranslate2's `Activation`.
 _ACTIVATIONS = {
@@ -59,7 +59,7 @@ def export_ctranslate2(
         `ctranslate2`.
 
     Raises:
-        InputError: when CTranslate2 cannot run such a model; the message names field and value.
+        ConversionError: when CTranslate2 cannot run such a model; the message names field and value.
     """
     import ctranslate2.specs as specs
 
@@ -71,8 +71,8 @@ def export_ctranslate2(
     }
     name = type(model).__name__
     if name not in writers:
-        raise InputError(
-            f"{name} cannot be exported: CTranslate2 has no such head. --format onnx takes every model"
+        raise ConversionError(
+            f"{name}: CTranslate2 has no such head; --format onnx takes every model"
         )
     with torch.no_grad():
         loader, spec = writers[name](specs, model, tokenizer)
@@ -85,20 +85,16 @@ def export_ctranslate2(
 def _pair(
     specs: ModuleType, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[str, Any]:
-    encoder, decoder = model.get_encoder(), model.get_decoder()
+    encoder = model.get_encoder()
+    decoder = model.get_decoder()
     of_encoder = Requirements("CTranslate2", encoder.config, "encoder.")
     of_decoder = Requirements("CTranslate2", decoder.config, "decoder.")
     _check(of_encoder)
     _check(of_decoder)
     eps = encoder.config.norm_eps
-    of_decoder.require(
-        decoder.config.norm_eps == eps,
-        "norm_eps",
-        f"has one eps for all norms, here encoder.norm_eps={eps}",
-    )
-    of_encoder.require(
-        not encoder.config.type_vocab_size, "type_vocab_size", "has no segments in pairs"
-    )
+    why = f"has one eps for all norms, here encoder.norm_eps={eps}"
+    of_decoder.require_value("norm_eps", eps, why)
+    of_encoder.require_value("type_vocab_size", 0, "has no segments in pairs")
     spec = specs.TransformerSpec(
         _encoder_spec(specs, encoder), _decoder_spec(specs, decoder, model.lm_head)
     )
@@ -127,7 +123,7 @@ def _encoder(
     stack = model.base_model
     needs = Requirements("CTranslate2", stack.config)
     _check(needs)
-    needs.require(not stack.config.is_decoder, "is_decoder", "has no causal encoder")
+    needs.require_value("is_decoder", False, "has no causal encoder")
     spec = specs.TransformerEncoderModelSpec(
         _encoder_spec(specs, stack), pooling_layer=stack.pooler is not None
     )
@@ -145,28 +141,22 @@ def _check(needs: Requirements) -> None:
     config = needs.config
     needs.require_standard_layers()
     known = ", ".join(sorted(_ACTIVATIONS))
-    # else it would add sinusoids of its own
+    is_known = config.hidden_act in _ACTIVATIONS
+    needs.require(is_known, "hidden_act", f"has the activations {known}")
+    # CTranslate2 would add sinusoids of its own.
     has_positions = config.position_embedding_type != "none"
-    for field, holds, why in (
-        ("hidden_act", config.hidden_act in _ACTIVATIONS, f"has the activations {known}"),
-        ("position_embedding_type", has_positions, "has no layers without positions"),
-        ("lm_head_transform", not config.lm_head_transform, "has no layer before its LM head"),
-        (
-            "type_vocab_size",
-            not (config.is_decoder and config.type_vocab_size),
-            "has no segments in decoders",
-        ),
-    ):
-        needs.require(holds, field, why)
+    needs.require(has_positions, "position_embedding_type", "has no layers without positions")
+    needs.require_value("lm_head_transform", False, "has no layer before its LM head")
+    if config.is_decoder:
+        needs.require_value("type_vocab_size", 0, "has no segments in decoders")
     if config.position_embedding_type == "rope":
         scaling = config.rope_parameters["rope_type"]
         why = f"keeps one table of angles, and rope_type={scaling!r} changes it with the length of the text"
         needs.require(scaling not in _LENGTH_DEPENDENT, "rope_parameters", why)
-        is_whole = (
-            scaling != "yarn" or config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
-        )
-        why = "scales the scores of whole heads, and yarn only those of the channels that rotate"
-        needs.require(is_whole, "rope_parameters", why)
+        if scaling == "yarn":
+            is_whole = config.rope_parameters.get("partial_rotary_factor", 1.0) == 1
+            why = "scales the scores of whole heads, and yarn only those of channels that rotate"
+            needs.require(is_whole, "rope_parameters", why)
 
 
 def _describe(
@@ -174,11 +164,10 @@ def _describe(
 ) -> None:
     """Write what a model that generates needs besides weights: eps and special tokens."""
     ends = model.generation_config.eos_token_id
-    ends = ends if isinstance(ends, list) else [ends]
+    if not isinstance(ends, list):
+        ends = [ends]
     if len(ends) != 1 or ends[0] is None:
-        raise InputError(
-            f"eos_token_id={ends} cannot be exported: CTranslate2 stops at one token; give one"
-        )
+        raise ConversionError(f"eos_token_id={ends}: CTranslate2 stops at one token; give one")
     spec.config.layer_norm_epsilon = model.config.get_text_config(decoder=True).norm_eps
     spec.config.eos_token = vocabulary[ends[0]]
     spec.config.bos_token = tokenizer.bos_token or vocabulary[ends[0]]
@@ -186,13 +175,15 @@ def _describe(
 
 
 def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
-    config, merge = stack.config, {}
+    config = stack.config
+    options = _options(specs, config)
     if config.type_vocab_size:
-        merge = {"num_source_embeddings": 2, "embeddings_merge": specs.EmbeddingsMerge.ADD}
-    sizes = (config.num_hidden_layers, config.num_attention_heads)
-    spec = specs.TransformerEncoderSpec(*sizes, **_options(specs, config), **merge)
+        options["num_source_embeddings"] = 2
+        options["embeddings_merge"] = specs.EmbeddingsMerge.ADD
+    spec = specs.TransformerEncoderSpec(**options)
     spec.embeddings[0].weight = _table(stack.embeddings.word_embeddings)
-    if config.type_vocab_size:  # added before the sum is scaled; ours after it
+    if config.type_vocab_size:
+        # CTranslate2 scales the sum of both embeddings; ours of segments are not scaled.
         scale = config.hidden_size**-0.5 if config.scale_embeddings else 1.0
         spec.embeddings[1].weight = _table(stack.embeddings.token_type_embeddings) * scale
     _fill_stack(spec, stack)
@@ -201,10 +192,9 @@ def _encoder_spec(specs: ModuleType, stack: RoFormerLiteModel) -> Any:
 
 def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Module) -> Any:
     config = stack.config
-    sizes = (config.num_hidden_layers, config.num_attention_heads)
-    crosses = config.add_cross_attention
+    options = _options(specs, config)
     spec = specs.TransformerDecoderSpec(
-        *sizes, with_encoder_attention=crosses, **_options(specs, config)
+        with_encoder_attention=config.add_cross_attention, **options
     )
     spec.embeddings.weight = _table(stack.embeddings.word_embeddings)
     _fill_linear(spec.projection, lm_head)
@@ -215,7 +205,9 @@ def _decoder_spec(specs: ModuleType, stack: RoFormerLiteModel, lm_head: nn.Modul
 def _options(specs: ModuleType, config: RoFormerLiteConfig) -> dict[str, Any]:
     """The configuration as arguments that both specifications take."""
     options = {
-        # else there is no place for a final norm, which post-norm stacks may have as well
+        "num_layers": config.num_hidden_layers,
+        "num_heads": config.num_attention_heads,
+        # Without this there is no place for a final norm, which post-norm stacks may have, too.
         "pre_norm": True,
         "no_final_norm": not config.final_norm,
         "activation": getattr(specs.Activation, _ACTIVATIONS[config.hidden_act]),
@@ -274,15 +266,17 @@ def _fill_layer(spec: Any, layer: RoFormerLiteLayer) -> None:
     for part, norm in _NORMS.items():
         if hasattr(spec, part):
             _fill_norm(getattr(spec, part).layer_norm, layer.get_submodule(norm))
-    for place, names in {
-        **_MATRICES,
-        **(_PLAIN if layer.mlp.gate_proj is None else _GATED),
-    }.items():
+    first = _PLAIN if layer.mlp.gate_proj is None else _GATED
+    for place, names in {**_MATRICES, **first}.items():
         part, _, matrix = place.partition(".")
-        if hasattr(spec, part):
-            within = getattr(spec, part)
-            target = within.linear[int(matrix)] if matrix.isdecimal() else getattr(within, matrix)
-            _fill_linear(target, *map(layer.get_submodule, names))
+        if not hasattr(spec, part):
+            continue
+        within = getattr(spec, part)
+        if matrix.isdecimal():
+            target = within.linear[int(matrix)]
+        else:
+            target = getattr(within, matrix)
+        _fill_linear(target, *map(layer.get_submodule, names))
 
 
 def _fill_rotation(spec: Any, stack: RoFormerLiteModel) -> None:
