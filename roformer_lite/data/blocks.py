@@ -1,19 +1,23 @@
 """Documents of tokens as the rows that language models learn from: split into blocks, packed,
 collated."""
 
+from __future__ import annotations
+
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from .data_files import in_pieces
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
 
 # characters that the tokenizer gets at once, and of which it makes a hundred times as many bytes
 _AT_ONCE = 2**20
@@ -37,7 +41,7 @@ class BlockCutter:
     @classmethod
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, block_size: int, is_causal: bool
-    ) -> "BlockCutter":
+    ) -> BlockCutter:
         start, end = tokenizer.convert_tokens_to_ids(document_tokens(tokenizer))
         return cls(start, end, block_size, is_causal)
 

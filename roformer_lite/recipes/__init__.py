@@ -8,6 +8,5 @@ from .seq2seq import Seq2Seq
 from .tag import Tag
 
 RECIPES: dict[str, type[Recipe]] = {
-    recipe.name: recipe
-    for recipe in (Seq2Seq, MaskedLM, CausalLM, Classify, Tag, Embed, Rerank)
+    recipe.name: recipe for recipe in (Seq2Seq, MaskedLM, CausalLM, Classify, Tag, Embed, Rerank)
 }
