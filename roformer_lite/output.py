@@ -155,6 +155,26 @@ def complete_directory(
             raise
 
 
+def check_output_file(path: str | Path, option: str = "") -> None:
+    """Refuse a file that cannot be written, as far as that shows beforehand.
+
+    Args:
+        path: The file.
+        option: The option that named it, for messages.
+
+    Raises:
+        InputError: naming option, path and reason.
+    """
+    name = f"{option} {path}".strip()
+    if os.path.isdir(path):
+        raise InputError(f"{name} is a directory; give the name of a file")
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise InputError(f"{name}: the file is write-protected")
+    if not target.parent.is_dir():
+        raise InputError(f"{name} cannot be written: {target.parent} is not a directory")
+
+
 @contextmanager
 def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """A UTF-8 file to write inside the `with`; at the end it replaces `path`, which stays as it was
@@ -171,13 +191,10 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     Raises:
         InputError: at once when nothing can be written there, and at the end when the disk is full.
     """
+    check_output_file(path, option)
     name = f"{option} {path}".strip()
-    if os.path.isdir(path):
-        raise InputError(f"{name} is a directory; give the name of a file")
     direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
     target = Path(path) if direct else Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.access(target, os.W_OK):
-        raise InputError(f"{name}: the file is write-protected")
     written = target if direct else target.with_name(f".{target.name}.unfinished")
     try:
         stream = written.open("w", encoding="utf-8")

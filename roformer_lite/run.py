@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from .errors import InputError
+from .command_parser import CommandParser
+from .errors import InputError, check_model_name, did_you_mean
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
 from .output import write_whole_file
 from .task_options import TASK_ARGUMENTS, TaskArguments
@@ -133,6 +134,61 @@ class Run:
             for name in {**then, **now}
             if then.get(name) != now.get(name)
         )
+
+
+class _Parser(CommandParser):
+    def unknown_message(self, word: str) -> str:
+        message = super().unknown_message(word)
+        if "did you mean" in message:
+            return message
+        return (
+            f"{message}. Fields of transformers' TrainingArguments are given by "
+            "--training_arguments name=value"
+        )
+
+
+def parse_run(task: str, argv: Sequence[str]) -> Run:
+    """The run that a command line describes. No torch is imported, so that `--help` and mistakes
+    are answered soon.
+
+    Args:
+        task: A task, or the path of a `run.yaml`.
+        argv: Options, which override those of the file.
+
+    Raises:
+        InputError: for a value that is impossible, for options that are missing or can't be
+            combined, and for a model or tokenizer that is nowhere.
+    """
+    content: dict[str, Any] = {}
+    path = task
+    if task.endswith((".yaml", ".yml")):
+        content = read_run_file(path)
+        task = content["task"]
+    elif task not in TASK_ARGUMENTS:
+        raise InputError(
+            f"{task} is no task; give one of {', '.join(TASK_ARGUMENTS)}, or a file such as "
+            f"run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
+        )
+    arguments = TASK_ARGUMENTS[task]
+    parser = _Parser(
+        f"train {task}",
+        f"Train a model for {arguments.summary}.",
+        [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
+    )
+    parser.epilog = (
+        "All fields of transformers' TrainingArguments that are no options here, such as "
+        "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+    )
+    for name in content:
+        if name != "task" and name not in parser.names:
+            raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
+    data, model, training, card = parser.parse([*as_arguments(content), *argv])
+    run = Run(data=data, model=model, training=training, card=card)
+    for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
+        name = getattr(options, option, None)
+        if name is not None:
+            check_model_name(name, f"--{option} {name}")
+    return run
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:

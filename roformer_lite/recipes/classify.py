@@ -428,7 +428,7 @@ class Classify(LabelRecipe):
         """The score of each label, the highest first, or under `value` the number."""
         given = list(inputs)
         if self.takes_pairs:
-            given = [{"text": text, "text_pair": pair} for text, pair in inputs]
+            given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
         saved.warn_of_truncation(given)
         found = saved.pipe(
             given,
@@ -503,7 +503,7 @@ class Classify(LabelRecipe):
         numbers = {label: number for number, label in enumerate(known)}
         if self.problem_type == SINGLE:
             return np.array([numbers[names[0]] for names in labels])
-        found = np.zeros((len(labels), len(numbers)), dtype=int)
+        found = np.zeros((len(labels), len(numbers)), dtype=np.int64)
         for row, names in zip(found, labels, strict=True):
             row[[numbers[name] for name in names]] = 1
         return found

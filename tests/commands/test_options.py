@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
+from roformer_lite.run import parse_run
 from roformer_lite.train.defaults import with_defaults
 from roformer_lite.train.trainer_classes import trainer_class
 from roformer_lite.train.training_arguments import make_training_arguments
@@ -44,7 +44,7 @@ REFUSED = [  # by our own parser: task, options, message
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
 def test_refused_by_the_quick_check(task, options, message, monkeypatch):
-    monkeypatch.setattr("roformer_lite.commands.train.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
     with pytest.raises(InputError, match=message):
         parse_run(task, [*NEEDED, *options.split()])
 
