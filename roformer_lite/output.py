@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TextIO
 
 from .errors import InputError
@@ -155,6 +155,12 @@ def complete_directory(
             raise
 
 
+def is_written_directly(path: str | Path) -> bool:
+    """Whether a path is no regular file, such as /dev/stdout or a pipe, which cannot be replaced."""
+    is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
+    return os.path.exists(path) and is_stream
+
+
 def check_output_file(path: str | Path, option: str = "") -> None:
     """Refuse a file that cannot be written, as far as that shows beforehand.
 
@@ -171,8 +177,13 @@ def check_output_file(path: str | Path, option: str = "") -> None:
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise InputError(f"{name}: the file is write-protected")
-    if not target.parent.is_dir():
-        raise InputError(f"{name} cannot be written: {target.parent} is not a directory")
+    if is_written_directly(path):
+        return
+    try:
+        with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{name} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -193,7 +204,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     """
     check_output_file(path, option)
     name = f"{option} {path}".strip()
-    direct = os.path.exists(path) and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
+    direct = is_written_directly(path)
     target = Path(path) if direct else Path(os.path.realpath(path))
     written = target if direct else target.with_name(f".{target.name}.unfinished")
     try:
