@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import HfArgumentParser
 
-from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.run import shown_command
+from roformer_lite.run import parse_run, shown_command
 from roformer_lite.task_options import TASK_ARGUMENTS, LabelArguments
 
 from .report import machine, save

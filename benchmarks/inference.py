@@ -162,6 +162,7 @@ def prepare(
     kind: str, work: InferenceArguments, folder: Path
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """The directory of each engine; and of those that have none, the reason."""
+    from roformer_lite.command_options import parse_export
     from roformer_lite.commands.export import main as export
     from roformer_lite.errors import InputError
 
@@ -182,7 +183,8 @@ def prepare(
         else:
             quantization = ["--quantization", work.quantization] if work.quantization else []
             try:
-                export([str(model), str(directories[engine]), "--format", engine, *quantization])
+                words = [str(model), str(directories[engine]), "--format", engine, *quantization]
+                export(*parse_export(words))
             except InputError as error:
                 missing[engine] = str(error)
     return {name: path for name, path in directories.items() if name not in missing}, missing

@@ -1,4 +1,9 @@
-"""`roformer-lite`: the command line. A command's module is imported when the command is given."""
+"""`roformer-lite`: the command line.
+
+A line is parsed by `command_options.py`, and then the command is run by its module in `commands/`.
+Both are imported only when a command is given, and the second, which imports torch, only when
+nothing is wrong with the line.
+"""
 
 import argparse
 import logging
@@ -14,7 +19,8 @@ from tempfile import gettempdir
 from .errors import InputError
 from .output import is_disk_full
 
-# Each is a module of `commands/` with a function `main`, which takes the command's own arguments.
+# Each has a parser in `command_options.py`, and a module in `commands/` with a function `main`, which
+# takes what the parser gives.
 COMMANDS = {
     "demo": "train, evaluate and save a small model on data made by the package itself; nothing to download",
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
@@ -57,11 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _set_up_logging()
     try:
         _check_encoding(arguments.options)
-        command = import_module(f".commands.{arguments.command}", __package__)
-        # Every command parses its options with transformers, which is therefore imported by now.
-        # Its bars of loading and saving weights say nothing.
+        options = import_module(".command_options", __package__)
+        given = options.PARSERS[arguments.command](arguments.options)
+        # The options are parsed with transformers, which is therefore imported by now. Its bars of
+        # loading and saving weights say nothing.
         import_module("transformers").logging.disable_progress_bar()
-        command.main(arguments.options)
+        command = import_module(f".commands.{arguments.command}", __package__)
+        command.main(*given)
     except InputError as error:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
         return 2

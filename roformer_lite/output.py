@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TextIO
 
 from .errors import InputError
@@ -146,6 +146,37 @@ def complete_directory(
             raise
 
 
+def is_written_directly(path: str | Path) -> bool:
+    """Whether a path is no regular file, such as /dev/stdout or a pipe, which cannot be replaced."""
+    is_stream = not os.path.isfile(path) or str(path).startswith(_STREAMS)
+    return os.path.exists(path) and is_stream
+
+
+def check_output_file(path: str | Path, option: str = "") -> None:
+    """Refuse a file that cannot be written, as far as that shows beforehand.
+
+    Args:
+        path: The file.
+        option: The option that named it, for messages.
+
+    Raises:
+        InputError: naming option, path and reason.
+    """
+    name = f"{option} {path}".strip()
+    if os.path.isdir(path):
+        raise InputError(f"{name} is a directory; give the name of a file")
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise InputError(f"{name}: the file is write-protected")
+    if is_written_directly(path):
+        return
+    try:
+        with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{name} cannot be written: {error.strerror}") from error
+
+
 @contextmanager
 def _naming_full_disk(name: str, directory: Path, remedy: str) -> Iterator[None]:
     """Turn an error that the disk of `directory` is full into an `InputError`."""
@@ -173,13 +204,9 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
     Raises:
         InputError: at once when nothing can be written there, and at the end when the disk is full.
     """
+    check_output_file(path, option)
     name = f"{option} {path}".strip()
-    if os.path.isdir(path):
-        raise InputError(f"{name} is a directory; give the name of a file")
-    exists = os.path.exists(path)
-    if exists and not os.access(path, os.W_OK):
-        raise InputError(f"{name}: the file is write-protected")
-    is_stream = exists and (not os.path.isfile(path) or str(path).startswith(_STREAMS))
+    is_stream = is_written_directly(path)
     target = Path(os.path.realpath(path))
     written = Path(path) if is_stream else target.with_name(f".{target.name}.unfinished")
     try:
@@ -193,7 +220,7 @@ def complete_file(path: str | Path, option: str = "") -> Iterator[TextIO]:
             return
         try:
             with stream:
-                if exists:
+                if target.exists():
                     shutil.copymode(target, written)
                 yield stream
                 # Without this, a crash of the machine after the rename could leave an empty file.

@@ -6,15 +6,16 @@ The command line, a file and a program make the same object. Nothing here import
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .errors import InputError
+from .command_parser import CommandParser
+from .errors import InputError, check_model_name, did_you_mean
 from .options import ModelArguments, PublishingOptions, TrainingOptions, assignment_of
-from .output import RESULTS_FILE, write_whole_file
+from .output import write_whole_file
 from .task_options import TASK_ARGUMENTS, TaskArguments
 
 RUN_FILE = "run.yaml"
@@ -34,31 +35,6 @@ _NOT_COMPARED = {
     *(option.name for option in fields(PublishingOptions)),
 }
 
-_DEFAULTS = {
-    "learning_rate": 5e-4,
-    "warmup_steps": 0.06,
-    "per_device_train_batch_size": 32,
-    # None stands for as many as the size of the data suggests.
-    "num_train_epochs": None,
-    "word_dropout": 0.0,
-    "ema_decay": 0.0,
-}
-# Weights learned from much text are lost at the rate of a new model. Those that this command has
-# trained from scratch on a person's own text stand closer to their beginning, and need a higher
-# rate.
-_FINE_TUNING = {
-    "learning_rate": 1e-4,
-    "num_train_epochs": 4.0,
-    "warmup_steps": 0.1,
-    "word_dropout": 0.0,
-    "ema_decay": 0.0,
-}
-_RATE_OF_OWN_WEIGHTS = 3e-4
-# Tokens of a text to classify. Short texts cost nothing more; the memory that pretrained models
-# need grows with the limit.
-_LONGEST_TEXT = 2048
-_LONGEST_FINE_TUNED = 256
-
 
 @dataclass
 class Run:
@@ -70,7 +46,7 @@ class Run:
     card: PublishingOptions = field(default_factory=PublishingOptions)
     # The command as a card shows it, if another one than `train` made this run.
     shown: str = ""
-    # The options of training that `with_defaults` has given their values.
+    # The options of training that `with_defaults` of `train/defaults.py` has given their values.
     filled: frozenset[str] = frozenset()
 
     def __post_init__(self):
@@ -90,6 +66,22 @@ class Run:
     def checkpoints(self) -> Path:
         """Where the checkpoints are while the model is trained."""
         return self.output_dir.with_name(f"{self.output_dir.name}.training")
+
+    @property
+    def tokenizer_source(self) -> str | None:
+        """The name of the tokenizer that is taken as it is; None where one is trained."""
+        given = self.model.tokenizer or next(iter(self.model.pretrained), None)
+        if given or self.model.new_tokenizer:
+            return given
+        return getattr(self.data, "teacher", None)
+
+    @property
+    def begins_with_teachers_tokens(self) -> bool:
+        """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin
+        with."""
+        teacher = getattr(self.data, "teacher", None)
+        is_new = not self.model.pretrained
+        return teacher is not None and is_new and self.tokenizer_source == teacher
 
     def content(self) -> dict[str, Any]:
         """The task, and the options that differ from their defaults."""
@@ -143,45 +135,60 @@ class Run:
             if then.get(name) != now.get(name)
         )
 
-    def own_weights(self) -> bool:
-        """Whether all weights are trained by this command, from scratch, now or before."""
-        # This imports torch.
-        from .saved_model import read_optional_object
 
-        for name in self.model.pretrained:
-            training = read_optional_object(name, RESULTS_FILE).get("training")
-            if not isinstance(training, dict) or training.get("own_weights") is not True:
-                return False
-        return True
+class _Parser(CommandParser):
+    def unknown_message(self, word: str) -> str:
+        message = super().unknown_message(word)
+        if "did you mean" in message:
+            return message
+        return (
+            f"{message}. Fields of transformers' TrainingArguments are given by "
+            "--training_arguments name=value"
+        )
 
-    def default_values(self) -> dict[str, Any]:
-        """The values of the options of training that were not given and whose defaults depend on
-        task and model."""
-        values = {**_DEFAULTS, **self.data.training_defaults}
-        if self.model.pretrained:
-            values |= _FINE_TUNING
-            if self.own_weights():
-                values["learning_rate"] = _RATE_OF_OWN_WEIGHTS
-        return {
-            name: value for name, value in values.items() if getattr(self.training, name) is None
-        }
 
-    def fine_tuning_defaults(self) -> list[str]:
-        """The options that were not given and have a default of their own in fine-tuning."""
-        if not self.model.pretrained:
-            return []
-        return [name for name in _FINE_TUNING if getattr(self.training, name) is None]
+def parse_run(task: str, argv: Sequence[str]) -> Run:
+    """The run that a command line describes. No torch is imported, so that `--help` and mistakes
+    are answered soon.
 
-    def with_defaults(self) -> "Run":
-        """The same run with those values filled in, and the longest text of a task that leaves it
-        open."""
-        data = self.data
-        if getattr(data, "max_length", _LONGEST_TEXT) is None:
-            longest = _LONGEST_FINE_TUNED if self.model.pretrained else _LONGEST_TEXT
-            data = replace(data, **{"max_length": longest})
-        values = self.default_values()
-        training = replace(self.training, **values)
-        return replace(self, data=data, training=training, filled=frozenset(values))
+    Args:
+        task: A task, or the path of a `run.yaml`.
+        argv: Options, which override those of the file.
+
+    Raises:
+        InputError: for a value that is impossible, for options that are missing or can't be
+            combined, and for a model or tokenizer that is nowhere.
+    """
+    content: dict[str, Any] = {}
+    path = task
+    if task.endswith((".yaml", ".yml")):
+        content = read_run_file(path)
+        task = content["task"]
+    elif task not in TASK_ARGUMENTS:
+        raise InputError(
+            f"{task} is no task; give one of {', '.join(TASK_ARGUMENTS)}, or a file such as "
+            f"run.yaml{did_you_mean(task, TASK_ARGUMENTS)}"
+        )
+    arguments = TASK_ARGUMENTS[task]
+    parser = _Parser(
+        f"train {task}",
+        f"Train a model for {arguments.summary}.",
+        [arguments, arguments.model_arguments, TrainingOptions, PublishingOptions],
+    )
+    parser.epilog = (
+        "All fields of transformers' TrainingArguments that are no options here, such as "
+        "lr_scheduler_type or eval_strategy, are set by --training_arguments name=value."
+    )
+    for name in content:
+        if name != "task" and name not in parser.names:
+            raise InputError(f"{path}: {parser.unknown_message(f'--{name}')}")
+    data, model, training, card = parser.parse([*as_arguments(content), *argv])
+    run = Run(data=data, model=model, training=training, card=card)
+    for options, option in ((model, "model_name_or_path"), (model, "tokenizer"), (data, "teacher")):
+        name = getattr(options, option, None)
+        if name is not None:
+            check_model_name(name, f"--{option} {name}")
+    return run
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:

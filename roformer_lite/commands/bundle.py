@@ -7,9 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..command_parser import CommandParser
-from ..errors import InputError, check_directory
-from ..output import complete_directory, new_directory
+from huggingface_hub import ModelCardData
+from transformers.pipelines import SUPPORTED_TASKS
+
+from hf_roformer_lite.model.hub import RemoteCode
+
+from ..errors import InputError
+from ..output import complete_directory
+from ..saved_model import load_config, load_tokenizer, model_class_of, naming
 
 _NOT_COPIED = shutil.ignore_patterns(".git", ".cache", "__pycache__")
 _CARD = """
@@ -43,10 +48,6 @@ def bundle(directory: Path, out: Path) -> list[str]:
         InputError: when the directory holds neither a model nor a tokenizer of this package, or
             damaged ones, and when the disk is full.
     """
-    from hf_roformer_lite.model.hub import RemoteCode
-
-    from ..saved_model import load_config, load_tokenizer, model_class_of, naming
-
     if out.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{out} lies in {directory}, which is copied; choose another directory")
     loaders = {"config.json": load_config, "tokenizer_config.json": load_tokenizer}
@@ -90,9 +91,6 @@ def _auto_class(fields: dict[str, Any]) -> str:
 def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
     """Add to the card, or to a new one, how `trust_remote_code` is used, unless it says so
     already."""
-    from huggingface_hub import ModelCardData
-    from transformers.pipelines import SUPPORTED_TASKS
-
     if path.is_file():
         card = path.read_text("utf-8")
     else:
@@ -120,18 +118,9 @@ def _complete_card(path: Path, auto_classes: list[str], name: str) -> None:
     )
 
 
-def main(argv: list[str]) -> None:
+def main(directory: Path, out: Path) -> None:
     """Run `roformer-lite bundle DIR OUT`."""
-    parser = CommandParser(
-        "bundle",
-        "Copy a saved model to OUT, with the code of the package beside the weights. OUT can be loaded where the "
-        "package is not installed: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
-        DIR="a directory with a saved model, tokenizer, or both; it is not changed",
-        OUT="the directory to write, which must not exist yet",
-    )
-    (paths,) = parser.parse(argv)
-    check_directory(paths.dir)
-    names = bundle(Path(paths.dir), new_directory(paths.out))
+    names = bundle(directory, out)
     print(
-        f"{paths.out}: the model and {len(names)} files of code; load it anywhere with trust_remote_code=True"
+        f"{out}: the model and {len(names)} files of code; load it anywhere with trust_remote_code=True"
     )

@@ -2,19 +2,19 @@
 two minutes."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from transformers.hf_argparser import HfArg
+from rich.console import Console
+from rich.table import Table
 
-from ..command_parser import CommandParser
-from ..errors import InputError, check_number
-from ..output import check_output_dir, check_place, write_whole_file
+from ..answers import open_model
+from ..command_options import DemoArguments
+from ..errors import InputError
+from ..output import write_whole_file
+from ..run import parse_run, shown_command
+from ..train.train import train
 from .demo_data import Example, unique_examples
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 TRAIN_SIZE, VALIDATION_SIZE, TEST_SIZE = 60_000, 500, 2_000
 
@@ -36,35 +36,8 @@ CARD = [
 ]
 
 
-@dataclass
-class DemoArguments:
-    """Options of `roformer-lite demo`."""
-
-    output_dir: str = HfArg(default="roformer-lite-demo", help="Where the finished model goes.")
-    seed: int = HfArg(default=1, help="Seed of the data and of the training.")
-    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier model there.")
-
-    def __post_init__(self):
-        check_place("output_dir", self.output_dir)
-        check_number("seed", self.seed, at_least=0, at_most=2**32 - 1)
-
-
-def main(argv: list[str]) -> None:
+def main(arguments: DemoArguments, argv: Sequence[str]) -> None:
     """Run `roformer-lite demo`. The data stay in a directory next to the model's."""
-    parser = CommandParser(
-        "demo",
-        "Make data (dates, written out in English and Chinese, and their standard form), "
-        "train tokenizer and model from scratch, measure on unseen dates, save, load again and predict.",
-        [DemoArguments],
-    )
-    (arguments,) = parser.parse(argv)
-
-    from rich.console import Console
-
-    from ..run import shown_command
-    from ..train.train import train
-    from .train import parse_run
-
     held_out = unique_examples(VALIDATION_SIZE + TEST_SIZE, arguments.seed, held_out=True)
     splits = {
         "train": unique_examples(TRAIN_SIZE, arguments.seed, held_out=False),
@@ -72,7 +45,6 @@ def main(argv: list[str]) -> None:
         "test": held_out[VALIDATION_SIZE:],
     }
     target = Path(arguments.output_dir)
-    check_output_dir(target, arguments.overwrite_output_dir)
     given = ["--output_dir", str(target), "--seed", str(arguments.seed)]
     given += ["--overwrite_output_dir", str(arguments.overwrite_output_dir)]
     # The data stay, so that the run.yaml of the model repeats the training.
@@ -94,16 +66,12 @@ def main(argv: list[str]) -> None:
     show(target, splits["test"], Console())
 
 
-def show(directory: Path, test: list[Example], console: "Console") -> float:
+def show(directory: Path, test: list[Example], console: Console) -> float:
     """Load the saved model, as a user would, and print its answers to unseen examples.
 
     Returns:
         The share of `test` that it gets exactly right.
     """
-    from rich.table import Table
-
-    from ..answers import open_model
-
     saved = open_model(directory)
     answers = saved.answers([example.written for example in test], batch_size=250)
     lines = [saved.recipe.show(answer, {}).line for answer in answers]

@@ -1,42 +1,20 @@
 """`roformer-lite verify`: whether a checkpoint and its conversion compute the same numbers."""
 
-from ..command_parser import CommandParser
-from ..errors import InputError, check_number
-from .convert import AUTO, SOURCES
+from argparse import Namespace
+
+from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
+from hf_roformer_lite.conversion.checkpoints import naming
+
+from ..command_options import AUTO
+from ..errors import InputError
 
 
-def main(argv: list[str]) -> None:
+def main(options: Namespace) -> None:
     """Run `roformer-lite verify CHECKPOINT`.
 
     Raises:
         InputError: when the outputs differ by more than the tolerance.
     """
-    parser = CommandParser(
-        "verify",
-        "Run a checkpoint in its own system and after conversion, and print how far apart the "
-        "outputs are.",
-        CHECKPOINT="a directory with config.json and weights",
-    )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="SYSTEM",
-        choices=(AUTO, *SOURCES),
-        default=AUTO,
-        help=(
-            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
-            f"names), or one of {', '.join(SOURCES)}."
-        ),
-    )
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the random input.")
-    (options,) = parser.parse(argv)
-    check_number("seed", options.seed, at_least=0, at_most=2**32 - 1)
-    from hf_roformer_lite.conversion import ConversionError, open_checkpoint, source_of, verify
-    from hf_roformer_lite.conversion.checkpoints import naming
-
-    from ..errors import check_directory
-
-    check_directory(options.checkpoint)
     try:
         state_dict, config = open_checkpoint(options.checkpoint)
         source = source_of(options.checkpoint, config) if options.source == AUTO else options.source

@@ -1,19 +1,23 @@
 """Documents of tokens as the rows that language models learn from: split into blocks, packed,
 collated."""
 
+from __future__ import annotations
+
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from .data_files import in_pieces
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
 
 # The tokenizer gets so many pieces of 8 KiB at most; it makes a hundred times as many bytes of them.
 NUM_PIECES_AT_ONCE = 128

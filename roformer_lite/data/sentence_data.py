@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..evaluate.baselines import at_most
 from .data_files import Row, columns_of, number_of, text_of, value_of
 
 if TYPE_CHECKING:
@@ -71,9 +72,6 @@ def candidates(rows: Dataset) -> list[dict[str, Any]]:
     The others are the negatives of the row, where it has some, and then the documents that follow
     in the data. Of more than 500 queries, 500 random ones are taken.
     """
-    # It needs scikit-learn, which only a training and an evaluation have to have.
-    from ..evaluate.baselines import at_most
-
     queries, documents, right = queries_and_documents(rows)
     negatives: dict[str, list[str]] = {}
     if "negative" in rows.column_names:

@@ -1,13 +1,15 @@
 """The splits train, validation and test as data sets, from files or from the Hub, with every row
 checked."""
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datasets import (
     ClassLabel,
@@ -20,9 +22,11 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from ..errors import InputError
-from ..recipes.base import Recipe
 from ..task_options import DataArguments
 from .data_files import Row, row_of
+
+if TYPE_CHECKING:
+    from ..recipes.base import Recipe
 
 _SPLITS = ("train", "validation", "test")
 _NO_TEXT = "there is no row with text"
@@ -44,7 +48,7 @@ def load_splits(
     """The rows of the splits `train`, `validation` and `test`, the last two where there are any.
 
     Args:
-        task: Defines what a row is.
+        recipe: Defines what a row is.
         args: Where the rows come from.
         cache_dir: Where the rows are stored; memory holds only those in use.
         seed: Determines which rows `validation_fraction` holds out.

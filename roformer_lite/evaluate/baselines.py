@@ -1,8 +1,10 @@
 """Baselines: simple methods that learn from the same data, for comparison with a trained model.
 
-Each is measured by the functions that measure the model, and takes seconds. The libraries that only
-one of them needs are imported where they are used. Language models have no baseline.
+Each is measured by the functions that measure the model, and takes seconds. Language models have no
+baseline. Only a training and an evaluation need scikit-learn, which is imported in functions.
 """
+
+from __future__ import annotations
 
 import re
 import tempfile
@@ -10,11 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.pipeline import FeatureUnion, make_union
 
 from .metrics import (
     Metrics,
@@ -23,6 +23,9 @@ from .metrics import (
     tagging_metrics,
     translation_metrics,
 )
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import FeatureUnion
 
 # The metrics by the name of the baseline and by split.
 Baselines = dict[str, dict[str, Metrics]]
@@ -122,6 +125,9 @@ def _with_rows(train: Examples, more: Examples, problem_type: str) -> Examples:
 
 
 def _text_features(texts: Sequence[str]) -> FeatureUnion:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_union
+
     sample = "".join(at_most(texts, 1000))
     if len(_WITHOUT_SPACES.findall(sample)) > len(sample) / 4:
         return make_union(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True))
@@ -248,6 +254,7 @@ def text_to_text_baselines(
         train: Sources and targets to remember; at most 100,000 pairs are used.
         measured: Sources and targets of each split to measure.
     """
+    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.neighbors import NearestNeighbors
 
     known_sources = at_most(train[0], MAX_ROWS)
@@ -273,6 +280,9 @@ class TfidfCosine:
     """
 
     def __init__(self, texts: Sequence[str]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.pipeline import make_union
+
         words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
         self.features = make_union(words, characters)

@@ -23,6 +23,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfi
 
 from ..data.data_files import Row, read_table, text_of
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import LabelReport, Outcome
 from ..saved_model import load_complete_model, model_class_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, Trainer, TrainingArguments
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight
     from ..run import Run
 
 # A text; or a pair of texts, or the words of a sentence.
@@ -199,15 +199,6 @@ class Recipe(ABC):
         return None
 
     # The model, and its training.
-
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        """The classes of the training arguments and of the trainer."""
-        from transformers import TrainingArguments
-
-        from ..train.trainer import RoFormerLiteTrainer
-
-        return TrainingArguments, RoFormerLiteTrainer
 
     def config_fields(self) -> dict[str, Any]:
         """Fields of the configuration that the task determines."""

@@ -22,6 +22,7 @@ from hf_roformer_lite.model.losses import IGNORE_INDEX
 
 from ..data.data_files import Row, number_of, text_of, value_of
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight, classification_baselines
 from ..evaluate.metrics import (
     Metrics,
     classification_metrics,
@@ -29,7 +30,12 @@ from ..evaluate.metrics import (
     threshold_for,
 )
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_sets
+from ..head import CONTRASTED_ROWS, contrast, ends_fitted
 from ..task_options import ClassifyDataArguments
+from ..teacher import open_teacher, take_over_tokens
+from ..text_scores.fit import fit_document_scores
+from ..text_scores.token_bytes import token_bytes
+from ..text_scores.weights import Split, add_fitted_scores, make_split, weighted
 from .base import Answer, Input, Shown, quoted
 from .labels import LabelRecipe
 
@@ -44,9 +50,7 @@ if TYPE_CHECKING:
     )
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight
     from ..run import Run
-    from ..text_scores.weights import Split
 
 SINGLE = "single_label_classification"
 MULTI = "multi_label_classification"
@@ -137,8 +141,6 @@ class Classify(LabelRecipe):
     def fewest_rows(self) -> int:
         """Pairs of all of few rows teach a sentence encoder more than a tenth of them tells about
         its checkpoints."""
-        from ..head import CONTRASTED_ROWS
-
         if self.learns_from_few and self.problem_type == SINGLE:
             return CONTRASTED_ROWS
         return super().fewest_rows
@@ -235,8 +237,6 @@ class Classify(LabelRecipe):
         rows: DatasetDict,
         encoded: DatasetDict,
     ) -> dict[str, Any]:
-        from ..head import ends_fitted
-
         parts = super().trainer_parts(run, args, model, rows, encoded)
         if self.options.class_weights:
             from sklearn.utils.class_weight import compute_class_weight
@@ -256,16 +256,12 @@ class Classify(LabelRecipe):
 
     def learns_from_pairs(self, args: TrainingArguments, train: Dataset) -> bool:
         """Whether the encoder learns the labels from pairs of rows first, which are few."""
-        from ..head import CONTRASTED_ROWS
-
         is_fitted = self.has_new_head and self.has_own_class and self.options.fit_head
         is_small = self.problem_type == SINGLE and len(train) < CONTRASTED_ROWS
         return is_fitted and is_small and args.world_size == 1
 
     def prepare_head(self, trainer: Trainer, train: Dataset) -> bool:
         if self.learns_from_pairs(trainer.args, train):
-            from ..head import contrast
-
             print(
                 "The rows are few: the encoder learns the labels from pairs of them first",
                 file=sys.stderr,
@@ -283,8 +279,6 @@ class Classify(LabelRecipe):
             trainer.args.warmup_steps = 1
             trainer.args.lr_scheduler_type = SchedulerType.LINEAR
         if self.options.teacher is not None:
-            from ..teacher import open_teacher, take_over_tokens
-
             teacher = open_teacher(self.options.teacher)
             take_over_tokens(trainer.model.get_input_embeddings(), teacher)
         return is_fitted
@@ -293,8 +287,6 @@ class Classify(LabelRecipe):
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteDocumentScores:
         from sklearn.utils.class_weight import compute_sample_weight
-
-        from ..text_scores.fit import fit_document_scores
 
         labels = np.array(train["labels"])
         importance = None
@@ -309,9 +301,6 @@ class Classify(LabelRecipe):
 
     def learn_validation_rows(self, trainer: Trainer, encoded: DatasetDict) -> bool:
         from datasets import concatenate_datasets
-
-        from ..text_scores.token_bytes import token_bytes
-        from ..text_scores.weights import weighted
 
         if not self.text_weights or "validation" not in encoded:
             return False
@@ -439,7 +428,7 @@ class Classify(LabelRecipe):
         """The score of each label, the highest first, or under `value` the number."""
         given = list(inputs)
         if self.takes_pairs:
-            given = [{"text": text, "text_pair": pair} for text, pair in inputs]
+            given = [{"text": pair[0], "text_pair": pair[1]} for pair in inputs]
         saved.warn_of_truncation(given)
         found = saved.pipe(
             given,
@@ -514,7 +503,7 @@ class Classify(LabelRecipe):
         numbers = {label: number for number, label in enumerate(known)}
         if self.problem_type == SINGLE:
             return np.array([numbers[names[0]] for names in labels])
-        found = np.zeros((len(labels), len(numbers)), dtype=int)
+        found = np.zeros((len(labels), len(numbers)), dtype=np.int64)
         for row, names in zip(found, labels, strict=True):
             row[[numbers[name] for name in names]] = 1
         return found
@@ -582,8 +571,6 @@ class Classify(LabelRecipe):
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
     ) -> tuple[Baselines, BaselinesRight]:
-        from ..evaluate.baselines import classification_baselines
-
         examples = {
             split: (["\t".join(self.texts([row])) for row in rows[split]], self.truth(rows[split]))
             for split in rows
@@ -671,8 +658,6 @@ def split_of(
 ) -> Split:
     """What the encoder and the scores of the text say. `true` is what they are measured by, with
     labels that the model lacks; they are weighed by the labels of `encoded`."""
-    from ..text_scores.weights import make_split
-
     ids = [row["input_ids"] for row in encoded]
     labels = np.array([row["labels"] for row in encoded])
     logits = trainer.predict(encoded).predictions[: len(labels)]
@@ -698,10 +683,6 @@ def add_linear_model(trainer: Trainer) -> dict[str, Metrics]:
     Raises:
         InputError: when the model or its tokenizer can't have a linear model.
     """
-    from ..text_scores.fit import fit_document_scores
-    from ..text_scores.token_bytes import token_bytes
-    from ..text_scores.weights import add_fitted_scores
-
     model = trainer.model
     problem_type = problem_type_of(model.config)
     tokens = token_bytes(trainer.processing_class)

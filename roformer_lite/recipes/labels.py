@@ -13,7 +13,11 @@ import torch
 from transformers.configuration_utils import PreTrainedConfig
 
 from ..errors import InputError
+from ..evaluate.baselines import Baselines
+from ..head import fit_head
 from ..task_options import LabelArguments
+from ..text_scores.token_bytes import token_bytes
+from ..text_scores.weights import Split, add_fitted_scores
 from .base import Recipe
 
 if TYPE_CHECKING:
@@ -22,9 +26,7 @@ if TYPE_CHECKING:
 
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
-    from ..evaluate.baselines import Baselines
     from ..run import Run
-    from ..text_scores.weights import Split
 
 MAX_SHOWN_LABELS = 20
 
@@ -150,16 +152,11 @@ class LabelRecipe(Recipe):
             if trainer.is_world_process_zero():
                 print("with FSDP the new head begins with random numbers", file=sys.stderr)
             return False
-        from ..head import fit_head
-
         return fit_head(trainer, train)
 
     def complete(
         self, run: Run, trainer: Trainer, rows: DatasetDict, encoded: DatasetDict
     ) -> Baselines:
-        from ..text_scores.token_bytes import token_bytes
-        from ..text_scores.weights import add_fitted_scores
-
         is_new = run.model.model_name_or_path is None
         wanted = self.options.text_scores
         if wanted is None:

@@ -23,6 +23,7 @@ from transformers import (
 from ..data.blocks import BlockCollator, blocks, document_tokens, packed
 from ..data.data_files import Row, file_format, read_running_text, text_of
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight
 from ..evaluate.metrics import Metrics, bits_per_byte, perplexity_metrics, token_scores
 from ..evaluate.report import Outcome
 from ..task_options import LanguageModelDataArguments, MaskedLMDataArguments
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight
 
 SHUFFLED_BLOCKS = 10_000  # Of a stream, at once.
 # What tokens that follow on a space begin with, by the kind of the tokenizer.

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from ..data.data_files import Row, columns_of, file_format, read_lines, read_table, text_of
 from ..data.sentence_data import KINDS, candidates, kind_of, queries_and_documents, row_of_kind
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight, ScoredPairs, TfidfCosine
 from ..evaluate.metrics import Metrics
 from ..evaluate.report import Outcome
 from ..sentence_models import make_sentence_model, open_sentence_model
@@ -31,10 +33,9 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
     from sentence_transformers.base.model import BaseModel
-    from transformers import Trainer, TrainingArguments
+    from transformers import TrainingArguments
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight, ScoredPairs
     from ..run import Run
 
 CORRELATIONS = ("spearman", "pearson")
@@ -163,8 +164,6 @@ class SentenceRecipe(Recipe):
     ) -> dict[str, Any]:
         from sentence_transformers.base.sampler import BatchSamplers
 
-        from ..train.sentence_trainers import ShuffledBatches
-
         number = len(encoded["train"])
         if self.compares_rows and min(args.train_batch_size, number) < 2:
             raise InputError(
@@ -176,11 +175,10 @@ class SentenceRecipe(Recipe):
         evaluator = None
         if "validation" in encoded:
             evaluator = self.evaluator(encoded["validation"], args.per_device_eval_batch_size)
-        if args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # The library's default.
-            args.batch_sampler = ShuffledBatches
-            if self.kind in ("pairs", "triplets"):
-                # The texts of the other rows are wrong answers, and must not be the right one.
-                args.batch_sampler = BatchSamplers.NO_DUPLICATES
+        is_default = args.batch_sampler == BatchSamplers.BATCH_SAMPLER
+        if is_default and self.kind in ("pairs", "triplets"):
+            # The texts of the other rows are wrong answers, and must not be the right one.
+            args.batch_sampler = BatchSamplers.NO_DUPLICATES
         targets = self.with_targets(encoded)
         has_loss = self.measured_kind == self.kind
         return {
@@ -215,8 +213,9 @@ class SentenceRecipe(Recipe):
         return list(self.metric_names)
 
     @abstractmethod
-    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
-        """The library's evaluator of a split, which gives the `metric_names`."""
+    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
+        """A function that measures a model on a split, by the library's evaluators. It gives the
+        `metric_names`."""
 
     # Answering.
 
@@ -249,8 +248,6 @@ class SentenceRecipe(Recipe):
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
     ) -> tuple[Baselines, BaselinesRight]:
-        from ..evaluate.baselines import TfidfCosine
-
         cosine = TfidfCosine(list(self.texts(rows["train"])))
         by_split: dict[str, Metrics] = {}
         for split, dataset in encoded.items():
@@ -345,20 +342,10 @@ class Embed(SentenceRecipe):
 
     # The model, and its training.
 
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from sentence_transformers import SentenceTransformerTrainingArguments
-
-        from ..train.sentence_trainers import EmbeddingTrainer
-
-        return SentenceTransformerTrainingArguments, EmbeddingTrainer
-
     def config_fields(self) -> dict[str, Any]:
         return {"add_pooling_layer": False}
 
     def wrap(self, model: PreTrainedModel, run: Run) -> BaseModel:
-        from ..train.tokenizers import begins_with_teachers_tokens
-
         wrapped = super().wrap(model, run)
         self.check_widths(wrapped)
         if self.has_own_class:
@@ -367,7 +354,7 @@ class Embed(SentenceRecipe):
                 if pooling in POOLINGS:
                     # This field is what `serve` and `export` read.
                     model.config.classifier_pooling = POOLINGS[pooling]
-        if begins_with_teachers_tokens(run):
+        if run.begins_with_teachers_tokens:
             take_over_tokens(model.get_input_embeddings(), self.teacher)
         return wrapped
 
@@ -431,10 +418,8 @@ class Embed(SentenceRecipe):
         suffixes = ["", *(f"_{width}" for width in self.widths)]
         return [name + suffix for suffix in suffixes for name in names]
 
-    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
+    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
         from sentence_transformers.sentence_transformer import evaluation
-
-        from ..train.sentence_trainers import NamedMetrics
 
         kind: type[BaseEvaluator]
         options: dict[str, Any] = {"batch_size": batch_size, "write_csv": False}
@@ -452,7 +437,7 @@ class Embed(SentenceRecipe):
         evaluators = {"": kind(**options)}
         for width in self.widths:
             evaluators[f"_{width}"] = kind(truncate_dim=width, **options)
-        return NamedMetrics(evaluators, keys)
+        return partial(named_metrics, evaluators=evaluators, keys=keys)
 
     # Answering.
 
@@ -568,14 +553,6 @@ class Rerank(SentenceRecipe):
 
     # The model, and its training.
 
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from sentence_transformers import CrossEncoderTrainingArguments
-
-        from ..train.sentence_trainers import RerankingTrainer
-
-        return CrossEncoderTrainingArguments, RerankingTrainer
-
     def config_fields(self) -> dict[str, Any]:
         return {"num_labels": 1}
 
@@ -602,10 +579,8 @@ class Rerank(SentenceRecipe):
     def metric_names(self) -> Sequence[str]:
         return CORRELATIONS if self.are_correlations else RERANKING
 
-    def evaluator(self, rows: Dataset, batch_size: int) -> BaseEvaluator:
+    def evaluator(self, rows: Dataset, batch_size: int) -> Callable[[BaseModel], Metrics]:
         from sentence_transformers.cross_encoder import evaluation
-
-        from ..train.sentence_trainers import NamedMetrics
 
         options = {"batch_size": batch_size, "write_csv": False, "show_progress_bar": False}
         made: BaseEvaluator
@@ -617,7 +592,8 @@ class Rerank(SentenceRecipe):
             # The Trainer has the rows in this order, by which the wrong documents are chosen.
             rows = longest_first(rows, self.lengths(rows))
             made = evaluation.CrossEncoderRerankingEvaluator(candidates(rows), **options)
-        return NamedMetrics({"": made}, {name: name for name in self.metric_names})
+        keys = {name: name for name in self.metric_names}
+        return partial(named_metrics, evaluators={"": made}, keys=keys)
 
     # Answering.
 
@@ -690,6 +666,23 @@ class Rerank(SentenceRecipe):
     def snippet(self, row: Row) -> str:
         texts = ", ".join(map(quoted, self.input_of_row(row)))
         return f"print(model.predict([({texts})]))"
+
+
+def named_metrics(
+    model: BaseModel, evaluators: Mapping[str, BaseEvaluator], keys: Mapping[str, str]
+) -> Metrics:
+    """What several evaluators of the library find, with our names of their metrics.
+
+    Args:
+        evaluators: By what follows the names of their metrics: nothing, or `_64`.
+        keys: What the library calls each metric, by our name of it.
+    """
+    metrics: Metrics = {}
+    for suffix, evaluator in evaluators.items():
+        found = evaluator(model)
+        for name, key in keys.items():
+            metrics[name + suffix] = float(found[key])
+    return metrics
 
 
 def with_vectors(texts: Dataset, teacher: SentenceTransformer) -> Dataset:

@@ -14,6 +14,7 @@ from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteSeq2S
 
 from ..data.data_files import Row, file_format, read_parallel, text_of
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight, text_to_text_baselines
 from ..evaluate.metrics import (
     Metrics,
     perplexity_metrics,
@@ -28,10 +29,9 @@ from .token_losses import longest_first, token_logits
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import EvalPrediction, GenerationConfig, Trainer, TrainingArguments
+    from transformers import EvalPrediction, GenerationConfig, TrainingArguments
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight
 
 # The mistake of an answer without anything right, by chrF, which ends at 100. No wrong answer is
 # without a mistake.
@@ -120,14 +120,6 @@ class Seq2Seq(Recipe):
         return DataCollatorForSeq2Seq(self.tokenizer, model=model)
 
     # The model, and its training.
-
-    @classmethod
-    def training_classes(cls) -> tuple[type[TrainingArguments], type[Trainer]]:
-        from transformers import Seq2SeqTrainingArguments
-
-        from ..train.trainer import RoFormerLiteSeq2SeqTrainer
-
-        return Seq2SeqTrainingArguments, RoFormerLiteSeq2SeqTrainer
 
     def prepare_generation(
         self, model: PreTrainedModel, args: TrainingArguments
@@ -227,8 +219,6 @@ class Seq2Seq(Recipe):
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
     ) -> tuple[Baselines, BaselinesRight]:
-        from ..evaluate.baselines import text_to_text_baselines
-
         pairs = {
             split: (list(rows[split]["source"]), list(rows[split]["target"])) for split in rows
         }

@@ -30,9 +30,13 @@ from hf_roformer_lite.model.tokenization_roformer_lite import RoFormerLiteTokeni
 
 from ..data.data_files import Row, file_format, read_tagged, text_of, value_of
 from ..errors import InputError
+from ..evaluate.baselines import Baselines, BaselinesRight, tagging_baselines
 from ..evaluate.metrics import Metrics, tagging_metrics
 from ..evaluate.report import LabelReport, Outcome, report_of_classes, report_of_entities
 from ..task_options import TagDataArguments
+from ..text_scores.fit import fit_word_scores
+from ..text_scores.token_bytes import token_bytes
+from ..text_scores.weights import Split, make_split
 from .base import Answer, Input, Shown, quoted
 from .labels import LabelRecipe, labels_of
 
@@ -43,9 +47,7 @@ if TYPE_CHECKING:
     from hf_roformer_lite.model.text_features import RoFormerLiteTextScores
 
     from ..answers import SavedModel
-    from ..evaluate.baselines import Baselines, BaselinesRight
     from ..run import Run
-    from ..text_scores.weights import Split
 
 CHARACTERS = "characters"
 WORDS = "words"
@@ -316,8 +318,6 @@ class Tag(LabelRecipe):
     ) -> Baselines:
         """A model of this package also learns to answer one tag for each word, in a sequence that
         can be."""
-        from ..text_scores.token_bytes import token_bytes
-
         parts = super().complete(run, trainer, rows, encoded)
         model = trainer.model
         tokens = token_bytes(self.tokenizer)
@@ -343,8 +343,6 @@ class Tag(LabelRecipe):
     def fit_text_scores(
         self, tokens: torch.Tensor, train: Dataset, config: PreTrainedConfig
     ) -> RoFormerLiteWordScores:
-        from ..text_scores.fit import fit_word_scores
-
         scores = fit_word_scores(
             self.with_spaces(tokens),
             train["input_ids"][:],
@@ -404,8 +402,6 @@ class Tag(LabelRecipe):
     def split_of(
         self, trainer: Trainer, scores: RoFormerLiteTextScores, rows: Dataset, encoded: Dataset
     ) -> Split:
-        from ..text_scores.weights import make_split
-
         ids = encoded["input_ids"][:]
         labels = np.concatenate([np.array(own) for own in encoded["labels"]])
         trainer.preprocess_logits_for_metrics = None
@@ -564,8 +560,6 @@ class Tag(LabelRecipe):
     def baselines(
         self, rows: DatasetDict, encoded: DatasetDict
     ) -> tuple[Baselines, BaselinesRight]:
-        from ..evaluate.baselines import tagging_baselines
-
         examples = {}
         for split, own_rows in rows.items():
             sentences = tuple(self.units(row["tokens"]) for row in own_rows)

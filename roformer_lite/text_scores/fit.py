@@ -1,17 +1,15 @@
-"""Fits the scores of the text that a trained classifier or tagger adds to its logits."""
+"""Fits the scores of the text that a trained classifier or tagger adds to its logits. Only a
+training needs scipy and scikit-learn, which are imported in functions."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix, diags
-from sklearn.base import BaseEstimator
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.preprocessing import normalize
-from sklearn.svm import LinearSVC
 
 from hf_roformer_lite.model.configuration_roformer_lite import RoFormerLiteConfig
 from hf_roformer_lite.model.text_features import (
@@ -22,6 +20,9 @@ from hf_roformer_lite.model.text_features import (
 )
 
 from ..evaluate.baselines import train_crf
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _MOST_SCORES = 4_000_000  # rows times labels: 16 MB
 _AT_ONCE = 512  # examples
@@ -59,6 +60,9 @@ def fit_document_scores(
         config: That of the classifier.
         importance: Of each example, `(examples,)`. Default: all are alike.
     """
+    from scipy.sparse import diags
+    from sklearn.preprocessing import normalize
+
     config = copy(config)
     config.classifier_text_counts = True
     scores = _empty_scores(RoFormerLiteDocumentScores, config, tokens, 1)
@@ -194,6 +198,8 @@ def _matrix(
 ) -> csr_matrix:
     """The values, 1 by default, where an owner has a feature. `hashes` are the keys of the columns,
     in any order."""
+    from scipy.sparse import csr_matrix
+
     order = np.argsort(hashes)
     places = np.searchsorted(hashes, keys, sorter=order).clip(max=len(hashes) - 1)
     columns = order[places].astype(np.int32)
@@ -261,6 +267,8 @@ def _linear_model(
     features: csr_matrix, answers: np.ndarray, problem_type: str, importance: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights `(n-grams, labels)` and bias `(labels,)`."""
+    from sklearn.linear_model import Ridge
+
     if problem_type == "regression":
         ridge = Ridge().fit(features, answers)
         return ridge.coef_[:, None], np.array([ridge.intercept_])
@@ -269,18 +277,17 @@ def _linear_model(
     labels = answers if is_multi else np.eye(answers.max() + 1, dtype=int)[answers]
     if labels.shape[1] == 2 and not is_multi:
         labels = labels[:, 1:]  # one machine tells two classes apart
-    machines = NaiveBayesMachines(exclusive=labels.shape[1] > 1 and not is_multi)
+    exclusive = labels.shape[1] > 1 and not is_multi
+    share = _SHARES[0]
     if len(labels) >= _FEWEST_TRIED:
         some = np.random.default_rng(0).permutation(len(labels))[: _MOST_TRIED // labels.shape[1]]
-        search = GridSearchCV(
-            machines, {"share": _SHARES}, cv=KFold(3), refit=False, error_score="raise"
-        )
-        search.fit(
-            features[some],
-            labels[some],
+        share = _best_share(
+            features=features[some],
+            labels=labels[some],
             importance=None if importance is None else importance[some],
+            exclusive=exclusive,
         )
-        machines.set_params(**search.best_params_)
+    machines = NaiveBayesMachines(share=share, exclusive=exclusive)
     machines.fit(features, labels, importance)
     if is_multi or labels.shape[1] > 1:
         return machines.weights, machines.bias
@@ -289,7 +296,26 @@ def _linear_model(
     )
 
 
-class NaiveBayesMachines(BaseEstimator):
+def _best_share(
+    features: csr_matrix, labels: np.ndarray, importance: np.ndarray | None, exclusive: bool
+) -> float:
+    """The share of naive Bayes with which most answers are right, in a cross-validation with three
+    folds. Of equal ones it is the first."""
+    from sklearn.model_selection import KFold
+
+    means = []
+    for share in _SHARES:
+        fractions = []
+        for known, asked in KFold(3).split(labels):
+            machines = NaiveBayesMachines(share=share, exclusive=exclusive)
+            known_importance = None if importance is None else importance[known]
+            machines.fit(features[known], labels[known], known_importance)
+            fractions.append(machines.score(features[asked], labels[asked]))
+        means.append(np.mean(fractions))
+    return _SHARES[int(np.argmax(means))]
+
+
+class NaiveBayesMachines:
     """A linear support vector machine for each label, on features that are weighted by how much
     they tell about it: a share of each weight is the logarithm of the ratio of naive Bayes, as in
     Wang & Manning (2012), the rest is the same for all.
@@ -305,13 +331,12 @@ class NaiveBayesMachines(BaseEstimator):
 
     def fit(
         self, features: csr_matrix, labels: np.ndarray, importance: np.ndarray | None = None
-    ) -> "NaiveBayesMachines":
+    ) -> None:
         """Find `weights` `(features, labels)` and `bias` `(labels,)` from examples `(examples,
         features)` and their `labels` `(examples, labels)` of 0 and 1."""
         machines = [self._one_against_rest(features, is_label, importance) for is_label in labels.T]
         self.weights = np.stack([weights for weights, _ in machines], axis=1)
         self.bias = np.array([bias for _, bias in machines])
-        return self
 
     def score(self, features: csr_matrix, labels: np.ndarray) -> float:
         """The fraction of answers that are right."""
@@ -322,6 +347,9 @@ class NaiveBayesMachines(BaseEstimator):
     def _one_against_rest(
         self, features: csr_matrix, is_label: np.ndarray, importance: np.ndarray | None
     ) -> tuple[np.ndarray, float]:
+        from scipy.sparse import diags
+        from sklearn.svm import LinearSVC
+
         if is_label.min() == is_label.max():  # there is nothing to tell apart
             return np.zeros(features.shape[1]), 1.0 if is_label.max() else -1.0
         machine = LinearSVC(C=_COST)

@@ -15,7 +15,6 @@ from ..evaluate.metrics import ByLabel
 from ..recipes.base import Recipe
 from ..run import Run
 from .results import FinishedTraining, beside_table, seeds_sentence
-from .tokenizers import begins_with_teachers_tokens
 
 _LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
@@ -61,7 +60,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         command=f"echo {shlex.quote(line)} | roformer-lite predict {shlex.quote(model_id)}",
         remote_code=getattr(model, "remote_code", False),
         base=" and ".join(map(_shown_base, run.model.pretrained)),
-        begins_with_tokens=begins_with_teachers_tokens(run),
+        begins_with_tokens=run.begins_with_teachers_tokens,
         teacher=_shown_base(teacher) if teacher else "",
         dataset_title=_dataset_title(run),
         one_of_several=finished.is_one_of_several,

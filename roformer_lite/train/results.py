@@ -31,6 +31,7 @@ from ..evaluate.metrics import (
 from ..options import TrainingOptions
 from ..recipes.base import Recipe
 from ..run import Run
+from .defaults import fine_tuning_defaults, own_weights
 
 # Of the training arguments, those that shape the result.
 _SHOWN = (
@@ -160,8 +161,8 @@ def facts_of_training(
         "greater_is_better": args.greater_is_better,
         "best_metric": state.best_metric,
         "arguments": _shown_arguments(args, trainer.options),
-        "own_weights": finished.run.own_weights(),
-        "fine_tuning_defaults": finished.run.fine_tuning_defaults(),
+        "own_weights": own_weights(finished.run),
+        "fine_tuning_defaults": fine_tuning_defaults(finished.run),
     }
 
 

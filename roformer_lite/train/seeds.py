@@ -11,13 +11,14 @@ from typing import Any
 
 from ..errors import InputError
 from ..output import RESULTS_FILE, complete_directory
-from ..recipes import RECIPES
 from ..run import Run
 from ..saved_model import read_object
+from .defaults import with_defaults
 from .finished_model import create_repository, publish, write_results
 from .model_card import add_seeds
 from .results import chosen_by
 from .train import train
+from .trainer_classes import trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory
 
@@ -39,7 +40,8 @@ def train_seeds(run: Run) -> None:
             f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the first training; "
             "give one --seed to each of several commands, or start this one without the launcher"
         )
-    args = make_training_arguments(run.with_defaults(), RECIPES[run.task].training_classes()[0])
+    args_class = trainer_class(run.task).args_class
+    args = make_training_arguments(with_defaults(run), args_class)
     with directory.opened(args):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)

@@ -1,17 +1,22 @@
-"""The trainers and evaluators of sentence-transformers, with our options, clock, averaged weights
-and guard, and with our names of metrics.
+"""The trainers of sentence-transformers, with our options, clock, averaged weights and guard.
 
 The training loop, the batches and the losses are those of sentence-transformers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import CrossEncoderTrainer, SentenceTransformerTrainer
+from sentence_transformers import (
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.base.evaluation import BaseEvaluator
-from sentence_transformers.base.sampler import DefaultBatchSampler
+from sentence_transformers.base.model import BaseModel
+from sentence_transformers.base.sampler import BatchSamplers, DefaultBatchSampler
 from torch.utils.data import RandomSampler
 
 from ..evaluate.metrics import Metrics
@@ -34,8 +39,35 @@ class ShuffledBatches(DefaultBatchSampler):
         yield from super().__iter__()
 
 
+class MeasuredModel(BaseEvaluator):
+    """An evaluator of the library from a function that measures a model."""
+
+    def __init__(self, measure: Callable[[BaseModel], Metrics]):
+        super().__init__()
+        self.measure = measure
+
+    def __call__(self, model: BaseModel, *args: Any, **kwargs: Any) -> Metrics:
+        return self.measure(model)
+
+
 class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
-    """What the trainers of this package have in common."""
+    """What the trainers of this package have in common.
+
+    Args:
+        evaluator: Measures the model on the validation data.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        evaluator: Callable[[BaseModel], Metrics] | None = None,
+        **kwargs: Any,
+    ):
+        if evaluator is not None:
+            evaluator = MeasuredModel(evaluator)
+        super().__init__(*args, evaluator=evaluator, **kwargs)
+        if self.args.batch_sampler == BatchSamplers.BATCH_SAMPLER:  # The library's default.
+            self.args.batch_sampler = ShuffledBatches
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Leave the callback out: it collects, also from the Hub, what the library's own card
@@ -49,28 +81,10 @@ class SentenceTrainerMixin(RoFormerLiteTrainerMixin):
 class EmbeddingTrainer(SentenceTrainerMixin, SentenceTransformerTrainer):
     """`SentenceTransformerTrainer` with `TrainingOptions`."""
 
+    args_class = SentenceTransformerTrainingArguments
+
 
 class RerankingTrainer(SentenceTrainerMixin, CrossEncoderTrainer):
     """`CrossEncoderTrainer` with `TrainingOptions`."""
 
-
-class NamedMetrics(BaseEvaluator):
-    """Several evaluators as one, with our names of their metrics.
-
-    Args:
-        evaluators: By what follows the names of their metrics: nothing, or `_64`.
-        keys: What the library calls each metric, by our name of it.
-    """
-
-    def __init__(self, evaluators: Mapping[str, BaseEvaluator], keys: Mapping[str, str]):
-        super().__init__()
-        self.evaluators = evaluators
-        self.keys = keys
-
-    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Metrics:
-        metrics: Metrics = {}
-        for suffix, evaluator in self.evaluators.items():
-            found = evaluator(model)
-            for name, key in self.keys.items():
-                metrics[name + suffix] = float(found[key])
-        return metrics
+    args_class = CrossEncoderTrainingArguments

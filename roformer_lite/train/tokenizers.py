@@ -35,7 +35,7 @@ def make_tokenizer(
     Raises:
         InputError: when it cannot be loaded or trained.
     """
-    given = tokenizer_source(run)
+    given = run.tokenizer_source
     if given:
         tokenizer, model = pretrained_tokenizer(given), run.model.model_name_or_path
         own = load_tokenizer(model) if run.model.tokenizer and model else None
@@ -63,19 +63,6 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
         left -= len(text)
         if left <= 0:
             return
-
-
-def tokenizer_source(run: Run) -> str | None:
-    """The name of the tokenizer that is taken as it is; None where one is trained."""
-    given = run.model.tokenizer or next(iter(run.model.pretrained), None)
-    return given if given or run.model.new_tokenizer else getattr(run.data, "teacher", None)
-
-
-def begins_with_teachers_tokens(run: Run) -> bool:
-    """Whether a new model has the tokenizer of its teacher, and so vectors of tokens to begin
-    with."""
-    teacher = getattr(run.data, "teacher", None)
-    return teacher is not None and not run.model.pretrained and tokenizer_source(run) == teacher
 
 
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:

@@ -15,11 +15,13 @@ from ..recipes import RECIPES
 from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import reason
+from .defaults import with_defaults
 from .finished_model import create_repository, publish, save_finished_model
 from .models import make_model, pretrained_config
 from .results import FinishedTraining
 from .tokenizers import make_tokenizer
 from .trainer import fit, make_trainer
+from .trainer_classes import trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
@@ -40,10 +42,11 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
             another process trains into the same directory, and when the training diverges.
     """
     started = time.monotonic()
-    options = run.with_defaults()
+    options = with_defaults(run)
     recipe = RECIPES[run.task](options.data)
     directory = TrainingDirectory(run)
-    args = make_training_arguments(options, recipe.training_classes()[0])
+    kind = trainer_class(run.task)
+    args = make_training_arguments(options, kind.args_class)
     with directory.opened(args) as cache:
         start = read_as_trained(run, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
@@ -74,7 +77,7 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
             encoded[split] = recipe.encode(dataset, training=split == "train")
         baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
         generation_config = recipe.prepare_generation(model, args)
-        trainer = make_trainer(options, recipe, args, model, rows, encoded, started)
+        trainer = make_trainer(kind, options, recipe, args, model, rows, encoded, started)
         fit(trainer, recipe, encoded["train"], checkpoint)
         try:
             parts = recipe.complete(options, trainer, rows, encoded)

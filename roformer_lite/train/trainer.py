@@ -17,7 +17,14 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset, DatasetDict
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+)
 
 from ..errors import InputError
 from ..options import TrainingOptions
@@ -231,12 +238,17 @@ def _without_tied(model: nn.Module, found: Any) -> None:
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
     """`Trainer` with `TrainingOptions`."""
 
+    args_class = TrainingArguments
+
 
 class RoFormerLiteSeq2SeqTrainer(RoFormerLiteTrainerMixin, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with `TrainingOptions`."""
 
+    args_class = Seq2SeqTrainingArguments
+
 
 def make_trainer(
+    kind: type[RoFormerLiteTrainerMixin],
     run: Run,
     recipe: "Recipe",
     args: TrainingArguments,
@@ -249,6 +261,7 @@ def make_trainer(
     depends on the data.
 
     Args:
+        kind: As from `trainer_class`.
         run: With its defaults filled in.
         recipe, args, model: Of the training.
         rows, encoded: The data, as rows and as inputs of the model.
@@ -274,7 +287,7 @@ def make_trainer(
     rows, encoded = longest_first(recipe, rows, encoded)
     parts = recipe.trainer_parts(run, args, model, rows, encoded)
     try:
-        return recipe.training_classes()[1](
+        return kind(
             args=args,
             processing_class=recipe.tokenizer,
             **parts,

@@ -16,8 +16,8 @@ from loopback import refuse_other_hosts  # noqa: E402
 from saved_models import TEXTS, save_model  # noqa: E402
 
 from roformer_lite.answers import open_model  # noqa: E402
-from roformer_lite.app.page import Page, open_page  # noqa: E402
 from roformer_lite.cli import main  # noqa: E402
+from roformer_lite.commands.app import Page, open_page  # noqa: E402
 from roformer_lite.errors import InputError  # noqa: E402
 
 PAIRS = [["a fine film", "fine"], ["Rome", "far too long"]]

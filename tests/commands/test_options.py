@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from roformer_lite.cli import main
-from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.recipes import RECIPES
+from roformer_lite.run import parse_run
+from roformer_lite.train.defaults import with_defaults
+from roformer_lite.train.trainer_classes import trainer_class
 from roformer_lite.train.training_arguments import make_training_arguments
 
 NEEDED = ["--dataset_name", "x", "--output_dir", "m"]
@@ -43,7 +44,7 @@ REFUSED = [  # by our own parser: task, options, message
 
 @pytest.mark.parametrize(("task", "options", "message"), REFUSED)
 def test_refused_by_the_quick_check(task, options, message, monkeypatch):
-    monkeypatch.setattr("roformer_lite.commands.train.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
     with pytest.raises(InputError, match=message):
         parse_run(task, [*NEEDED, *options.split()])
 
@@ -122,7 +123,7 @@ def test_what_is_found_with_the_data_leaves_nothing(options, message, tmp_path, 
 
 def arguments_of(task: str, *options: str):
     run = parse_run(task, [*NEEDED, "--use_cpu", *options])
-    return make_training_arguments(run.with_defaults(), RECIPES[task].training_classes()[0])
+    return make_training_arguments(with_defaults(run), trainer_class(task).args_class)
 
 
 def test_values_reach_transformers():

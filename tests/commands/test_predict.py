@@ -26,6 +26,7 @@ from transformers import (
 
 from roformer_lite import answers
 from roformer_lite.cli import main
+from roformer_lite.commands import predict as predict_command
 from roformer_lite.data.data_files import columns_of, read_table
 from roformer_lite.saved_model import load_model
 from roformer_lite.tables import AnswerTable
@@ -445,7 +446,9 @@ def test_standard_output_by_its_name(models, place):
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatch):
-    monkeypatch.setattr(answers, "open_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(
+        predict_command, "open_model", lambda *_: pytest.fail("the model was loaded")
+    )
     lines = "--input_file lines.txt --output_file"
     for options, message in (
         (

@@ -5,6 +5,7 @@ The options are those of the commands' own parsers. A command ends where its wor
 """
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,9 @@ from transformers.hf_argparser import string_to_bool
 from transformers.utils.logging import disable_progress_bar
 
 from hf_roformer_lite import conversion
-from roformer_lite import answers, saved_model
 from roformer_lite.cli import COMMANDS, main
 from roformer_lite.command_parser import CommandParser
-from roformer_lite.commands import serve
 from roformer_lite.task_options import TASK_ARGUMENTS
-from roformer_lite.train import seeds
-from roformer_lite.train import train as training
 
 SMALL = (
     "--output_dir out --size tiny --vocab_size 300 --config hidden_size=16 num_attention_heads=2 intermediate_size=16 "
@@ -84,20 +81,21 @@ def only_options(monkeypatch) -> None:
     def begin(*args, **kwargs):
         raise Begun
 
-    works = [
-        (training, "train"),
-        (seeds, "train_seeds"),
-        (answers, "open_model"),
-        (saved_model, "load_model"),
-    ]
-    works += [
-        (serve, "serve"),
-        *((conversion, f"{name}_checkpoint") for name in ("convert", "export")),
-    ]
-    works.append((conversion, "verify"))
-    for owner, name in works:
-        monkeypatch.setattr(owner, name, begin)
-    monkeypatch.setattr("roformer_lite.commands.demo.unique_examples", begin)
+    works = {
+        "train": ("train", "train_seeds"),
+        "predict": ("open_model",),
+        "evaluate": ("open_model",),
+        "export": ("load_model",),
+        "convert": ("convert_checkpoint", "export_checkpoint"),
+        "verify": ("verify",),
+        "demo": ("unique_examples",),
+        "serve": ("main",),
+        "app": ("open_page",),
+    }
+    for command, names in works.items():
+        module = import_module(f"roformer_lite.commands.{command}")
+        for name in names:
+            monkeypatch.setattr(module, name, begin)
 
 
 def options_of(command: str) -> list[argparse.Action]:

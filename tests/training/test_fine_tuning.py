@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
 from hf_roformer_lite import RoFormerLiteForSequenceClassification
-from roformer_lite import head as head_module
 from roformer_lite.cli import main
+from roformer_lite.recipes import labels
 from roformer_lite.run import read_run_file
 from roformer_lite.train.callbacks import TrainingClock
 
@@ -307,8 +307,8 @@ def test_an_interrupted_training_of_few_rows_ends_as_it_would_have(
     """A fitted head that was kept stays as it is; without one all epochs are trained."""
     (encoder / "1_Pooling").mkdir()
     (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
-    fit_head = head_module.fit_head
-    monkeypatch.setattr(head_module, "fit_head", lambda *args: fit_head(*args) and is_kept)
+    fit_head = labels.fit_head
+    monkeypatch.setattr(labels, "fit_head", lambda *args: fit_head(*args) and is_kept)
 
     def interrupt(clock, args, state, control, **kwargs) -> None:
         if state.global_step == (1 if is_kept else 2):

@@ -11,8 +11,8 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_roformer_lite import RoFormerLiteForConditionalGeneration, RoFormerLiteForMaskedLM
-from roformer_lite.commands.train import parse_run
 from roformer_lite.recipes import RECIPES
+from roformer_lite.run import parse_run
 from roformer_lite.train.model_card import write_model_card
 from roformer_lite.train.results import FinishedTraining
 

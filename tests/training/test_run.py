@@ -7,9 +7,8 @@ import yaml
 from safetensors.torch import load_file
 
 from roformer_lite.cli import main
-from roformer_lite.commands.train import parse_run
 from roformer_lite.errors import InputError
-from roformer_lite.run import read_run_file
+from roformer_lite.run import parse_run, read_run_file
 
 WORDS = ["red fox", "blue sea", "red rose", "blue sky"]
 SMALL = "--size tiny --config hidden_size=16 num_attention_heads=2 intermediate_size=32 --vocab_size 300 --max_steps 4 "
@@ -56,7 +55,7 @@ def test_paths_are_relative_to_the_file(trained, tmp_path, monkeypatch):
 
 
 def test_a_model_is_a_directory_or_a_name(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("roformer_lite.commands.train.check_model_name", lambda *_: None)
+    monkeypatch.setattr("roformer_lite.run.check_model_name", lambda *_: None)
     monkeypatch.chdir(trained)
     out = tmp_path / "out"
     out.mkdir()

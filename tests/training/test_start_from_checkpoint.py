@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from roformer_lite.cli import main
-from roformer_lite.commands.train import parse_run
+from roformer_lite.run import parse_run
 from roformer_lite.train.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()

@@ -1,1 +1,0 @@
-"""A page in the browser on which a model is tried (`roformer-lite app`), made with Gradio."""

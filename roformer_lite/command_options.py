@@ -1,0 +1,651 @@
+"""The options of every command, and how its line is parsed. Those of a training are in options.py and
+task_options.py.
+
+What can be wrong with a line is found here, before the module of the command in `commands/` is
+imported: nothing here imports torch, so that `--help` and mistakes are answered soon.
+"""
+
+import argparse
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_type_hints
+
+from transformers.hf_argparser import HfArg
+
+from .command_parser import CommandParser
+from .errors import (
+    LARGEST_BATCH,
+    MOST_BEAMS,
+    TRAINING_PACKAGES,
+    InputError,
+    check_directory,
+    check_file,
+    check_model_name,
+    check_number,
+    require_packages,
+)
+from .export.formats import (
+    FORMATS,
+    QUANTIZATIONS,
+    Engine,
+    check_engine,
+    check_format,
+    check_libraries,
+)
+from .output import (
+    RESULTS_FILE,
+    check_output_dir,
+    check_output_file,
+    check_place,
+    new_directory,
+)
+from .run import Run, parse_run
+from .tables import check_table_name
+from .task_options import TASK_ARGUMENTS
+
+MAX_SEED = 2**32 - 1
+# The seed of `predict`.
+SEED = 42
+_COLDEST = 1e-3  # logits divided by less are infinite in float16
+_SAMPLING = ("temperature", "top_p", "top_k", "seed")
+# Rows in a batch of `evaluate`, unless the training notes another number.
+EVALUATION_BATCH_SIZE = 64
+REPORT_FILE = "report.txt"
+# Of a finished evaluation.
+EVALUATION_FILES = (REPORT_FILE, RESULTS_FILE)
+_QUANTIZATIONS = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in QUANTIZATIONS.items())
+# The family that config.json names, or the one that has an equivalent of all that the model is.
+AUTO = "auto"
+# The names of `hf_roformer_lite.conversion.CONVERTERS`, without the seconds that it takes to import
+# them.
+SYSTEMS = (
+    "deeplotx",
+    "prenorm-encoder-layer",
+    "prenorm-decoder-layer",
+    "bert-like",
+    "walkthrough",
+    "scratch-seq2seq",
+    "torch-encoder",
+    "torch-decoder",
+    "torch-transformer",
+)
+FAMILIES = (
+    "bert",
+    "ernie",
+    "electra",
+    "distilbert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "albert",
+    "nomic_bert",
+    "jina_embeddings_v3",
+    "gte",
+    "roformer",
+    "roformer_v2",
+    "llama",
+    "qwen2",
+    "eurobert",
+    "ultrabert",
+    "gpt_neox",
+    "modernbert",
+    "modernbert-decoder",
+    "neobert",
+    "esm",
+    "bart",
+    "mbart",
+    "marian",
+)
+SOURCES = (*SYSTEMS, *FAMILIES)
+
+
+@dataclass
+class DemoArguments:
+    """Options of `roformer-lite demo`."""
+
+    output_dir: str = HfArg(default="roformer-lite-demo", help="Where the finished model goes.")
+    seed: int = HfArg(default=1, help="Seed of the data and of the training.")
+    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier model there.")
+
+    def __post_init__(self):
+        check_place("output_dir", self.output_dir)
+        check_output_dir(Path(self.output_dir), self.overwrite_output_dir)
+        check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
+
+
+def parse_demo(argv: Sequence[str]) -> tuple[DemoArguments, Sequence[str]]:
+    """The options of `roformer-lite demo`, and the line, which the card shows."""
+    parser = CommandParser(
+        "demo",
+        "Make data (dates, written out in English and Chinese, and their standard form), train "
+        "tokenizer and model from scratch, measure on unseen dates, save, load again and predict.",
+        [DemoArguments],
+    )
+    (options,) = parser.parse(argv)
+    require_packages("training", TRAINING_PACKAGES)
+    return options, argv
+
+
+def parse_train(argv: Sequence[str]) -> tuple[Run]:
+    """The run that the line of `roformer-lite train` describes."""
+    width = max(map(len, TASK_ARGUMENTS))
+    tasks = "\n".join(
+        f"  {name:{width}}  {arguments.summary}" for name, arguments in TASK_ARGUMENTS.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog="roformer-lite train",
+        description="Train a model on your own data.",
+        usage="roformer-lite train TASK|run.yaml [--OPTION VALUE ...]",
+        epilog=(
+            f"tasks:\n{tasks}\n\n`roformer-lite train TASK --help` lists the options. The file "
+            "run.yaml, which every\ntraining writes with its model, repeats that training; options "
+            "after it override it."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "task", metavar="TASK|run.yaml", help="a task, or the description of a training"
+    )
+    task = parser.parse_args(argv[:1]).task
+    run = parse_run(task, argv[1:])
+    require_packages("training", TRAINING_PACKAGES | run.data.packages)
+    return (run,)
+
+
+@dataclass
+class EvaluateArguments:
+    """Options of `roformer-lite evaluate`, besides the model directory and how the data are
+    read."""
+
+    test_file: list[str] | None = HfArg(
+        default=None,
+        help=(
+            "Labelled data: .tsv, .csv, .jsonl or .txt, also .gz; several are read one after "
+            "another."
+        ),
+    )
+    dataset_name: str | None = HfArg(default=None, help="A dataset on the Hub, instead of files.")
+    dataset_config_name: str | None = HfArg(
+        default=None, help="Configuration of that dataset, if it has several."
+    )
+    test_split: str = HfArg(default="test", help="Split of that dataset.")
+    column_names: list[str] | None = HfArg(
+        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
+    )
+    output_dir: str | None = HfArg(
+        default=None,
+        help=(
+            "Directory for results, report, picture and the table of all predictions. "
+            "Default: none."
+        ),
+    )
+    overwrite_output_dir: bool = HfArg(default=False, help="Replace an earlier evaluation there.")
+    table_format: Literal["csv", "jsonl"] = HfArg(default="csv", help="Format of that table.")
+    examples: int = HfArg(default=5, help="How many of the worst answers to print.")
+    batch_size: int | None = HfArg(
+        default=None,
+        help=f"Rows in a batch. Default: as in the evaluation after training, otherwise {EVALUATION_BATCH_SIZE}.",
+    )
+    device: str | None = HfArg(
+        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
+    )
+
+    def __post_init__(self):
+        if (self.test_file is None) == (self.dataset_name is None):
+            raise InputError("give either --test_file or --dataset_name")
+        for path in self.test_file or ():
+            check_file("test_file", path)
+        check_number("examples", self.examples, at_least=0)
+        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        if self.output_dir is not None:
+            self.output_dir = check_place("output_dir", self.output_dir)
+            check_output_dir(
+                Path(self.output_dir), self.overwrite_output_dir, EVALUATION_FILES, "an evaluation"
+            )
+
+
+def measuring_arguments() -> type:
+    """A dataclass of the options of `train` by which labelled data are read and measured, of all
+    tasks together. None stands for what the model was trained with."""
+    # The type, the help and the tasks of each option.
+    found: dict[str, tuple[Any, str, list[str]]] = {}
+    for task, arguments in TASK_ARGUMENTS.items():
+        hints = get_type_hints(arguments)
+        for each in fields(arguments):
+            if each.name in arguments.measuring_options:
+                option = (hints[each.name] | None, each.metadata["help"], [])
+                _, _, tasks = found.setdefault(each.name, option)
+                tasks.append(task)
+    made = make_dataclass(
+        "MeasuringArguments",
+        [
+            (name, hint, HfArg(default=None, help=f"{', '.join(tasks)}: {help}"))
+            for name, (hint, help, tasks) in found.items()
+        ],
+    )
+    made._argument_group_name = "reading and measuring (defaults are those of the model's training)"
+    return made
+
+
+def parse_evaluate(
+    argv: Sequence[str],
+) -> tuple[EvaluateArguments, dict[str, Any], str, Sequence[str]]:
+    """The options of `roformer-lite evaluate`: its own, those about reading and measuring that were
+    given, the model's directory, and the line, which the results show."""
+    parser = CommandParser(
+        "evaluate",
+        "Measure a trained model on labelled data: the metrics of its model card, scores by label, and the worst "
+        "answers.",
+        [EvaluateArguments, measuring_arguments()],
+        DIR="the model's directory, or its name on the Hub",
+    )
+    options, measuring, paths = parser.parse(argv)
+    given = {name: value for name, value in vars(measuring).items() if value is not None}
+    require_packages("evaluating", TRAINING_PACKAGES)
+    check_model_name(paths.dir)
+    return options, given, paths.dir, argv
+
+
+@dataclass
+class ReadingArguments:
+    """What `roformer-lite predict` reads and writes, besides the model directory."""
+
+    _argument_group_name: ClassVar[str] = "reading and writing"
+
+    input_file: str | None = HfArg(
+        default=None, help="UTF-8 text, also .gz. Default: standard input."
+    )
+    output_file: str | None = HfArg(
+        default=None,
+        help=(
+            "Where to write; a table goes to a .csv, .tsv or .jsonl file, also .gz. Default: "
+            "standard output."
+        ),
+    )
+    text_column: str | None = HfArg(
+        default=None,
+        help=(
+            "Column to answer: the input file is a table (.csv, .tsv, .jsonl), and so is what "
+            "is written. Default: every line of the input is a text."
+        ),
+    )
+    text_pair_column: str | None = HfArg(
+        default=None, help="Column of the second text, for classifiers of pairs."
+    )
+    column_names: list[str] | None = HfArg(
+        default=None, help="Names of the columns of .tsv and .csv files that have no header line."
+    )
+    prefix: str | None = HfArg(
+        default=None, help="Text before the names of the columns that are added to a table."
+    )
+    batch_size: int = HfArg(default=32, help="Texts in a batch.")
+    device: str | None = HfArg(
+        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
+    )
+    dtype: Literal["float32", "bfloat16"] = HfArg(
+        default="float32",
+        help="bfloat16 is faster on some processors; probabilities change in the third decimal.",
+    )
+    engine: Engine = HfArg(
+        default="torch",
+        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
+    )
+
+    def __post_init__(self):
+        check_number("batch_size", self.batch_size, at_least=1, at_most=LARGEST_BATCH)
+        if self.dtype != "float32" and self.engine != "torch":
+            raise InputError(
+                f"--dtype {self.dtype} is for --engine torch; graphs compute as they were exported"
+            )
+        if self.input_file is not None:
+            check_file("input_file", self.input_file, may_be_pipe=True)
+        if self.output_file is not None:
+            check_output_file(self.output_file, "--output_file")
+        if self.text_column is None:
+            for name in ("text_pair_column", "column_names", "prefix"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} is for tables, not for lines; name the column to answer with --text_column"
+                    )
+        elif self.input_file is None:
+            raise InputError(
+                f"--text_column {self.text_column} needs --input_file, the table that has it"
+            )
+        else:
+            check_table_name("--input_file", self.input_file)
+            if self.output_file is not None:
+                check_table_name("--output_file", self.output_file)
+
+
+@dataclass
+class AnsweringArguments:
+    """How a model answers. Each option is for some tasks, and refused by models of the others."""
+
+    _argument_group_name: ClassVar[str] = "answers"
+
+    top_k: int | None = HfArg(
+        default=None,
+        help=(
+            "classify: this many labels, the most probable first. causal: sample among this "
+            "many of the most probable tokens. Default: one label; all tokens."
+        ),
+    )
+    threshold: float | None = HfArg(
+        default=None,
+        help=(
+            "classify: a label less probable than this is not given. Default: with one label "
+            "for each text none, with several 0.5."
+        ),
+    )
+    none_label: str | None = HfArg(
+        default=None, help="classify: what stands for a label below the threshold. Default: -"
+    )
+    beams: int | None = HfArg(
+        default=None, help="seq2seq, causal: beams of the search. Default: as saved with the model."
+    )
+    max_new_tokens: int | None = HfArg(
+        default=None,
+        help=(
+            "seq2seq, causal: largest number of generated tokens. Default: causal 50, "
+            "otherwise as saved with the model."
+        ),
+    )
+    greedy: bool = HfArg(
+        default=False, help="causal: the most probable token each time, no sampling."
+    )
+    temperature: float | None = HfArg(
+        default=None, help="causal: below 1 the probable tokens become more probable. Default: 0.8"
+    )
+    top_p: float | None = HfArg(
+        default=None,
+        help=(
+            "causal: sample among the most probable tokens that have this probability. "
+            "Default: 0.95"
+        ),
+    )
+    repetition_penalty: float | None = HfArg(
+        default=None,
+        help="causal: above 1, tokens that stand in the text already become less probable.",
+    )
+    seed: int | None = HfArg(
+        default=None, help=f"causal: the same seed gives the same text again. Default: {SEED}"
+    )
+
+    def __post_init__(self):
+        for name in ("top_k", "max_new_tokens"):
+            check_number(name, getattr(self, name), at_least=1)
+        check_number("beams", self.beams, at_least=1, at_most=MOST_BEAMS)
+        check_number("threshold", self.threshold, at_least=0, at_most=1)
+        check_number("temperature", self.temperature, at_least=_COLDEST)
+        check_number(
+            "repetition_penalty", self.repetition_penalty, at_least=_COLDEST, at_most=1 / _COLDEST
+        )
+        check_number("top_p", self.top_p, above=0, at_most=1)
+        check_number("seed", self.seed, at_least=0, at_most=MAX_SEED)
+        if self.greedy and self.beams is not None:
+            raise InputError("--greedy can't be combined with --beams; give one of them")
+        searching = "--greedy" if self.greedy else "--beams" if self.beams is not None else ""
+        sampling = [name for name in _SAMPLING if getattr(self, name) is not None]
+        if searching and sampling:
+            raise InputError(
+                f"--{sampling[0]} can't be combined with {searching}, which draws nothing at random"
+            )
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by their names."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
+
+
+def parse_predict(
+    argv: Sequence[str],
+) -> tuple[ReadingArguments, dict[str, Any], str]:
+    """The options of `roformer-lite predict`: what it reads, the options about answers that were
+    given, and the model's directory."""
+    parser = CommandParser(
+        "predict",
+        "Read lines, or a column of a table, and write one answer for each: generated text, label and probability, or "
+        "tagged tokens, depending on the task of the model.",
+        [ReadingArguments, AnsweringArguments],
+        DIR="the model's directory, or its name on the Hub",
+    )
+    files, answering, paths = parser.parse(argv)
+    options = answering.given
+    if files.text_pair_column is not None:
+        options["text_pair_column"] = files.text_pair_column
+    check_model_name(paths.dir)
+    check_engine(files.engine, paths.dir, files.device)
+    return files, options, paths.dir
+
+
+@dataclass
+class AppArguments:
+    """Options of `roformer-lite app`."""
+
+    host: str | None = HfArg(
+        default=None,
+        help="Where to listen. Default: 127.0.0.1, which this machine alone can reach.",
+    )
+    port: int | None = HfArg(
+        default=None, help="Port to listen at. Default: the first free one from 7860."
+    )
+    device: str | None = HfArg(
+        default=None, help="cpu, cuda, cuda:1 … Default: cuda if there is one."
+    )
+    engine: Engine = HfArg(
+        default="torch",
+        help="The library that computes. onnx reads what `roformer-lite export` wrote.",
+    )
+    texts: str | None = HfArg(
+        default=None,
+        help=(
+            "UTF-8 file of examples, one a line; for models that compare texts, a query and "
+            "the texts to compare with it."
+        ),
+    )
+
+    def __post_init__(self):
+        check_number("port", self.port, at_least=1, at_most=65535)
+        if self.texts is not None:
+            check_file("texts", self.texts)
+
+
+def parse_app(argv: Sequence[str]) -> tuple[AppArguments, str]:
+    """The options of `roformer-lite app`, and the model's directory."""
+    parser = CommandParser(
+        "app",
+        "Open a page in the browser on which a model is tried.",
+        [AppArguments],
+        DIR="the model's directory, or its name on the Hub",
+    )
+    options, paths = parser.parse(argv)
+    require_packages("a page", {"gradio": "app"})
+    check_engine(options.engine, paths.dir, options.device)
+    return options, paths.dir
+
+
+def parse_bundle(argv: Sequence[str]) -> tuple[Path, Path]:
+    """The directories of `roformer-lite bundle`: of the model, and the new one."""
+    parser = CommandParser(
+        "bundle",
+        "Copy a saved model to OUT, with the code of the package beside the weights. OUT can be loaded where the "
+        "package is not installed: AutoModel.from_pretrained(OUT, trust_remote_code=True).",
+        DIR="a directory with a saved model, tokenizer, or both; it is not changed",
+        OUT="the directory to write, which must not exist yet",
+    )
+    (paths,) = parser.parse(argv)
+    check_directory(paths.dir)
+    return Path(paths.dir), new_directory(paths.out)
+
+
+def parse_convert(argv: Sequence[str]) -> tuple[Namespace, Path]:
+    """The options of `roformer-lite convert`, and the new directory."""
+    parser = CommandParser(
+        "convert",
+        "Convert a checkpoint of another system into a model of this package (--from), or a model "
+        "of this package into a checkpoint of another system (--to). Without either, a model of "
+        "this package goes to the family that fits, and anything else becomes a model of this "
+        "package. OUT must not exist yet.",
+        CHECKPOINT="a directory with config.json and weights",
+        OUT="the directory to write",
+    )
+    direction = parser.add_mutually_exclusive_group()
+    direction.add_argument(
+        "--from",
+        dest="source",
+        metavar="SYSTEM",
+        choices=(AUTO, *SOURCES),
+        help=(
+            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
+            f"names), or one of {', '.join(SOURCES)}. Default: {AUTO}, unless CHECKPOINT is a "
+            "model of this package."
+        ),
+    )
+    direction.add_argument(
+        "--to",
+        dest="target",
+        metavar="FAMILY",
+        choices=(AUTO, *FAMILIES),
+        help=(
+            f"The family to convert a model of this package to: {AUTO} (one that has an "
+            f"equivalent of all that the model is), or one of {', '.join(FAMILIES)}. Default: "
+            f"{AUTO}, for a model of this package."
+        ),
+    )
+    (options,) = parser.parse(argv)
+    check_directory(options.checkpoint)
+    return options, new_directory(options.out)
+
+
+@dataclass
+class ExportArguments:
+    """Options of `roformer-lite export`."""
+
+    format: str = HfArg(default="onnx", help=f"What to write: {', '.join(FORMATS)}.")
+    quantization: str | None = HfArg(
+        default=None,
+        help=f"How to store the weights, where the format has a choice ({_QUANTIZATIONS}).",
+    )
+    embeddings: bool = HfArg(
+        default=False,
+        help=(
+            "onnx: one vector for a text, pooled as `classifier_pooling` says, in place of "
+            "what the head gives. Without a head it is so anyway."
+        ),
+    )
+
+    def __post_init__(self):
+        if self.embeddings and self.format != "onnx":
+            raise InputError(f"--embeddings is for --format onnx, not for {self.format}")
+        check_format(self.format, self.quantization)
+
+
+def parse_export(argv: Sequence[str]) -> tuple[ExportArguments, str, Path]:
+    """The options of `roformer-lite export`, the model's directory and the new one."""
+    parser = CommandParser(
+        "export",
+        "Write a saved model in the form of another runtime, with its tokenizer. OUT must not exist yet.",
+        [ExportArguments],
+        DIR="the model's directory",
+        OUT="the directory to write",
+    )
+    options, paths = parser.parse(argv)
+    check_model_name(paths.dir)
+    check_libraries(options.format)
+    return options, paths.dir, new_directory(paths.out)
+
+
+@dataclass
+class ServeArguments:
+    """Options of `roformer-lite serve`, named as those of `transformers serve`."""
+
+    host: str = HfArg(default="localhost", help="Where to listen.")
+    port: int = HfArg(default=8000, help="Port to listen at.")
+    device: str = HfArg(default="auto", help="cpu, cuda, cuda:1 …; auto is cuda if there is one.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = HfArg(
+        default="auto", help="Type of the weights; auto: as saved."
+    )
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = HfArg(
+        default="warning", help="What is logged."
+    )
+    continuous_batching: bool = HfArg(
+        default=False, help="Causal models: compute requests together, with a paged cache."
+    )
+    cb_block_size: int | None = HfArg(default=None, help="Tokens in a block of that cache.")
+    cb_num_blocks: int | None = HfArg(default=None, help="Blocks of that cache.")
+    cb_max_batch_tokens: int | None = HfArg(default=None, help="Most tokens computed at once.")
+    cb_max_memory_percent: float | None = HfArg(
+        default=None, help="Largest share of a GPU's memory for that cache, up to 1."
+    )
+
+    def __post_init__(self):
+        check_number("port", self.port, at_least=1, at_most=65535)
+        for name, value in vars(self).items():
+            if name.startswith("cb_") and value is not None:
+                check_number(name, value, above=0)
+                if not self.continuous_batching:
+                    raise InputError(
+                        f"--{name} {value} has no effect without --continuous_batching"
+                    )
+
+
+def parse_serve(argv: Sequence[str]) -> tuple[str, ServeArguments]:
+    """The model of `roformer-lite serve`, and the options."""
+    parser = CommandParser(
+        "serve",
+        "Answer OpenAI's requests over HTTP, /v1/completions and /v1/chat/completions, by a causal model, with the "
+        "server of transformers. vLLM serves encoders and classifiers too: see docs/exporting.md.",
+        [ServeArguments],
+        MODEL="the model's directory, or its name on the Hub",
+    )
+    options, paths = parser.parse(argv)
+    require_packages("serving", dict.fromkeys(("fastapi", "openai", "uvicorn"), "serve"))
+    return paths.model, options
+
+
+def parse_verify(argv: Sequence[str]) -> tuple[Namespace]:
+    """The options of `roformer-lite verify`."""
+    parser = CommandParser(
+        "verify",
+        "Run a checkpoint in its own system and after conversion, and print how far apart the "
+        "outputs are.",
+        CHECKPOINT="a directory with config.json and weights",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="SYSTEM",
+        choices=(AUTO, *SOURCES),
+        default=AUTO,
+        help=(
+            f"The system that CHECKPOINT comes from: {AUTO} (the family that its config.json "
+            f"names), or one of {', '.join(SOURCES)}."
+        ),
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random input.")
+    (options,) = parser.parse(argv)
+    check_number("seed", options.seed, at_least=0, at_most=MAX_SEED)
+    check_directory(options.checkpoint)
+    return (options,)
+
+
+# What each gives is passed to the function `main` of the command's module in `commands/`.
+PARSERS: dict[str, Callable[[Sequence[str]], tuple[Any, ...]]] = {
+    "demo": parse_demo,
+    "train": parse_train,
+    "evaluate": parse_evaluate,
+    "predict": parse_predict,
+    "app": parse_app,
+    "bundle": parse_bundle,
+    "convert": parse_convert,
+    "export": parse_export,
+    "serve": parse_serve,
+    "verify": parse_verify,
+}
