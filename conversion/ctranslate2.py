@@ -308,10 +308,12 @@ def _fill_linear(spec: Any, *modules: nn.Module) -> None:
 
 def _fill_norm(spec: Any, module: nn.Module) -> None:
     spec.gamma = module.weight.detach().float().clone()
-    if hasattr(spec, "beta"):  # a norm without it would be taken for RMSNorm
+    # CTranslate2 takes a norm without beta for RMSNorm.
+    if hasattr(spec, "beta"):
         bias = torch.zeros_like(module.weight) if module.bias is None else module.bias
         spec.beta = bias.detach().float().clone()
 
 
 def _table(module: nn.Embedding) -> torch.Tensor:
-    return module.weight.detach().float().clone()  # quantisation works in place
+    # Quantisation changes the tensor in place.
+    return module.weight.detach().float().clone()

@@ -12,7 +12,8 @@ from typing import TextIO
 
 from .errors import InputError
 
-RESULTS_FILE = "results.json"  # written last: a directory that has it holds a finished model
+# It is written last: a directory that has it holds a finished model.
+RESULTS_FILE = "results.json"
 _FULL_BELOW = 2**16  # A disk with fewer free bytes is full.
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")  # They are open already.
 

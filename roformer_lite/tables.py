@@ -67,8 +67,7 @@ class TableWriter:
         if self.kind == ".tsv":
             self.stream.write("\t".join(cells) + "\n")
             return
-        # By itself the writer puts no quotes around a carriage return, which no reader takes for
-        # text then.
+        # The writer would leave a carriage return bare, and readers would end the line there.
         has_return = any("\r" in cell for cell in cells)
         quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
         csv.writer(self.stream, lineterminator="\n", quoting=quoting).writerow(cells)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-_MOST = 25  # labels of a picture that can be read
+MAX_LABELS = 25  # A picture with more of them cannot be read.
 _OTHER = "(other)"
-_LONGEST = 24  # characters of a label
+MAX_CHARACTERS = 24  # This many of a label are drawn.
 _CHINESE_FONTS = re.compile("CJK|YaHei|PingFang|WenQuanYi|SimHei|Hiragino")
 
 
@@ -26,12 +26,12 @@ def confusion_counts(true: Sequence[str], predicted: Sequence[str]) -> tuple[np.
     from sklearn.metrics import confusion_matrix
 
     labels = sorted({*true, *predicted})
-    if len(labels) > _MOST:
+    if len(labels) > MAX_LABELS:
         pairs = zip(true, predicted, strict=True)
         confused = Counter(pair for pair in pairs if pair[0] != pair[1]).most_common()
         first = dict.fromkeys(chain.from_iterable(pair for pair, _ in confused))
         # Labels that are never confused fill the picture if there is room.
-        kept = set([*first, *labels][: _MOST - 1])
+        kept = set([*first, *labels][: MAX_LABELS - 1])
         true = [label if label in kept else _OTHER for label in true]
         predicted = [label if label in kept else _OTHER for label in predicted]
         labels = [*sorted(kept), _OTHER]
@@ -64,7 +64,9 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
     names = []
     for label in labels:
         if known.issuperset(map(ord, label)):
-            names.append(label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…")
+            names.append(
+                label if len(label) <= MAX_CHARACTERS else label[: MAX_CHARACTERS - 1] + "…"
+            )
         else:
             names.append(f"#{everything.index(label) + 1}")
             numbered[names[-1]] = label
@@ -89,7 +91,7 @@ def draw_confusion(true: Sequence[str], predicted: Sequence[str], path: Path) ->
         text.set(fontfamily=fonts, parse_math=False, fontsize=8)
     right = sum(map(operator.eq, predicted, true))
     title = f"{right:,} of {len(true):,} right"
-    if len(everything) > _MOST:
+    if len(everything) > MAX_LABELS:
         title += f"; {len(labels) - 1} of {len(everything)} labels, those confused most"
     axes.set_title(title, fontsize=10)
     figure.savefig(path, dpi=120)

@@ -12,11 +12,11 @@ import torch
 from torch.nn import functional as F
 
 Metrics = dict[str, float]
-ByLabel = dict[str, Metrics]  # precision, recall, f1 and support of each label
+ByLabel = dict[str, Metrics]  # The precision, recall, f1 and support of each label.
 # Those that are means over rows of values from 0 to 1, or close to that, and correlations.
 FRACTIONS = ("accuracy", "f1", "micro_f1", "macro_f1", "exact_match", "mrr@10")
 _CORRELATIONS = ("pearson", "spearman")
-LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # and every loss
+LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "mse"})  # Losses are, too.
 
 
 def translation_metrics(

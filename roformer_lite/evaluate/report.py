@@ -10,8 +10,8 @@ import numpy as np
 
 from .metrics import ByLabel, metrics_by_entity, metrics_by_label
 
-_PAIRS = 10  # of labels that are confused
-_LONGEST = 300  # characters of a value in an example
+MAX_CONFUSED_PAIRS = 10
+MAX_SHOWN_CHARACTERS = 300  # This many of a value in an example.
 
 
 @dataclass
@@ -102,7 +102,7 @@ def confused_pairs(report: LabelReport) -> list[str]:
     counts = Counter((true, predicted) for true, predicted in pairs if true != predicted)
     return [
         f"{count:6,}  {true} -> {predicted}"
-        for (true, predicted), count in counts.most_common(_PAIRS)
+        for (true, predicted), count in counts.most_common(MAX_CONFUSED_PAIRS)
     ]
 
 
@@ -123,4 +123,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         value = " ".join(value)
     text = " ".join(str(value).split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"
+    if len(text) > MAX_SHOWN_CHARACTERS:
+        text = f"{text[:MAX_SHOWN_CHARACTERS]} …"
+    return text

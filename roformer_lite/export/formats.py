@@ -11,13 +11,15 @@ GRAPH_FORMATS = {"onnx": "onnx", "torch": "dynamo"}
 FORMATS = (*GRAPH_FORMATS, "ctranslate2", "gguf")
 # These are written into a folder of their name, below the tokenizer.
 FOLDER_FORMATS = ("onnx", "ctranslate2")
-QUANTIZATIONS = {  # how the weights can be stored, besides float32
+# The types in which a format can store weights, apart from float32.
+QUANTIZATIONS = {
     "onnx": ("int8",),
     "ctranslate2": ("int8", "int8_float32", "float16", "bfloat16"),
     "gguf": ("f16", "bf16", "q8_0"),
 }
 _WEIGHTS = ("*.safetensors", "*.bin")
-_LIBRARIES = {  # that writing and running a format needs, and the extra that brings them
+# The libraries that writing and running a format needs, and the extra that brings each.
+_LIBRARIES = {
     "onnx": dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "export"),
     "ctranslate2": {"ctranslate2": "ctranslate2"},
     "gguf": {"gguf": "gguf"},

@@ -24,9 +24,9 @@ from .formats import GRAPH_FORMATS
 if TYPE_CHECKING:
     from transformers.exporters import ExportedModel
 
-# bytes; protobuf has no larger message, and the graph itself needs room
+# In bytes. protobuf has no larger message, and the graph itself needs room.
 _LARGEST_FILE = 2**31 - 2**24
-_GRAPH_SIZE = 2**19  # bytes; more than a graph takes without its weights
+_GRAPH_SIZE = 2**19  # In bytes; a graph without its weights is smaller.
 _POOLINGS = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
@@ -89,7 +89,7 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
 def sample_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Inputs to trace `model` with. No dimension is 1, because a trace would take it for a
     constant."""
-    # (B, L) or (B, choices, L)
+    # The shape is (B, L) or (B, choices, L).
     shape = (2, 3, 5) if type(model).__name__.endswith("ForMultipleChoice") else (2, 5)
     stack = model.config.encoder if model.config.is_encoder_decoder else model.config
     mask = torch.ones(shape, dtype=torch.long, device=model.device)
@@ -171,7 +171,8 @@ def _in_int8(program: Any) -> Any:
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
     config = OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
-    logging.disable(logging.WARNING)  # about masks and other whole numbers, which stay as they are
+    # Its warnings are about masks and other whole numbers, which stay as they are.
+    logging.disable(logging.WARNING)
     try:
         return OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx")
     finally:

@@ -215,7 +215,7 @@ def test_command_line(tmp_path, capsys):
     for wrong, message in {
         (source, ours, "--from", "modernbert"): "exists already",
         (source, back + "2", "--from", "bert", "--to", "bert"): "not allowed with argument",
-        (source, back + "2", "--to", "walkthrough"): "--to walkthrough: there is no such system",
+        (source, back + "2", "--to", "walkthrough"): "--to: invalid choice",
         (source, back + "2", "--to", "bert"): "is no model of this package",
     }.items():
         assert main(["convert", *wrong]) == 2
