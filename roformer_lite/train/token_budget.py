@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-# neighbouring batches with nearly as many tokens; a multiple of many numbers of processes
-ALIKE = 24
+from ..errors import InputError
+
+# As many neighbouring batches have nearly as many tokens. Many numbers of processes divide it.
+NUM_ALIKE = 24
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
@@ -37,7 +39,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         rank, world_size: Number of this process, and of all processes.
 
     Raises:
-        ValueError: when there is no example, or one example alone exceeds the budget.
+        InputError: when one example alone exceeds the budget.
     """
 
     def __init__(
@@ -49,16 +51,17 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
     ):
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        if len(self.lengths) == 0:
-            raise ValueError("there are no examples to make batches of")
-        longest_first = np.sort(self.lengths)[::-1]
-        if longest_first[0] > max_tokens:
-            raise ValueError(
-                f"max_tokens={max_tokens} is below the longest example, which has {longest_first[0]} tokens; raise "
-                "it, or truncate the examples to fewer tokens"
+        longest = self.lengths.max()
+        if longest > max_tokens:
+            raise InputError(
+                f"--max_tokens_per_batch {max_tokens} is below the longest example, which has "
+                f"{longest} tokens; raise it, or truncate the examples to fewer tokens"
             )
         self.num_batches = fewest_batches(self.lengths, max_tokens)
-        self.seed, self.rank, self.world_size, self.epoch = seed, rank, world_size, 0
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Called by the `Trainer` before each epoch."""
@@ -70,7 +73,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng([self.seed, self.epoch])
         batches = deal(self.lengths, self.num_batches, random)
-        size = ALIKE if ALIKE % self.world_size == 0 else self.world_size
+        size = NUM_ALIKE if NUM_ALIKE % self.world_size == 0 else self.world_size
         batches = in_groups_alike(batches, self.lengths, size, random)
         for step in range(len(self)):
             yield batches[(step * self.world_size + self.rank) % self.num_batches]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForSequenceClassification,
@@ -24,6 +25,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from hf_roformer_lite.model.text_features import LONGEST_TOKEN
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.evaluate.evaluation import Evaluation, evaluate
 from roformer_lite.evaluate.metrics import is_within_chance
 from roformer_lite.recipes.classify import add_linear_model, weighted_loss
 from roformer_lite.text_scores.fit import fit_document_scores
@@ -32,9 +34,8 @@ from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
     WeightAveraging,
-    check_metrics,
 )
-from roformer_lite.train.results import Evaluation, verdict
+from roformer_lite.train.results import verdict
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -347,7 +348,8 @@ def test_answers_below_the_chosen_score_are_left_out(tmp_path):
         (model / "README.md").read_text(),
     )
     assert 0.25 < results["settings"]["threshold"] <= 1
-    assert "On the test data it answers 0.500 of the rows, of which 1.000 are right." in card
+    assert "answers 0.500 of the rows" in card
+    assert "1.000 of these answers are right" in card
     assert "McNemar's test" in results["verdict"] and "expected calibration error" in card
     assert "reliability.png" in card and (model / "reliability.png").read_bytes().startswith(
         b"\x89PNG"
@@ -374,8 +376,18 @@ def test_a_difference_within_chance_is_called_so():
         (0.95, "The model is better"),
         (0.85, "A baseline is better"),
     ):
-        measured = [Evaluation("test", {"accuracy": accuracy}, 2000, 1.0)]
-        assert said in verdict("accuracy", measured, {"n-grams": {"test": {"accuracy": 0.9}}})
+        measured = [
+            Evaluation(
+                split="test",
+                metrics={"accuracy": accuracy},
+                outcomes=[],
+                measurements=2000,
+                rows=2000,
+                seconds=1.0,
+                report=None,
+            )
+        ]
+        assert said in verdict("accuracy", measured, {"n-grams": {"test": {"accuracy": 0.9}}}, {})
 
 
 def test_average_follows_the_formula_and_changes_places_exactly():
@@ -461,7 +473,7 @@ def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
 
 
-def test_metrics_that_are_no_numbers_are_not_published(tmp_path):
-    args = TrainingArguments(str(tmp_path / "m.training"), use_cpu=True, report_to="none")
-    with pytest.raises(InputError, match="on the test data, loss nan"):
-        check_metrics({"loss": float("nan"), "accuracy": 1.0}, "test", args)
+def test_metrics_that_are_no_numbers_are_not_published():
+    recipe = SimpleNamespace(evaluate=lambda *args, **kwargs: ({"loss": float("nan")}, []))
+    with pytest.raises(InputError, match="test data.* loss nan"):
+        evaluate(SimpleNamespace(recipe=recipe), "test", Dataset.from_dict({}), 1, seed=0)
