@@ -136,6 +136,8 @@ class ProgressLines(TrainerCallback):
         if self._is_due:
             self._print(args, state)
 
+    on_train_end = on_step_begin
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -173,12 +175,6 @@ class ProgressLines(TrainerCallback):
     ) -> None:
         self._metrics = metrics
         self._is_due = True
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._is_due:
-            self._print(args, state)
 
     def _print(self, args: TrainingArguments, state: TrainerState) -> None:
         facts = []

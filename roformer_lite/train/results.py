@@ -393,12 +393,18 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     """Print the final metrics as tables, what there is to say about them, and where the files
     are."""
     console = Console(markup=False, highlight=False)
-    if results["metrics"]:
-        console.print(metrics_table(results))
-    beside = beside_table(results)
-    if beside:
-        title = f"{results['main_metric']} compared"
-        console.print(table_of(beside, title=title, first="", rows_of_splits=results["rows"]))
+    by_split = results["metrics"]
+    names = next(iter(by_split.values()), {})
+    by_name = {
+        name: {split: metrics[name] for split, metrics in by_split.items()} for name in names
+    }
+    tables = {
+        f"{results['task']}: {results['parameters']:,} parameters": by_name,
+        f"{results['main_metric']} compared": beside_table(results),
+    }
+    for title, values in tables.items():
+        if values:
+            console.print(table_of(values, title, results["rows"]))
     training = results["training"]
     sentences = [results["verdict"], training["what_happened"], *results["warnings"]]
     if "seeds" in results:
@@ -415,30 +421,13 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
         print(sentence)
 
 
-def metrics_table(results: dict[str, Any]) -> Table:
-    by_name: dict[str, dict[str, float]] = {}
-    for split, metrics in results["metrics"].items():
-        for name, value in metrics.items():
-            by_name.setdefault(name, {})[split] = value
-    title = f"{results['task']}: {results['parameters']:,} parameters"
-    return table_of(by_name, title=title, first="metric", rows_of_splits=results["rows"])
-
-
 def table_of(
-    values: dict[str, dict[str, float]], title: str, first: str, rows_of_splits: dict[str, int]
+    values: dict[str, dict[str, float]], title: str, rows_of_splits: dict[str, int]
 ) -> Table:
-    """A table with a line for each name and a column for each split. On a narrow terminal only the
-    names are wrapped.
-
-    Args:
-        values: By name and split.
-        title: Of the table.
-        first: The heading of the names.
-        rows_of_splits: The number of rows of each split.
-    """
+    """A table of values by name and split. On a narrow terminal only the names are wrapped."""
     splits = list(next(iter(values.values())))
     table = Table(title=title)
-    table.add_column(first, overflow="fold")
+    table.add_column(overflow="fold")
     for split in splits:
         heading = f"{split}\n{_counted(rows_of_splits[split], 'row')}"
         table.add_column(heading, justify="right", no_wrap=True)

@@ -30,7 +30,6 @@ from transformers import (
 from ..errors import InputError
 from ..options import TrainingOptions
 from ..output import is_disk_full
-from ..recipes.token_losses import longest_first
 from ..run import Run
 from ..saved_model import reason
 from .callbacks import (
@@ -250,7 +249,6 @@ def make_trainer(
     lengths: Sequence[int] = ()
     if run.training.max_tokens_per_batch and isinstance(train, Dataset):
         lengths = recipe.lengths(train)
-    rows, encoded = with_longest_first(rows, encoded, recipe)
     parts = recipe.trainer_parts(run, args, model, rows, encoded)
     try:
         return recipe.training_classes()[1](
@@ -287,23 +285,6 @@ def complete_arguments(
     if "metric_for_best_model" not in options.stock:
         args.metric_for_best_model = recipe.metric_for_best_model
         args.greater_is_better = is_greater_better(args.metric_for_best_model)
-
-
-def with_longest_first(
-    rows: DatasetDict, encoded: DatasetDict, recipe: "Recipe"
-) -> tuple[DatasetDict, DatasetDict]:
-    """The same data with the longest validation rows first, as generating a batch takes as long as
-    its longest row."""
-    has_row_for_row = "validation" in rows and len(rows["validation"]) == len(encoded["validation"])
-    if not has_row_for_row:
-        return rows, encoded
-    lengths = recipe.lengths(encoded["validation"])
-    sorted_rows = longest_first(rows["validation"], lengths)
-    sorted_encoded = longest_first(encoded["validation"], lengths)
-    return (
-        DatasetDict({**rows, "validation": sorted_rows}),
-        DatasetDict({**encoded, "validation": sorted_encoded}),
-    )
 
 
 def _tokens_of_a_row(recipe: "Recipe", train: Dataset) -> float:
