@@ -445,6 +445,10 @@ class Recipe(ABC):
         """What a reader of the metrics must know about how they were measured."""
         return []
 
+    def notes_on_parts(self) -> list[str]:
+        """Which parts of the finished model answer, where not all of them do."""
+        return []
+
     @abstractmethod
     def neutral_example(self) -> Row:
         """A row that is nobody's data, for a card that anybody may read."""

@@ -211,16 +211,17 @@ class LabelRecipe(Recipe):
         notes = super().notes()
         if self.foreign:
             notes.append(self.foreign_sentence(self.foreign))
-        if self.text_weights and self.text_weights[0] == 0:
-            notes.append(
-                f"The {self.text_part} alone answers: the encoder has no part in the answers."
-            )
         if self.has_learned_validation_rows:
             notes.append(
                 f"After the validation metrics were measured, the {self.text_part} was fitted "
                 "again, to the training and the validation rows together."
             )
         return notes
+
+    def notes_on_parts(self) -> list[str]:
+        if self.text_weights and self.text_weights[0] == 0:
+            return [f"The {self.text_part} alone answers: the encoder has no part in the answers."]
+        return []
 
 
 def labels_of(config: PreTrainedConfig) -> list[str]:

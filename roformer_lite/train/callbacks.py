@@ -1,13 +1,15 @@
-"""What the stock Trainer is given besides its own loop, as callbacks: a clock with a time limit,
-averaged weights, an end to diverged trainings, early stopping that continues, and masks that are
-the same in a continued training."""
+"""What the stock Trainer gets besides its own loop, as callbacks: a clock with a time limit, lines
+about the progress, averaged weights, an end to diverged trainings, early stopping that continues,
+and masks that are the same in a continued training."""
 
 import copy
 import math
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from transformers.trainer_callback import ExportableState
 from ..errors import InputError
 from .training_directory import last_checkpoint
 
-AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # in a checkpoint, which has the others too
+AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # A checkpoint has the others too.
+SECONDS_BETWEEN_LINES = 60
 
 
 class TrainingClock(TrainerCallback, ExportableState):
@@ -97,6 +100,119 @@ class TrainingClock(TrainerCallback, ExportableState):
         if args.world_size > 1:
             # All processes must stop at the same step, so the clock of the first one counts.
             self.elapsed = broadcast(torch.tensor(self.elapsed, device=args.device)).item()
+
+
+class ProgressLines(TrainerCallback):
+    """Prints a line about each epoch and each evaluation, in place of transformers' progress bars:
+    the losses, the metric that chooses the best checkpoint, and the time left. Long epochs get a
+    line a minute.
+
+    A line is printed when the next step begins, because the Trainer logs and evaluates between two
+    steps.
+
+    Args:
+        clock: The clock of the same training.
+    """
+
+    def __init__(self, clock: TrainingClock):
+        self.clock = clock
+        self._is_due = False
+        self._printed_at = 0.0
+        self._logged_step = 0
+        # The training loss summed over the steps since the last line, and their number.
+        self._summed_loss = 0.0
+        self._num_steps = 0
+        self._metrics: dict[str, float] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._logged_step = state.global_step
+        self._printed_at = self.clock.elapsed
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._is_due:
+            self._print(args, state)
+
+    on_train_end = on_step_begin
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.clock.elapsed - self._printed_at >= SECONDS_BETWEEN_LINES:
+            self._is_due = True
+            control.should_log = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._is_due = True
+        control.should_log = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if "loss" in logs:
+            steps = state.global_step - self._logged_step
+            self._summed_loss += logs["loss"] * steps
+            self._num_steps += steps
+            self._logged_step = state.global_step
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        self._metrics = metrics
+        self._is_due = True
+
+    def _print(self, args: TrainingArguments, state: TrainerState) -> None:
+        facts = []
+        if self._num_steps > 0:
+            facts.append(f"loss {self._summed_loss / self._num_steps:.3f}")
+        if "eval_loss" in self._metrics:
+            facts.append(f"validation loss {self._metrics['eval_loss']:.3f}")
+        name = (args.metric_for_best_model or "loss").removeprefix("eval_")
+        if name != "loss" and f"eval_{name}" in self._metrics:
+            facts.append(f"{name} {self._metrics[f'eval_{name}']:.4f}")
+        left = self._seconds_left(state)
+        if left > 0:
+            facts.append(f"{timedelta(seconds=left)} left")
+        if state.is_world_process_zero:
+            print(f"{_place(args, state)}: {', '.join(facts)}", file=sys.stderr)
+        self._is_due = False
+        self._printed_at = self.clock.elapsed
+        self._summed_loss = 0.0
+        self._num_steps = 0
+        self._metrics = {}
+
+    def _seconds_left(self, state: TrainerState) -> int:
+        """The seconds until the last step or the time limit, if every step takes as long as those
+        before."""
+        if state.global_step == 0:
+            return 0
+        steps_left = state.max_steps - state.global_step
+        left = self.clock.elapsed / state.global_step * steps_left
+        if self.clock.limit is not None:
+            left = min(left, self.clock.limit - self.clock.elapsed)
+        return math.ceil(left)
+
+
+def _place(args: TrainingArguments, state: TrainerState) -> str:
+    """How far the training is: in epochs, or in steps where their number was given."""
+    if args.max_steps > 0:
+        return f"Step {state.global_step:,}/{state.max_steps:,}"
+    return f"Epoch {round(state.epoch or 0.0, 1):g}/{args.num_train_epochs:g}"
 
 
 class BestCheckpoint(TrainerCallback):
@@ -260,20 +376,6 @@ def weights_are_finite(model: nn.Module) -> bool:
     with torch.no_grad():
         finite = [torch.isfinite(_local(parameter)).all() for parameter in model.parameters()]
     return not finite or bool(torch.stack(finite).all())
-
-
-def check_metrics(metrics: dict[str, float], split: str, args: TrainingArguments) -> None:
-    """Refuse to finish a model whose final metrics are not numbers: nothing could be said about it.
-
-    Raises:
-        InputError: naming the metrics.
-    """
-    bad = [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]
-    if bad:
-        raise InputError(
-            f"the training diverged: on the {split} data, {', '.join(bad)} instead of a number. "
-            f"{_advice(args)}"
-        )
 
 
 def _advice(args: TrainingArguments) -> str:

@@ -94,7 +94,7 @@ def measure_saved_model(finished: FinishedTraining, folder: Path) -> list[Evalua
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """Write `results.json`, which says that the model in `folder` is complete."""
-    # JSON has no NaN
+    # JSON has no NaN.
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (folder / RESULTS_FILE).write_text(text, "utf-8")
 
@@ -109,16 +109,17 @@ def draw_loss_curve(
         path: The PNG file to write.
         chosen_step: The step of the checkpoint that is kept, marked by a line.
     """
-    from matplotlib.figure import Figure  # not pyplot: needs no display and keeps no global state
+    # Unlike pyplot, it needs no display and keeps no global state.
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for key, label in (("loss", "training"), ("eval_loss", "validation")):
-        points = [(entry["step"], entry[key]) for entry in history if key in entry]
-        if points:
-            axes.plot(
-                *zip(*points, strict=True), label=label, marker="." if len(points) < 30 else None
-            )
+        steps = [entry["step"] for entry in history if key in entry]
+        losses = [entry[key] for entry in history if key in entry]
+        if steps:
+            marker = "." if len(steps) < 30 else None
+            axes.plot(steps, losses, label=label, marker=marker)
     if chosen_step is not None:
         axes.axvline(chosen_step, linestyle="--", color="gray", label="the model that is kept")
     axes.set_xlabel("step")
@@ -138,12 +139,13 @@ def create_repository(card: PublishingOptions, args: TrainingArguments, name: st
     Raises:
         InputError: when the Hub refuses.
     """
-    api, wanted = HfApi(), card.hub_model_id or name
+    api = HfApi()
+    wanted = card.hub_model_id or name
     try:
         repo = api.create_repo(wanted, private=args.hub_private_repo, exist_ok=True)
         if args.hub_revision:
             api.create_branch(repo.repo_id, branch=args.hub_revision, exist_ok=True)
-    # Value: no name of one
+    # A ValueError is raised for what can't be the name of a repository.
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
         raise InputError(
             f"--push_to_hub: no repository {wanted} (--hub_model_id): {error}"

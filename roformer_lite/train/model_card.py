@@ -16,13 +16,17 @@ from ..recipes.base import Recipe
 from ..run import Run
 from .results import FinishedTraining, beside_table, seeds_sentence
 
-_LIMITATIONS = "A small model, suited only to text like that it was trained on. Check its output before relying on it."
+LIMITATIONS = (
+    "A small model, suited only to text like that it was trained on. Check its output before "
+    "relying on it."
+)
 TEMPLATE = Path(__file__).with_name("model_card_template.md.jinja")
 SEEDS_TEMPLATE = Path(__file__).with_name("model_card_seeds.md.jinja")
-_MOST_LABELS = 30  # of which the card shows the metrics of every one
-_BEST_AND_WORST = 10
-
-_HUB_METRICS = {"macro_f1": "f1"}  # our names that the Hub has another for
+# With more labels the card shows the metrics of the best and the worst only.
+MAX_LABELS = 30
+NUM_BEST_AND_WORST = 10
+# What the Hub calls some of our metrics.
+HUB_METRICS = {"macro_f1": "f1"}
 
 
 def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder: Path) -> None:
@@ -42,13 +46,13 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
     model_id = _model_id(run)
     example = finished.example(from_data=run.card.card_example)
     line = recipe.example_line(example)
+    task = recipe.summary.partition(":")[0]
     teacher = getattr(run.data, "teacher", None)
     card = ModelCard.from_template(
         _metadata(results, finished, _widget(recipe, example)),
         template_path=str(TEMPLATE),
         title=_title(run),
-        summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: "
-        f"{recipe.summary.partition(':')[0]}.",
+        summary=f"`{type(model).__name__}` with {results['parameters']:,} parameters: {task}.",
         results=results,
         metrics=results["metrics"],
         metric_names=list(next(iter(results["metrics"].values()), {})),
@@ -64,7 +68,7 @@ def write_model_card(results: dict[str, Any], finished: FinishedTraining, folder
         teacher=_shown_base(teacher) if teacher else "",
         dataset_title=_dataset_title(run),
         one_of_several=finished.is_one_of_several,
-        limitations=run.card.limitations or _LIMITATIONS,
+        limitations=run.card.limitations or LIMITATIONS,
     )
     card.save(folder / "README.md")
 
@@ -102,75 +106,95 @@ def _metadata(
     results: dict[str, Any], finished: FinishedTraining, widget: list | None
 ) -> ModelCardData:
     """What the Hub reads: the block of YAML at the top of the card."""
-    options = finished.run
+    run = finished.run
     recipe = finished.recipe
-    hub_datasets = options.card.datasets or [
-        name for name in [options.data.dataset_name] if name is not None and is_hub_name(name)
-    ]
-    bases = [name for name in options.model.pretrained if is_hub_name(name)]
-    values = [
-        (split, name, value)
-        for split, metrics in results["metrics"].items()
-        for name, value in metrics.items()
-        if name != "loss"
-    ]
-    evaluations = [
-        EvalResult(
-            task_type=recipe.pipeline_tag,
-            dataset_type=hub_datasets[0] if hub_datasets else "text",
-            dataset_name=_dataset_title(options),
-            dataset_split=split,
-            metric_type=_HUB_METRICS.get(name, name),
-            metric_name=name,
-            metric_value=round(value, 4),
-        )
-        for split, name, value in values
-    ]
+    tags = [recipe.name]
+    if recipe.has_own_class:
+        tags = [*_own_tags(finished.model.config), recipe.name]
+    # A model that starts from a single one names it without a list.
+    bases: list[str] | str = [name for name in run.model.pretrained if is_hub_name(name)]
+    if len(bases) == 1:
+        bases = bases[0]
+    evaluations = _eval_results(results, finished)
     return ModelCardData(
-        language=options.card.language or None,
-        license=options.card.license,
+        language=run.card.language or None,
+        license=run.card.license,
         library_name=recipe.library,
         pipeline_tag=recipe.pipeline_tag,
-        tags=[*(_own_tags(finished.model.config) if recipe.has_own_class else []), recipe.name],
-        datasets=hub_datasets or None,
-        base_model=bases[0] if len(bases) == 1 else bases or None,
-        metrics=sorted({_HUB_METRICS.get(name, name) for _, name, _ in values}) or None,
-        model_name=_title(options),
+        tags=tags,
+        datasets=_hub_datasets(run) or None,
+        base_model=bases or None,
+        metrics=sorted({result.metric_type for result in evaluations}) or None,
+        model_name=_title(run),
         eval_results=evaluations or None,
         widget=widget,
     )
 
 
+def _eval_results(results: dict[str, Any], finished: FinishedTraining) -> list[EvalResult]:
+    datasets = _hub_datasets(finished.run)
+    found = []
+    for split, metrics in results["metrics"].items():
+        for name, value in metrics.items():
+            if name == "loss":
+                continue
+            result = EvalResult(
+                task_type=finished.recipe.pipeline_tag,
+                dataset_type=datasets[0] if datasets else "text",
+                dataset_name=_dataset_title(finished.run),
+                dataset_split=split,
+                metric_type=HUB_METRICS.get(name, name),
+                metric_name=name,
+                metric_value=round(value, 4),
+            )
+            found.append(result)
+    return found
+
+
+def _hub_datasets(run: Run) -> list[str]:
+    """The names of the data on the Hub: those for the card, or the data that were read."""
+    if run.card.datasets:
+        return run.card.datasets
+    name = run.data.dataset_name
+    if name is None or not is_hub_name(name):
+        return []
+    return [name]
+
+
 def _own_tags(config: PreTrainedConfig) -> list[str]:
     """Converted encoders often have learned positions."""
-    stacks = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
-    return [
-        "roformer-lite",
-        *(["rope"] if any(stack.position_embedding_type == "rope" for stack in stacks) else []),
-    ]
+    stacks = [config]
+    if config.is_encoder_decoder:
+        stacks = [config.encoder, config.decoder]
+    if any(stack.position_embedding_type == "rope" for stack in stacks):
+        return ["roformer-lite", "rope"]
+    return ["roformer-lite"]
 
 
-def _model_id(options: Run) -> str:
-    """What whoever reads the card loads the model by: the repository, or the directory as the
-    command names it."""
-    if options.card.push_to_hub:
-        return options.card.hub_model_id
-    return options.output_dir.name if options.output_dir.is_absolute() else str(options.output_dir)
+def _model_id(run: Run) -> str:
+    """The name by which a reader of the card loads the model: the repository, or the directory as
+    the command names it."""
+    if run.card.push_to_hub:
+        return run.card.hub_model_id
+    if run.output_dir.is_absolute():
+        return run.output_dir.name
+    return str(run.output_dir)
 
 
-def _title(options: Run) -> str:
-    return options.card.title or (
-        options.card.hub_model_id if options.card.push_to_hub else options.output_dir.name
-    )
+def _title(run: Run) -> str:
+    if run.card.title:
+        return run.card.title
+    if run.card.push_to_hub:
+        return run.card.hub_model_id
+    return run.output_dir.name
 
 
-def _dataset_title(options: Run) -> str:
-    name = options.data.dataset_name
+def _dataset_title(run: Run) -> str:
+    name = run.data.dataset_name
     if name is not None and not is_hub_name(name):
         name = Path(name).name
-    files = options.data.train_file or []
-    file_names = ", ".join(Path(path).name for path in files)
-    return options.card.dataset_title or name or file_names
+    file_names = [Path(path).name for path in run.data.train_file or []]
+    return run.card.dataset_title or name or ", ".join(file_names)
 
 
 def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
@@ -178,13 +202,17 @@ def _shown_labels(by_label: dict[str, ByLabel]) -> dict[str, Any] | None:
     many labels those of the best and the worst."""
     if not by_label:
         return None
-    split = "test" if "test" in by_label else next(iter(by_label))
-    metrics, parts = by_label[split], {}
-    if len(metrics) <= _MOST_LABELS:
-        parts[""] = list(metrics)
+    split = list(by_label)[-1]
+    metrics = by_label[split]
+    if len(metrics) <= MAX_LABELS:
+        parts = {"": list(metrics)}
     else:
         occurring = [label for label in metrics if metrics[label]["support"]]
         best_first = sorted(occurring, key=lambda label: -metrics[label]["f1"])
-        parts[f"The {_BEST_AND_WORST} best of {len(metrics)} by F1:"] = best_first[:_BEST_AND_WORST]
-        parts[f"The {_BEST_AND_WORST} worst:"] = best_first[-_BEST_AND_WORST:]
+        best = f"The {NUM_BEST_AND_WORST} best of {len(metrics)} by F1:"
+        worst = f"The {NUM_BEST_AND_WORST} worst:"
+        parts = {
+            best: best_first[:NUM_BEST_AND_WORST],
+            worst: best_first[-NUM_BEST_AND_WORST:],
+        }
     return {"split": split, "metrics": metrics, "parts": parts}

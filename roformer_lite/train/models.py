@@ -1,7 +1,6 @@
 """The model that a training starts from: a new one, one that was trained before, in its own class,
 or a pair whose encoder was."""
 
-import difflib
 import json
 import sys
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from hf_roformer_lite.model.modeling_roformer_lite_seq2seq import (
 )
 from hf_roformer_lite.padding_free import padding_free
 
-from ..errors import InputError
+from ..errors import InputError, did_you_mean
 from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import check_vocabulary, load_config, load_with_new_head, most_positions, reason
@@ -51,9 +50,8 @@ def make_model(
             loaded.
     """
     name = run.model.model_name_or_path
-    overrides = parse_overrides(
-        run.model.config, type(given[name]) if name else recipe.config_class
-    )
+    config_class = type(given[name]) if name else recipe.config_class
+    overrides = parse_overrides(run.model.config, config_class)
     try:
         if name:
             model = pretrained_for_task(name, given[name], recipe, args, tokenizer, overrides)
@@ -61,54 +59,67 @@ def make_model(
             name, config = next(iter(given.items()))
             model = encoder_of_a_pair(name, config, run.model.size, args, tokenizer, overrides)
         else:
-            fields = {} if run.model.size else recipe.new_model
-            tokens = _token_ids(tokenizer, recipe.config_class) | {"vocab_size": len(tokenizer)}
-            fields = {**tokens, **fields, **recipe.config_fields(), **overrides}
-            config = recipe.config_class.from_preset(run.model.size or "mini", **fields)
-            model = recipe.auto_model.from_config(config)
+            model = new_model(run.model.size, recipe, tokenizer, overrides)
         _check_positions(run, recipe, model)
         return model
     except InputError:
-        raise  # it says already what is wrong, and in which file
-    # Runtime: too large for the memory
+        raise
+    # A RuntimeError is raised for a model that is too large for the memory.
     except (StrictDataclassError, ValueError, OSError, RuntimeError) as error:
         raise InputError(
             f"no model can be made with these options (--size, --config): {reason(error)}"
         ) from error
 
 
+def new_model(
+    size: str | None,
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    overrides: Mapping[str, Any],
+) -> PreTrainedModel:
+    """A model with random weights. Without a size the task may choose fields of its own."""
+    fields = {**_token_ids(tokenizer, recipe.config_class), "vocab_size": len(tokenizer)}
+    if not size:
+        fields |= recipe.new_model
+    fields |= {**recipe.config_fields(), **overrides}
+    config = recipe.config_class.from_preset(size or "mini", **fields)
+    return recipe.auto_model.from_config(config)
+
+
 def _token_ids(
     tokenizer: PreTrainedTokenizerBase, config_class: type[PreTrainedConfig]
 ) -> dict[str, int | None]:
-    first = tokenizer.cls_token_id
     ids = {
         "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": first,
+        "bos_token_id": tokenizer.cls_token_id,
         "eos_token_id": tokenizer.sep_token_id,
     }
-    is_pair = "decoder_start_token_id" in config_class.__dataclass_fields__
-    return ids | ({"decoder_start_token_id": first} if is_pair else {})
+    if "decoder_start_token_id" in config_class.__dataclass_fields__:
+        ids["decoder_start_token_id"] = tokenizer.cls_token_id
+    return ids
 
 
 def _check_positions(run: Run, recipe: Recipe, model: PreTrainedModel) -> None:
     """Refuse texts longer than a table of learned positions, before the first long one stops the
     training. A length that was not given becomes that of the table."""
     most = most_positions(model)
+    if most is None:
+        return
     lengths = {
         name: getattr(recipe.options, name, 0)
         for name in ("max_length", "max_source_length", "max_target_length")
     }
-    for name, length in {
-        **lengths,
-        "block_size": getattr(recipe.options, "longest_block", 0),
-    }.items():
-        if most is not None and length > most:
-            if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
-                raise InputError(
-                    f"--{name} {length} is more than the model has positions for; give --{name} {most} or less"
-                )
-            setattr(recipe.options, name, most)
-            recipe.tokenizer.model_max_length = recipe.max_length
+    lengths["block_size"] = getattr(recipe.options, "longest_block", 0)
+    for name, length in lengths.items():
+        if length <= most:
+            continue
+        if getattr(run.data, name) != type(run.data).__dataclass_fields__[name].default:
+            raise InputError(
+                f"--{name} {length} is more than the model has positions for; give --{name} {most} "
+                "or less"
+            )
+        setattr(recipe.options, name, most)
+        recipe.tokenizer.model_max_length = recipe.max_length
 
 
 def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -121,36 +132,38 @@ def parse_overrides(assignments: list[str], config_class: type[PreTrainedConfig]
         InputError: for an assignment without `=`, and for a field that `config_class` does not
             have.
     """
-    own = (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig)
-    stack_fields = (
-        set(RoFormerLiteConfig.__dataclass_fields__) if issubclass(config_class, own) else set()
-    )
     sides = [side for side in ("encoder", "decoder") if side in config_class.__dataclass_fields__]
+    of_stack: set[str] = set()
+    if issubclass(config_class, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig)):
+        of_stack = set(RoFormerLiteConfig.__dataclass_fields__)
+    of_model = of_stack | set(config_class.__dataclass_fields__) - set(sides)
     fields: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        side, dot, own = name.rpartition(".")
-        valid = (
-            stack_fields
-            if dot
-            else stack_fields | set(config_class.__dataclass_fields__) - set(sides)
-        )
-        if not equals or (dot and side not in sides) or own not in valid:
-            close = difflib.get_close_matches(own, valid, n=3)
-            hint = f"; did you mean {' or '.join(close)}?" if close and own not in valid else ""
+        side, dot, field = name.rpartition(".")
+        valid = of_stack if dot else of_model
+        if not equals or (dot and side not in sides) or field not in valid:
+            hint = ""
+            if field not in valid:
+                hint = did_you_mean(field, valid)
             raise InputError(
-                f"--config {assignment}: name=value with a field of {config_class.__name__} is needed{hint}"
+                f"--config {assignment}: name=value with a field of {config_class.__name__} is "
+                f"needed{hint}"
             )
-        if own == "vocab_size":
+        if field == "vocab_size":
             raise InputError(
                 f"--config {assignment}: the tokenizer determines it; use --vocab_size"
             )
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        (fields.setdefault(side, {}) if dot else fields)[own] = value
+        changed = fields.setdefault(side, {}) if dot else fields
+        changed[field] = _json_or_text(text)
     return fields
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def pretrained_config(name: str) -> PreTrainedConfig:
@@ -196,34 +209,47 @@ def pretrained_for_task(
             kind, fitting = "an encoder–decoder", "--model_name_or_path of train seq2seq"
         raise InputError(f"{name}: {given.model_type} is {kind}; give it as {fitting}")
     is_own = isinstance(given, (RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig))
-    if getattr(recipe.options, "text_scores", False) and not is_own:
+    wants_scores = getattr(recipe.options, "text_scores", False)
+    if wants_scores and not is_own:
         raise InputError(
-            f"--text_scores: a model of type {given.model_type} has no place for them; leave the option out, or start "
-            f"from what `roformer-lite convert {name} OUT --from auto` writes"
+            f"--text_scores: a model of type {given.model_type} has no place for them; leave the "
+            f"option out, or start from what `roformer-lite convert {name} OUT --from auto` writes"
         )
-    # before `config_fields`, which gives the labels in their order
+    # This comes first, as it gives the labels their order.
     why_new_head = recipe.why_new_head(given)
     of_task = {
         field: value for field, value in recipe.config_fields().items() if hasattr(given, field)
     }
     config = type(given).from_dict(merged(given.to_dict(), {**of_task, **fields}))
-    # its weights have the shapes of these
-    own_labels = {"id2label": given.id2label, "label2id": given.label2id}
-    own_config = (
-        type(given).from_dict({**config.to_dict(), **own_labels}) if why_new_head else config
-    )
+    saved_config = config
+    if why_new_head:
+        # The saved weights have the shapes of the given labels.
+        labels = {"id2label": given.id2label, "label2id": given.label2id}
+        saved_config = type(given).from_dict({**config.to_dict(), **labels})
     check_vocabulary(tokenizer, given, name)
-    model, new = load_with_new_head(recipe.auto_model, name, own_config)
-    message = f"the model gets a new head for this task: {', '.join(new)}" if new else ""
-    if why_new_head:  # even where the weights of the old one would fit
-        stack, new = model.base_model.state_dict(), ["the head"]
+    model, new = load_with_new_head(recipe.auto_model, name, saved_config)
+    messages = []
+    if why_new_head:
+        # The head is new even where the weights of the old one would fit.
+        stack = model.base_model.state_dict()
         model = recipe.auto_model.from_config(config).to(model.dtype)
         model.base_model.load_state_dict(stack)
-        message = f"{why_new_head}; the training starts with a new head"
-    recipe.has_new_head, recipe.has_own_class = bool(new), is_own
-    if getattr(recipe.options, "text_scores", False):
-        # others are fitted beside the encoder, which is trained and weighed without these
+        messages.append(f"{why_new_head}; the training starts with a new head")
+    elif new:
+        messages.append(f"the model gets a new head for this task: {', '.join(new)}")
+    recipe.has_new_head = bool(why_new_head or new)
+    recipe.has_own_class = is_own
+    if wants_scores:
+        # The scores are fitted after the training of the encoder, which has none until then.
         model.add_text_scores(None)
+    messages += _make_padding_free(model, recipe)
+    if messages and args.should_save:
+        print(f"{name}: {'; '.join(messages)}", file=sys.stderr)
+    return model
+
+
+def _make_padding_free(model: PreTrainedModel, recipe: Recipe) -> list[str]:
+    """Switch padding off where that can be, and say so where it can't."""
     try:
         padding_free(model)
     except ValueError as error:
@@ -231,27 +257,23 @@ def pretrained_for_task(
             raise InputError(
                 f"--packing: documents of one row would see each other, as {error}"
             ) from error
-        message = f"{message}; {error} Its padding is computed".removeprefix("; ")
-    if message and args.should_save:
-        print(f"{name}: {message}", file=sys.stderr)
-    return model
+        return [f"{error} Its padding is computed"]
+    return []
 
 
 def merged(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`fields` of a configuration, updated with `overrides`; `encoder` and `decoder` are updated
     field by field."""
-    nested = {
-        name: merged(fields[name], value)
-        for name, value in overrides.items()
-        if name in ("encoder", "decoder")
-    }
-    # those of the checkpoint
-    labels = ("id2label", "label2id") if "num_labels" in overrides else ()
-    return {
-        **{name: value for name, value in fields.items() if name not in labels},
-        **overrides,
-        **nested,
-    }
+    found = dict(fields)
+    if "num_labels" in overrides:
+        # The names of labels are those of another number of them.
+        found.pop("id2label", None)
+        found.pop("label2id", None)
+    for name, value in overrides.items():
+        if name in ("encoder", "decoder"):
+            value = merged(fields[name], value)
+        found[name] = value
+    return found
 
 
 def encoder_of_a_pair(
@@ -282,26 +304,31 @@ def encoder_of_a_pair(
         )
     if given.is_decoder:
         raise InputError(f"--encoder_name_or_path {name}: it is a causal model; give an encoder")
-    fields = RoFormerLiteSeq2SeqConfig.__dataclass_fields__
-    # those without a side
-    of_both = {key: value for key, value in overrides.items() if key not in fields}
-    of_sides = {side: {**of_both, **overrides.get(side, {})} for side in ("encoder", "decoder")}
-    of_pair = {
-        key: value for key, value in overrides.items() if key in fields and key not in of_sides
-    }
     check_vocabulary(tokenizer, given, name)
-    config = {**given.to_dict(), "add_pooling_layer": False}
-    encoder, _ = load_with_new_head(AutoModel, name, RoFormerLiteConfig.from_dict(config))
-    same_table = {
+    encoder_config = RoFormerLiteConfig.from_dict({**given.to_dict(), "add_pooling_layer": False})
+    encoder, _ = load_with_new_head(AutoModel, name, encoder_config)
+    of_pair = {
+        **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig),
+        "share_embeddings": True,
+    }
+    # A field without a side is one of the pair, or else of both sides.
+    of_both: dict[str, Any] = {}
+    for field, value in overrides.items():
+        if field in ("encoder", "decoder"):
+            continue
+        is_of_pair = field in RoFormerLiteSeq2SeqConfig.__dataclass_fields__
+        (of_pair if is_of_pair else of_both)[field] = value
+    of_encoder = {**encoder.config.to_dict(), **of_both, **overrides.get("encoder", {})}
+    of_decoder = {
         "vocab_size": encoder.config.vocab_size,
         "embedding_size": encoder.config.embedding_size,
+        **of_both,
+        **overrides.get("decoder", {}),
     }
     config = RoFormerLiteSeq2SeqConfig(
-        encoder={**encoder.config.to_dict(), **of_sides["encoder"]},
-        decoder=RoFormerLiteConfig.from_preset(
-            size or "mini", **{**same_table, **of_sides["decoder"]}
-        ),
-        **{"share_embeddings": True, **_token_ids(tokenizer, RoFormerLiteSeq2SeqConfig), **of_pair},
+        encoder=of_encoder,
+        decoder=RoFormerLiteConfig.from_preset(size or "mini", **of_decoder),
+        **of_pair,
     )
     model = RoFormerLiteForConditionalGeneration(config)
     try:

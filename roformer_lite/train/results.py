@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -33,19 +33,39 @@ from ..recipes.base import Recipe
 from ..run import Run
 from .defaults import fine_tuning_defaults, own_weights
 
-# Of the training arguments, those that shape the result.
-_SHOWN = (
-    "learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 max_grad_norm "
-    "label_smoothing_factor per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps seed "
-    "optim optim_args bf16 fp16 generation_num_beams per_device_eval_batch_size"
-).split()
-_SHOWN_OPTIONS = ("max_tokens_per_batch", "time_limit_minutes", "ema_decay", "word_dropout")
+# The training arguments that shape the result.
+SHOWN_ARGUMENTS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "max_steps",
+    "seed",
+    "optim",
+    "optim_args",
+    "bf16",
+    "fp16",
+    "generation_num_beams",
+    "per_device_eval_batch_size",
+)
+SHOWN_OPTIONS = (
+    "optim",
+    "max_tokens_per_batch",
+    "time_limit_minutes",
+    "ema_decay",
+    "word_dropout",
+)
 # Below this probability a difference is not put down to chance.
 SIGNIFICANCE_LEVEL = 0.05
 # A smaller rise of a loss says nothing.
 SMALL_RISE = 0.01
-
-
 RELIABILITY_FILE = "reliability.png"
 # Scores that are further than this from the fraction of right answers are no probabilities.
 LARGE_CALIBRATION_ERROR = 0.1
@@ -78,6 +98,12 @@ class FinishedTraining:
     is_one_of_several: bool = False
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether neither the number of steps nor a time limit has ended the training."""
+        state = self.trainer.state
+        return state.global_step < state.max_steps and not self.trainer.clock.is_over
+
+    @property
     def chosen_step(self) -> int | None:
         """The step of the checkpoint that is kept, where it is not the last."""
         if not self.trainer.args.load_best_model_at_end:
@@ -102,11 +128,16 @@ def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> 
     """Everything measured, as `results.json` has it."""
     run = finished.run
     recipe = finished.recipe
-    trainer = finished.trainer
     packages = ("transformers", "torch", "tokenizers", "datasets", "accelerate", recipe.library)
     notes = recipe.notes()
-    if evaluations:
-        notes += notes_on_scores(recipe, evaluations[-1])
+    warnings = recipe.notes_on_parts()
+    if evaluations and evaluations[-1].scores is not None:
+        last = evaluations[-1]
+        error = calibration_error(last.scores, last.right)
+        notes.append(note_on_scores(error, last.split))
+        notes += recipe.notes_on_threshold(last.scores, last.right, last.split)
+        if error > LARGE_CALIBRATION_ERROR:
+            warnings.append(warning_about_scores(error))
     return {
         "task": recipe.name,
         "command": run.command(),
@@ -118,7 +149,8 @@ def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> 
             if evaluation.report is not None
         },
         "main_metric": recipe.main_metric,
-        "notes": notes,
+        "notes": [*notes, *warnings],
+        "warnings": warnings,
         "example_line": recipe.example_line(recipe.neutral_example()),
         "parts": finished.parts,
         "baselines": finished.baselines,
@@ -132,7 +164,7 @@ def summarise(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> 
         "parameters": finished.model.num_parameters(),
         "vocabulary": len(recipe.tokenizer),
         "training": facts_of_training(finished, evaluations),
-        "machine": facts_of_machine(trainer.args),
+        "machine": facts_of_machine(finished.trainer.args),
         "versions": {"hf_roformer_lite": __version__, **{name: version(name) for name in packages}},
     }
 
@@ -148,19 +180,12 @@ def facts_of_training(
         "epochs": round(state.epoch or 0.0, 2),
         "minutes": round(trainer.clock.elapsed / 60, 2),
         "whole_command_minutes": round(trainer.clock.whole_command / 60, 2),
-        "what_happened": what_happened(
-            args,
-            state.log_history,
-            evaluations,
-            finished.parts,
-            finished.baselines,
-            stopped_early=state.global_step < state.max_steps and not trainer.clock.is_over,
-        ),
+        "what_happened": what_happened(finished, evaluations),
         "chosen_step": finished.chosen_step,
         "metric_for_best_model": args.metric_for_best_model.removeprefix("eval_"),
         "greater_is_better": args.greater_is_better,
         "best_metric": state.best_metric,
-        "arguments": _shown_arguments(args, trainer.options),
+        "arguments": shown_arguments(args, trainer.options),
         "own_weights": own_weights(finished.run),
         "fine_tuning_defaults": fine_tuning_defaults(finished.run),
     }
@@ -181,25 +206,25 @@ def facts_of_machine(args: TrainingArguments) -> dict[str, Any]:
     }
 
 
-def notes_on_scores(recipe: Recipe, evaluation: Evaluation) -> list[str]:
-    """What the scores of the answers are worth."""
-    if evaluation.scores is None:
-        return []
-    error = calibration_error(evaluation.scores, evaluation.right)
-    split = evaluation.split
-    note = (
+def note_on_scores(error: float, split: str) -> str:
+    """What the card says about scores with this calibration error."""
+    return (
         f"On average a score of `predict` is {error:.3f} away from the fraction of answers that are "
         f"right (expected calibration error on the {split} data). "
         f"![Fraction of right answers]({RELIABILITY_FILE})"
     )
-    if error > LARGE_CALIBRATION_ERROR:
-        note += " These scores rank answers; they are not probabilities."
-    return [note, *recipe.notes_on_threshold(evaluation.scores, evaluation.right, split)]
 
 
-def _shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[str, Any]:
-    values = {name: getattr(args, name, None) for name in _SHOWN}
-    values |= {"optim": options.optim, **{name: getattr(options, name) for name in _SHOWN_OPTIONS}}
+def warning_about_scores(error: float) -> str:
+    return (
+        "The scores of `predict` rank answers; they are not probabilities, as they are "
+        f"{error:.3f} away from the fraction of right answers on average."
+    )
+
+
+def shown_arguments(args: TrainingArguments, options: TrainingOptions) -> dict[str, Any]:
+    values = {name: getattr(args, name, None) for name in SHOWN_ARGUMENTS}
+    values |= {name: getattr(options, name) for name in SHOWN_OPTIONS}
     if options.max_tokens_per_batch:
         values["per_device_train_batch_size"] = None
     return {
@@ -222,15 +247,18 @@ def verdict(
     last = evaluations[-1]
     ours = last.metrics[metric]
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    theirs = {name: by_split[last.split][metric] for name, by_split in baselines.items()}
-    name = max(theirs, key=lambda name: sign * theirs[name])
+    values_of_baselines = {
+        name: by_split[last.split][metric] for name, by_split in baselines.items()
+    }
+    best = max(values_of_baselines, key=lambda name: sign * values_of_baselines[name])
+    theirs = values_of_baselines[best]
     values = (
-        f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {name}, "
-        f"{theirs[name]:.4f}"
+        f"{metric} on the {last.split} data is {ours:.4f}, that of the best baseline, {best}, "
+        f"{theirs:.4f}"
     )
-    are_equal = is_within_chance(metric, ours, theirs[name], last.measurements)
-    if metric == "accuracy" and name in baselines_right:
-        chance = mcnemar(last.right, baselines_right[name][last.split])
+    are_equal = is_within_chance(metric, ours, theirs, last.measurements)
+    if metric == "accuracy" and best in baselines_right:
+        chance = mcnemar(last.right, baselines_right[best][last.split])
         are_equal = chance >= SIGNIFICANCE_LEVEL
         values += f" (McNemar's test of both on the same rows: p = {chance:.2g})"
     if are_equal:
@@ -238,81 +266,96 @@ def verdict(
             f"The model and the best baseline are about equal: its {values}; "
             f"{last.measurements:,} rows can't tell them apart."
         )
-    if sign * ours > sign * theirs[name]:
+    if sign * ours > sign * theirs:
         return f"The model is better than the baselines: its {values}."
     return f"A baseline is better: the model's {values}."
 
 
-def what_happened(
-    args: TrainingArguments,
-    history: Sequence[dict[str, float]],
-    evaluations: Sequence[Evaluation],
-    parts: Baselines,
-    baselines: Baselines,
-    stopped_early: bool,
-) -> str:
-    """A sentence on a training whose best checkpoint was kept, for the summary and the card.
+class Measured(NamedTuple):
+    """A value of a metric during the training."""
 
-    Args:
-        args, history: Of the trainer, and its log.
-        evaluations: The final metrics.
-        parts: The metrics of the model's parts alone.
-        baselines: The metrics of the baselines, the simplest first.
-        stopped_early: Whether neither the number of steps nor a time limit ended it.
-    """
+    step: int
+    epoch: float
+    value: float
+
+
+def what_happened(finished: FinishedTraining, evaluations: Sequence[Evaluation]) -> str:
+    """Sentences on a training whose best checkpoint was kept, for the summary and the card."""
+    args = finished.trainer.args
+    history = finished.trainer.state.log_history
     metric = args.metric_for_best_model.removeprefix("eval_")
-    measured = _of_validation(history, metric)
+    measured = measured_in_training(history, metric)
     if not args.load_best_model_at_end or not measured:
         return ""
-    best, value = measured[_best(measured, args.greater_is_better)]
-    name = metric.replace("_", " ")
-    alone = " of the encoder alone" if parts else ""
-    text = (
-        f"The checkpoint after epoch {best['epoch']:.4g}, step {best['step']:,}, is kept, with the "
-        f"best validation {name}{alone}, {value:.4g}."
-    )
-    last = measured[-1][0]
-    if stopped_early and last["epoch"] < args.num_train_epochs - 0.5:
-        text += f" Training stopped after epoch {last['epoch']:.4g}, as it no longer helped."
-    validation = evaluations[0].metrics if evaluations else {}
-    simplest = next(iter(baselines.values()), {}).get("validation", {})
-    is_chance = metric in simplest and is_within_chance(
-        metric, value, simplest[metric], evaluations[0].measurements
-    )
-    losses = _of_validation(history, "loss")
-    lowest = losses[_best(losses, False)] if losses else None
-    if is_chance:
-        return f"{text} That is no better than the simplest baseline: it did not learn."
-    if lowest is not None and losses[-1][1] > lowest[1] * (1 + SMALL_RISE):
-        return (
-            f"{text} The validation loss has risen since epoch {lowest[0]['epoch']:.4g}: from there "
-            "on the model overfits."
+    best = best_of(measured, args.greater_is_better)
+    last = measured[-1]
+    alone = " of the encoder alone" if finished.parts else ""
+    sentences = [
+        f"The checkpoint after epoch {best.epoch:.4g}, step {best.step:,}, is kept, with the best "
+        f"validation {metric.replace('_', ' ')}{alone}, {best.value:.4g}."
+    ]
+    if finished.stopped_early and last.epoch < args.num_train_epochs - 0.5:
+        sentences.append(f"Training stopped after epoch {last.epoch:.4g}, as it no longer helped.")
+    losses = measured_in_training(history, "loss")
+    lowest_loss = best_of(losses, greater_is_better=False) if losses else None
+    if not has_learned(finished, evaluations, metric, best.value):
+        sentences.append("That is no better than the simplest baseline: it did not learn.")
+    elif lowest_loss and losses[-1].value > lowest_loss.value * (1 + SMALL_RISE):
+        sentences.append(
+            f"The validation loss has risen since epoch {lowest_loss.epoch:.4g}: from there on the "
+            "model overfits."
         )
-    is_perfect = any(validation.get(fraction) == 1 for fraction in FRACTIONS)
-    if best is last and not is_perfect:
-        text += " It was still getting better: a longer training may help."
-    return text
+    elif best is last and not is_perfect(evaluations):
+        sentences.append("It was still getting better: a longer training may help.")
+    return " ".join(sentences)
 
 
-def _of_validation(
-    history: Sequence[dict[str, float]], metric: str
-) -> list[tuple[dict[str, float], float]]:
-    """The entries of a log that hold `metric`, with its value."""
-    name = f"eval_{metric.removeprefix('eval_')}"
-    return [(entry, entry[name]) for entry in history if name in entry]
+def measured_in_training(history: Sequence[dict[str, float]], metric: str) -> list[Measured]:
+    """The values of a validation metric in the log of a training."""
+    key = f"eval_{metric}"
+    return [
+        Measured(step=entry["step"], epoch=entry["epoch"], value=entry[key])
+        for entry in history
+        if key in entry
+    ]
 
 
-def _best(measured: Sequence[tuple[dict[str, float], float]], greater_is_better: bool) -> int:
-    """Where the best value is; the first of equal ones."""
-    values = [value for _, value in measured]
-    return values.index(max(values) if greater_is_better else min(values))
+def best_of(measured: Sequence[Measured], greater_is_better: bool) -> Measured:
+    """The best value; the first of equal ones."""
+    choose = max if greater_is_better else min
+    return choose(measured, key=lambda one: one.value)
+
+
+def has_learned(
+    finished: FinishedTraining, evaluations: Sequence[Evaluation], metric: str, of_checkpoint: float
+) -> bool:
+    """Whether the model that is kept differs from the simplest baseline on the validation data by
+    more than chance. A model with parts is judged as a whole, any other by its checkpoint."""
+    simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
+    if metric not in simplest or not evaluations:
+        return True
+    validation = evaluations[0]
+    value = of_checkpoint
+    if finished.parts:
+        value = validation.metrics.get(metric, of_checkpoint)
+    return not is_within_chance(metric, value, simplest[metric], validation.measurements)
+
+
+def is_perfect(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether a metric of the validation data can't get any better."""
+    if not evaluations:
+        return False
+    return any(evaluations[0].metrics.get(fraction) == 1 for fraction in FRACTIONS)
 
 
 def beside_table(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The main metric by split, of the model, of its parts alone and of baselines, of which there
-    must be some."""
-    others, metric = {**results["parts"], **results["baselines"]}, results["main_metric"]
-    rows = {"this model": results["metrics"], **others} if others else {}
+    """The main metric by split of the model, its parts alone and the baselines; empty where there
+    are neither parts nor baselines."""
+    metric = results["main_metric"]
+    others = {**results["parts"], **results["baselines"]}
+    if not others:
+        return {}
+    rows = {"this model": results["metrics"], **others}
     return {
         name: {split: values[metric] for split, values in by_split.items()}
         for name, by_split in rows.items()
@@ -330,52 +373,72 @@ def chosen_by(results: dict[str, Any]) -> tuple[str, float]:
 def seeds_sentence(results: dict[str, Any]) -> str:
     """Mean and standard deviation of the main metric over several seeds, and which seed was kept
     and why."""
-    seeds, metric = results["seeds"], results["main_metric"]
+    seeds = results["seeds"]
+    metric = results["main_metric"]
     split = list(results["metrics"])[-1]
-    mean, deviation = (seeds[name][split][metric] for name in ("mean", "standard_deviation"))
-    by, value = chosen_by(results)
-    others = [chosen_by({**results, "metrics": of})[1] for of in seeds["metrics"].values()]
+    mean = seeds["mean"][split][metric]
+    deviation = seeds["standard_deviation"][split][metric]
+    name, value = chosen_by(results)
+    of_all = [
+        chosen_by({**results, "metrics": metrics})[1] for metrics in seeds["metrics"].values()
+    ]
     return (
-        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is {mean:.4f} ± "
-        f"{deviation:.4f} (mean and standard deviation). The model of seed {seeds['kept']} is kept: its validation "
-        f"{by} is best, {value:.4f} (from {min(others):.4f} to {max(others):.4f})."
+        f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is "
+        f"{mean:.4f} ± {deviation:.4f} (mean and standard deviation). The model of seed "
+        f"{seeds['kept']} is kept: its validation {name} is best, {value:.4f} (from "
+        f"{min(of_all):.4f} to {max(of_all):.4f})."
     )
 
 
 def print_summary(results: dict[str, Any], folder: Path) -> None:
-    """Print a table of the final metrics, and where the files are."""
-    console, splits = Console(), list(results["metrics"])
+    """Print the final metrics as tables, what there is to say about them, and where the files
+    are."""
+    console = Console(markup=False, highlight=False)
+    by_split = results["metrics"]
+    names = next(iter(by_split.values()), {})
     by_name = {
-        name: {split: results["metrics"][split][name] for split in splits}
-        for name in next(iter(results["metrics"].values()), {})
+        name: {split: metrics[name] for split, metrics in by_split.items()} for name in names
     }
-    title = f"{results['task']}: {results['parameters']:,} parameters"
-    compared = f"{results['main_metric']}: this model, its parts and baselines"
-    for heading, first, rows in ((title, "metric", by_name), (compared, "", beside_table(results))):
-        if rows:
-            table = Table(first, title=heading)
-            for split in splits:
-                table.add_column(f"{split} ({results['rows'][split]:,})", justify="right")
-            for name, values in rows.items():
-                table.add_row(name, *(f"{values[split]:.4f}" for split in splits))
-            console.print(table)
+    tables = {
+        f"{results['task']}: {results['parameters']:,} parameters": by_name,
+        f"{results['main_metric']} compared": beside_table(results),
+    }
+    for title, values in tables.items():
+        if values:
+            console.print(table_of(values, title, results["rows"]))
     training = results["training"]
-    of_seeds = seeds_sentence(results) if "seeds" in results else ""
-    sentences = [results["verdict"], training["what_happened"], of_seeds]
-    for sentence in filter(None, sentences):
-        console.print(sentence, soft_wrap=True)
-    console.print(
+    sentences = [results["verdict"], training["what_happened"], *results["warnings"]]
+    if "seeds" in results:
+        sentences.append(seeds_sentence(results))
+    sentences += [
         f"{_counted(training['steps'], 'step')}, {_counted(training['epochs'], 'epoch')}; "
         f"{_counted(training['minutes'], 'minute')} of training, "
-        f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command"
-    )
-    console.print(
-        f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}", soft_wrap=True
-    )
-    line = f"echo {shlex.quote(results['example_line'])} | roformer-lite predict {shlex.quote(str(folder))}"
-    console.print(f"Use it: {line}", soft_wrap=True, markup=False)
+        f"{_counted(training['whole_command_minutes'], 'minute')} for the whole command",
+        f"Model, tokenizer, card, loss curve, results and run.yaml: {folder}",
+        f"Use it: echo {shlex.quote(results['example_line'])} | "
+        f"roformer-lite predict {shlex.quote(str(folder))}",
+    ]
+    for sentence in filter(None, sentences):
+        print(sentence)
+
+
+def table_of(
+    values: dict[str, dict[str, float]], title: str, rows_of_splits: dict[str, int]
+) -> Table:
+    """A table of values by name and split. On a narrow terminal only the names are wrapped."""
+    splits = list(next(iter(values.values())))
+    table = Table(title=title)
+    table.add_column(overflow="fold")
+    for split in splits:
+        heading = f"{split}\n{_counted(rows_of_splits[split], 'row')}"
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, by_split in values.items():
+        table.add_row(name, *(f"{by_split[split]:.4f}" for split in splits))
+    return table
 
 
 def _counted(number: float, word: str) -> str:
     """`1 epoch`, `2.5 minutes`."""
-    return f"{number:,g} {word}{'' if number == 1 else 's'}"
+    shown = f"{number:,.2f}".removesuffix("0").removesuffix("0").removesuffix(".")
+    plural = "" if number == 1 else "s"
+    return f"{shown} {word}{plural}"

@@ -34,42 +34,52 @@ def train_seeds(run: Run) -> None:
     Raises:
         InputError: as `train`, and for options that can't be combined with several seeds.
     """
-    seeds, directory = run.training.seeds, TrainingDirectory(run)
+    seeds = run.training.seeds
     if "LOCAL_RANK" in os.environ:
         raise InputError(
-            f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the first training; "
-            "give one --seed to each of several commands, or start this one without the launcher"
+            f"--seeds {seeds} can't be trained by a launcher of processes, whose group ends with the "
+            "first training; give one --seed to each of several commands, or start this one without "
+            "the launcher"
         )
+    directory = TrainingDirectory(run)
     args_class = trainer_class(run.task).args_class
     args = make_training_arguments(with_defaults(run), args_class)
     with directory.opened(args):
         if run.card.push_to_hub:
             create_repository(run.card, args, run.output_dir.name)
-        while len(found := _finished(run)) < len(seeds):
-            seed = next(seed for seed in seeds if seed not in found)
-            print(f"Seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}", file=sys.stderr)
+        for number, seed in enumerate(seeds, 1):
+            if seed in _finished(run):
+                continue
+            print(f"Seed {seed}, {number} of {len(seeds)}", file=sys.stderr)
             train(_of_seed(run, seed), run)
             name, value = chosen_by(_finished(run)[seed])
             print(f"Seed {seed} is finished: validation {name} {value:.4f}", file=sys.stderr)
-        choose = max if found[seeds[0]]["training"]["greater_is_better"] else min
-        best = choose(seeds, key=lambda seed: chosen_by(found[seed])[1])  # the first of equal ones
+        found = _finished(run)
+        best = best_seed(found)
         results = {**found[best], "seeds": summary(found, best)}
-        minutes = round(sum(results["seeds"]["whole_minutes"].values()), 2)
-        results["training"]["whole_command_minutes"] = minutes
+        minutes = sum(results["seeds"]["whole_minutes"].values())
+        results["training"]["whole_command_minutes"] = round(minutes, 2)
         with complete_directory(
             run.output_dir, overwrite=run.training.overwrite_output_dir
         ) as folder:
             shutil.copytree(_folder(run, best), folder, dirs_exist_ok=True)
             add_seeds(results, folder)
             write_results(results, folder)
-        for path in directory.path.iterdir():
-            if path.is_dir() and not (
-                run.training.keep_checkpoints and path.name == f"seed-{best}.training"
-            ):
-                shutil.rmtree(path)
-        if not run.training.keep_checkpoints:
+        if run.training.keep_checkpoints:
+            for path in directory.path.iterdir():
+                if path.is_dir() and path.name != f"seed-{best}.training":
+                    shutil.rmtree(path)
+        else:
             directory.clear()
         publish(results, run, args)
+
+
+def best_seed(found: dict[int, dict[str, Any]]) -> int:
+    """The seed whose model is best on the validation data; the first of equal ones."""
+    values = {seed: chosen_by(results)[1] for seed, results in found.items()}
+    first = next(iter(found.values()))
+    choose = max if first["training"]["greater_is_better"] else min
+    return choose(values, key=values.__getitem__)
 
 
 def _folder(run: Run, seed: int) -> Path:
@@ -98,21 +108,24 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
         best: The seed that is kept.
     """
     metrics = {str(seed): results["metrics"] for seed, results in found.items()}
-
-    def of_each(statistic: Callable) -> dict[str, dict[str, float]]:
-        return {
-            split: {name: statistic([of[split][name] for of in metrics.values()]) for name in names}
-            for split, names in found[best]["metrics"].items()
-        }
-
     return {
         "kept": best,
         "chosen_by": f"validation {chosen_by(found[best])[0]}",
-        "mean": of_each(statistics.fmean),
-        "standard_deviation": of_each(statistics.stdev),
+        "mean": _of_each(statistics.fmean, list(metrics.values())),
+        "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
         "metrics": metrics,
         "whole_minutes": {
             str(seed): results["training"]["whole_command_minutes"]
             for seed, results in found.items()
         },
+    }
+
+
+def _of_each(
+    statistic: Callable[[list[float]], float], metrics: list[dict[str, dict[str, float]]]
+) -> dict[str, dict[str, float]]:
+    """A statistic of each metric of each split over the seeds."""
+    return {
+        split: {name: statistic([of_seed[split][name] for of_seed in metrics]) for name in names}
+        for split, names in metrics[0].items()
     }

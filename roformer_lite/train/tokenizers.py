@@ -16,7 +16,7 @@ from ..recipes.base import Recipe
 from ..run import Run
 from ..saved_model import load_tokenizer, try_tokenizer
 
-_TOKENIZER_CHARACTERS = 10**9
+NUM_CHARACTERS = 10**9
 
 
 def make_tokenizer(
@@ -26,8 +26,8 @@ def make_tokenizer(
     train_rows: Dataset | IterableDataset,
     state_dir: Path,
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer given, or that of the model or encoder given, or one
-    trained on the training data.
+    """The tokenizer given, or that of the model or encoder given, or one trained on the training
+    data.
 
     A trained tokenizer is kept in `state_dir`, where the other processes and a continued training
     find it.
@@ -37,13 +37,9 @@ def make_tokenizer(
     """
     given = run.tokenizer_source
     if given:
-        tokenizer, model = pretrained_tokenizer(given), run.model.model_name_or_path
-        own = load_tokenizer(model) if run.model.tokenizer and model else None
-        if own is not None and own.get_vocab() != tokenizer.get_vocab():
-            raise InputError(
-                f"--tokenizer {given} has other tokens than that of --model_name_or_path {model}, whose weights "
-                "belong to its own; leave --tokenizer out"
-            )
+        tokenizer = pretrained_tokenizer(given)
+        if run.model.tokenizer and run.model.model_name_or_path:
+            _check_tokens(tokenizer, given, run.model.model_name_or_path)
         return set_up_tokenizer(tokenizer, recipe)
     with args.main_process_first(local=False, desc="training the tokenizer"):
         if args.should_save and not (state_dir / "tokenizer").exists():
@@ -55,9 +51,18 @@ def make_tokenizer(
     return set_up_tokenizer(tokenizer, recipe)
 
 
+def _check_tokens(tokenizer: PreTrainedTokenizerBase, name: str, model: str) -> None:
+    own = load_tokenizer(model)
+    if own is not None and own.get_vocab() != tokenizer.get_vocab():
+        raise InputError(
+            f"--tokenizer {name} has other tokens than that of --model_name_or_path {model}, whose "
+            "weights belong to its own; leave --tokenizer out"
+        )
+
+
 def _first_texts(texts: Iterable[str]) -> Iterator[str]:
     """The first gigabyte of text, from which a new tokenizer learns."""
-    left = _TOKENIZER_CHARACTERS
+    left = NUM_CHARACTERS
     for text in texts:
         yield text
         left -= len(text)
@@ -67,9 +72,10 @@ def _first_texts(texts: Iterable[str]) -> Iterator[str]:
 
 def set_up_tokenizer(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> PreTrainedTokenizerBase:
     """The same tokenizer with the length and the defaults of `task`, which knows it from now on."""
-    recipe.tokenizer, tokenizer.model_max_length = tokenizer, recipe.max_length
+    recipe.tokenizer = tokenizer
+    tokenizer.model_max_length = recipe.max_length
     if recipe.name == "causal" and isinstance(tokenizer, RoFormerLiteTokenizer):
-        # a prompt is [CLS] x: after a [SEP] another text would begin
+        # A prompt is [CLS] x: after a [SEP] another text would begin.
         tokenizer.add_bos_token = True
     recipe.adapt_tokenizer()
     return tokenizer
@@ -80,15 +86,19 @@ def train_tokenizer(
 ) -> RoFormerLiteTokenizer:
     """A new tokenizer; where a size was asked for, fewer tokens are reported. `of_task` holds the
     task's own arguments of the training, for its algorithm."""
-    given, of_task = asked_for.new_tokenizer, of_task or {}
-    algorithm = given.get("tokenizer_algorithm", of_task.get("algorithm", "bpe"))
+    given = asked_for.new_tokenizer
+    arguments = dict(of_task or {"algorithm": "bpe"})
+    algorithm = given.get("tokenizer_algorithm", arguments["algorithm"])
+    if algorithm != arguments["algorithm"]:
+        # The task's arguments are for its own algorithm.
+        arguments = {"algorithm": algorithm}
     try:
         tokenizer = RoFormerLiteTokenizer.train(
             texts,
             vocab_size=given.get("vocab_size", 8192),
             min_frequency=given.get("tokenizer_min_frequency", 2),
             show_progress=False,
-            **(of_task if algorithm == of_task.get("algorithm") else {"algorithm": algorithm}),
+            **arguments,
         )
     except ValueError as error:
         raise InputError(f"the tokenizer cannot be trained: {error}") from error

@@ -2,10 +2,12 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from datasets import DatasetDict, disable_progress_bars
-from transformers import Trainer, set_seed
+from transformers import Trainer, TrainingArguments, set_seed
 
 from ..data.splits import load_splits
 from ..errors import InputError
@@ -25,8 +27,10 @@ from .trainer_classes import trainer_class
 from .training_arguments import make_training_arguments
 from .training_directory import TrainingDirectory, last_checkpoint
 
+LARGE_DATA = 50 * 2**20  # Bytes.
 
-def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
+
+def train(run: Run, of_seeds: Run | None = None) -> None:
     """Read the data, train tokenizer and model, save them, measure what was saved, and print the
     results.
 
@@ -50,36 +54,27 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
     with directory.opened(args) as cache:
         start = read_as_trained(run, cache / "encoder")
         given = {name: pretrained_config(name) for name in start.model.pretrained}
-        if not args.should_save:
-            disable_progress_bars()  # Every process prepares the data, but only one shows it.
-        elif run.card.push_to_hub:
+        if run.card.push_to_hub and args.should_save:
             # A missing login shows before the data are read.
             create_repository(run.card, args, run.output_dir.name)
+        if not shows_progress_bars(run, args):
+            disable_progress_bars()
         set_seed(args.seed)
         # Seeds are chosen by rows that are held out.
         recipe.learns_from_few = start is not run and not of_seeds and ends_fitted(options, args)
-        first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
-        rows = load_splits(recipe, run.data, cache, first_seed)
-        if of_seeds and "validation" not in rows:
-            raise InputError(
-                "--seeds: there are no validation data to choose the best model by; give "
-                "--validation_file or a --validation_fraction"
-            )
-        checkpoint = last_checkpoint(directory.path)
-        recipe.inspect(rows)
-        recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+        rows = read_rows(run, recipe, args, cache, of_seeds)
         tokenizer = make_tokenizer(
             start, recipe, args, rows["train"], (of_seeds or run).checkpoints
         )
         model = make_model(start, recipe, args, tokenizer, given)
-        encoded = DatasetDict()
-        for split, dataset in rows.items():
-            encoded[split] = recipe.encode(dataset, training=split == "train")
+        encoded = DatasetDict(
+            {split: recipe.encode(part, split == "train") for split, part in rows.items()}
+        )
         baselines, baselines_right = measure_baselines(run, recipe, rows, encoded, args.should_save)
         generation_config = recipe.prepare_generation(model, args)
         trainer = make_trainer(kind, options, recipe, args, model, rows, encoded, started)
-        fit(trainer, recipe, encoded["train"], checkpoint)
-        try:
+        fit(trainer, recipe, encoded["train"], last_checkpoint(directory.path))
+        with naming_the_weights(run.checkpoints):
             parts = recipe.complete(options, trainer, rows, encoded)
             leave_process_group(trainer)
             model.generation_config = generation_config
@@ -96,18 +91,38 @@ def train(run: Run, of_seeds: Run | None = None) -> FinishedTraining:
                 is_one_of_several=of_seeds is not None,
             )
             if not args.should_save:
-                return finished
+                return
             results = save_finished_model(finished, directory)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"the model is trained, but cannot be measured or saved: {reason(error)}. "
-                f"{where_weights_are(run.checkpoints)}"
-            ) from error
         if of_seeds is None:
             publish(results, run, args)
-        return finished
+
+
+def shows_progress_bars(run: Run, args: TrainingArguments) -> bool:
+    """Whether this process shows bars of reading and encoding the data: where they take long
+    enough for somebody to wait for them."""
+    if args.disable_tqdm or not args.should_save:
+        return False
+    if run.data.dataset_name is not None:
+        return True
+    size = sum(Path(file).stat().st_size for file in run.data.train_file)
+    return size >= LARGE_DATA
+
+
+def read_rows(
+    run: Run, recipe: Recipe, args: TrainingArguments, cache: Path, of_seeds: Run | None
+) -> DatasetDict:
+    """The data, from which the recipe then knows labels and metrics. All of several seeds hold out
+    the same rows."""
+    first_seed = of_seeds.training.seeds[0] if of_seeds else args.seed
+    rows = load_splits(recipe, run.data, cache, first_seed)
+    if of_seeds and "validation" not in rows:
+        raise InputError(
+            "--seeds: there are no validation data to choose the best model by; give "
+            "--validation_file or a --validation_fraction"
+        )
+    recipe.inspect(rows)
+    recipe.check_metric(args, run.training.stock.get("metric_for_best_model"))
+    return rows
 
 
 def measure_baselines(
@@ -124,13 +139,19 @@ def measure_baselines(
     return baselines, right
 
 
-def where_weights_are(checkpoints: Path) -> str:
-    """Where the weights of a trained model are that could not be finished."""
-    kept = last_checkpoint(checkpoints)
-    return (
-        f"Its weights and tokenizer are in {kept}; the same command, also with another "
-        "--test_file, measures it again"
-    )
+@contextmanager
+def naming_the_weights(checkpoints: Path) -> Iterator[None]:
+    """Inside the `with`, the model is trained: an error says where its weights are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the model is trained, but cannot be measured or saved: {reason(error)}. Its weights "
+            f"and tokenizer are in {last_checkpoint(checkpoints)}; the same command, also with "
+            "another --test_file, measures it again"
+        ) from error
 
 
 def leave_process_group(trainer: Trainer) -> None:

@@ -1,13 +1,13 @@
 """The stock trainers with a token budget for batches, a time limit, averaged weights and label
 smoothing in the model.
 
-Everything else, the training loop above all, is transformers' own.
+Everything else, above all the training loop, is transformers' own.
 """
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -35,6 +37,7 @@ from .callbacks import (
     BestCheckpoint,
     DivergenceGuard,
     EarlyStopping,
+    ProgressLines,
     SeededCollator,
     TrainingClock,
     WeightAveraging,
@@ -42,25 +45,26 @@ from .callbacks import (
 from .muon import MUON, make_muon
 from .token_budget import TokenBudgetBatchSampler
 from .training_arguments import epochs_for, is_greater_better
-from .training_directory import STATE_FILE
+from .training_directory import STATE_FILE, step_of
 
 if TYPE_CHECKING:
     from ..recipes.base import Recipe
 
 
-_MEASURED_ROWS = 1000
-_TOKENS_OF_A_BATCH = 8192  # of rows with labels, on average: 8 million tokens are 1,000 steps
+NUM_MEASURED_ROWS = 1000
+# Of rows with labels, on average: 8 million tokens are 1,000 steps.
+TOKENS_OF_A_BATCH = 8192
 # The names that torch gives to instructions which multiply matrices of bfloat16: AMX and AVX-512
 # of x86 processors, and those of ARM.
-_BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-_MIN_BFLOAT16_STEPS = 200
+BFLOAT16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+MIN_BFLOAT16_STEPS = 200
 
 
 class RoFormerLiteTrainerMixin:
     """What the package adds to `Trainer` and `Seq2SeqTrainer`.
 
     Args:
-        options: Of the run. Default: none, as where a saved model is evaluated.
+        options: Of the run. Default: none, for a trainer that only evaluates.
         lengths: Number of tokens of each training example, for `max_tokens_per_batch`.
         command_started: When the command began, for the clock. Default: now.
     """
@@ -74,54 +78,63 @@ class RoFormerLiteTrainerMixin:
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        # a class of options has the defaults
-        self.options, self.lengths = options or TrainingOptions, lengths
-        self.model.register_load_state_dict_post_hook(_without_tied)
-        ema_decay, limit = self.options.ema_decay, self.options.time_limit_minutes
+        # The class itself has the defaults; an object would need an output directory.
+        self.options = options or TrainingOptions
+        self.lengths = lengths
         if self.is_fsdp_enabled:
-            for name, is_given in (
-                ("ema_decay", ema_decay),
-                ("optim muon", self.options.optim == MUON),
-            ):
-                if is_given:
-                    raise InputError(
-                        f"--{name} needs whole weights in every process: it can't be combined with FSDP"
-                    )
+            refuse_with_fsdp(self.options)
         # Our LM heads smooth labels themselves, at the labelled positions only. The Trainer's way
         # needs all logits.
         self.label_smoothing = 0.0
-        if (
-            self.label_smoother is not None
-            and "smoothing" in signature(type(self.model).forward).parameters
-        ):
-            self.label_smoothing, self.label_smoother = self.args.label_smoothing_factor, None
-        self.averaging = WeightAveraging(ema_decay) if ema_decay else None
-        self.clock = TrainingClock(None if limit is None else limit * 60, command_started)
-        patience = self.options.early_stopping_patience if self.args.load_best_model_at_end else 0
-        stopping = EarlyStopping(patience) if patience else None
-        # the clock may ask for one
-        callbacks = (BestCheckpoint(), self.averaging, self.clock, stopping, DivergenceGuard())
-        for callback in callbacks:
-            if callback is not None:
-                self.add_callback(callback)
+        model_smooths = "smoothing" in signature(type(self.model).forward).parameters
+        if self.label_smoother is not None and model_smooths:
+            self.label_smoothing = self.args.label_smoothing_factor
+            self.label_smoother = None
+        minutes = self.options.time_limit_minutes
+        seconds = None if minutes is None else minutes * 60
+        self.clock = TrainingClock(seconds, command_started)
+        self.averaging: WeightAveraging | None = None
+        self._add_callbacks()
+
+    def _add_callbacks(self) -> None:
+        # `ProgressLines` takes the place of these two.
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+        self.add_callback(BestCheckpoint())
+        if self.options.ema_decay:
+            self.averaging = WeightAveraging(self.options.ema_decay)
+            self.add_callback(self.averaging)
+        self.add_callback(self.clock)
+        if self.options.early_stopping_patience and self.args.load_best_model_at_end:
+            self.add_callback(EarlyStopping(self.options.early_stopping_patience))
+        self.add_callback(ProgressLines(self.clock))
+        # It comes last, as the others may ask for an evaluation or a checkpoint.
+        self.add_callback(DivergenceGuard())
 
     def get_train_dataloader(self) -> DataLoader:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        collator = self.data_collator
-        if hasattr(collator, "generator"):
-            collator = SeededCollator(collator, seed)
-            self.remove_callback(SeededCollator)  # that of an earlier loader
+        given = self.data_collator
+        collator = given
+        if hasattr(given, "generator"):
+            collator = SeededCollator(given, seed)
+            # An earlier loader has one, too.
+            self.remove_callback(SeededCollator)
             self.add_callback(collator)
-        if not self.options.max_tokens_per_batch:
-            with self._collating_by(collator):
-                return super().get_train_dataloader()
-        place = (self.args.process_index, self.args.world_size)
-        try:
-            sampler = TokenBudgetBatchSampler(
-                self.lengths, self.options.max_tokens_per_batch, seed, *place
-            )
-        except ValueError as error:
-            raise InputError(f"--max_tokens_per_batch: {error}") from error
+        if self.options.max_tokens_per_batch:
+            return self._loader_with_token_budget(collator, seed)
+        self.data_collator = collator
+        loader = super().get_train_dataloader()
+        self.data_collator = given
+        return loader
+
+    def _loader_with_token_budget(self, collator: Any, seed: int) -> DataLoader:
+        sampler = TokenBudgetBatchSampler(
+            self.lengths,
+            max_tokens=self.options.max_tokens_per_batch,
+            seed=seed,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+        )
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
@@ -131,7 +144,7 @@ class RoFormerLiteTrainerMixin:
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # accelerate must see a single process: the share of this one has been taken already.
+        # The sampler has taken the share of this process already, so accelerate must not.
         return prepare_data_loader(
             loader,
             device=self.accelerator.device,
@@ -141,72 +154,36 @@ class RoFormerLiteTrainerMixin:
             dispatch_batches=False,
         )
 
-    @contextmanager
-    def _collating_by(self, collator: Any) -> Iterator[None]:
-        given, self.data_collator = self.data_collator, collator
-        try:
-            yield
-        finally:
-            self.data_collator = given
-
-    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        with self._rows_in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        with self._rows_in_order():
-            return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def _rows_in_order(self) -> Iterator[None]:
-        """Inside the `with`, what is evaluated keeps its order. With `group_by_length` the Trainer
-        would sort it as it does the training data, and predictions are compared with references by
-        their place."""
-        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
-        try:
-            yield
-        finally:
-            self.args.train_sampling_strategy = strategy
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> None:
+        """Keep the order of what is evaluated, as predictions are compared with references by their
+        place. With `group_by_length` the Trainer would sort them."""
+        return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.options.optim == MUON and self.optimizer is None:
             model = self.model if model is None else model
             self.optimizer = make_muon(model, self.args, self.get_decay_parameter_names(model))
-        try:
-            return super().create_optimizer(model)
-        # of torch, or of the optimizer's own package
-        except (ImportError, TypeError, ValueError) as error:
-            raise InputError(
-                f"--optim {self.options.optim}: it can't be made with these --training_arguments: {reason(error)}"
-            ) from error
-
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
-    ) -> torch.optim.lr_scheduler.LRScheduler:
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"--training_arguments lr_scheduler_kwargs: it can't be made: {reason(error)}"
-            ) from error
+        return super().create_optimizer(model)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        if self.label_smoothing and model.training:
-            inputs = {**inputs, "smoothing": self.label_smoothing}
-        if self.options.word_dropout and model.training:
-            inputs = {**inputs, "input_ids": self._drop_words(inputs["input_ids"])}
+        if model.training:
+            inputs = dict(inputs)
+            if self.label_smoothing:
+                inputs["smoothing"] = self.label_smoothing
+            if self.options.word_dropout:
+                inputs["input_ids"] = self._drop_words(inputs["input_ids"])
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _drop_words(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Some of the tokens `(B, L)` replaced by the mask (Iyyer et al. 2015, ACL); special ones
         stay."""
-        special = torch.tensor(self.processing_class.all_special_ids, device=input_ids.device)
-        dropped = torch.rand(input_ids.shape, device=input_ids.device) < self.options.word_dropout
-        return input_ids.masked_fill(
-            dropped & ~torch.isin(input_ids, special), self.processing_class.mask_token_id
-        )
+        tokenizer = self.processing_class
+        special = torch.tensor(tokenizer.all_special_ids, device=input_ids.device)
+        drawn = torch.rand(input_ids.shape, device=input_ids.device)
+        dropped = (drawn < self.options.word_dropout) & ~torch.isin(input_ids, special)
+        return input_ids.masked_fill(dropped, tokenizer.mask_token_id)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, and the averaged weights with it. A checkpoint has both before it has the
@@ -217,22 +194,26 @@ class RoFormerLiteTrainerMixin:
             self.averaging.save(Path(output_dir))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        device = self.args.device
-        averaged = (
-            nullcontext() if self.averaging is None else self.averaging.in_place_of(self.model)
-        )
+        averaged: AbstractContextManager[None] = nullcontext()
+        if self.averaging is not None:
+            averaged = self.averaging.in_place_of(self.model)
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
         # What is drawn here, such as masks, is the same each time, so that checkpoints compare, and
         # the training draws on as if nothing had happened.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), averaged:
+        with torch.random.fork_rng(devices), averaged:
             torch.manual_seed(self.args.seed)
             return super().evaluate(*args, **kwargs)
 
 
-def _without_tied(model: nn.Module, found: Any) -> None:
-    """Tied weights are saved under one name only, and the Trainer would report the other names as
-    missing."""
-    tied = getattr(model, "all_tied_weights_keys", {})
-    found.missing_keys[:] = [key for key in found.missing_keys if key not in tied]
+def refuse_with_fsdp(options: TrainingOptions) -> None:
+    """Refuse options that need whole weights in every process, which FSDP divides."""
+    refused = []
+    if options.ema_decay:
+        refused.append("--ema_decay")
+    if options.optim == MUON:
+        refused.append("--optim muon")
+    if refused:
+        raise InputError(f"{refused[0]} can't be combined with FSDP, which divides the weights")
 
 
 class RoFormerLiteTrainer(RoFormerLiteTrainerMixin, Trainer):
@@ -270,29 +251,19 @@ def make_trainer(
     Raises:
         InputError: for training arguments that the Trainer refuses.
     """
-    options, train = run.training, encoded["train"]
-    if "validation" not in encoded:
-        args.eval_strategy, args.load_best_model_at_end = "no", False
-    if isinstance(train, Dataset):
-        tokens = _tokens_of_a_row(recipe, train) if recipe.has_labels else 0.0
-        if options.num_train_epochs is None:
-            args.num_train_epochs = epochs_for(len(train), tokens * len(train))
-        if "per_device_train_batch_size" in run.filled and tokens:
-            most = max(1, round(_TOKENS_OF_A_BATCH / tokens))
-            args.per_device_train_batch_size = min(args.per_device_train_batch_size, most)
-    if "metric_for_best_model" not in options.stock:
-        args.metric_for_best_model = recipe.metric_for_best_model
-        args.greater_is_better = is_greater_better(args.metric_for_best_model)
-    has_lengths = options.max_tokens_per_batch and isinstance(train, Dataset)
-    rows, encoded = longest_first(recipe, rows, encoded)
+    train = encoded["train"]
+    complete_arguments(args, run, recipe, encoded)
+    lengths: Sequence[int] = ()
+    if run.training.max_tokens_per_batch and isinstance(train, Dataset):
+        lengths = recipe.lengths(train)
     parts = recipe.trainer_parts(run, args, model, rows, encoded)
     try:
         return kind(
             args=args,
             processing_class=recipe.tokenizer,
             **parts,
-            options=options,
-            lengths=recipe.lengths(train) if has_lengths else (),
+            options=run.training,
+            lengths=lengths,
             command_started=started,
         )
     except (ImportError, ValueError) as error:
@@ -301,26 +272,31 @@ def make_trainer(
         ) from error
 
 
-def longest_first(
-    recipe: "Recipe", rows: DatasetDict, encoded: DatasetDict
-) -> tuple[DatasetDict, DatasetDict]:
-    """The same data with the longest validation rows first, as generating a batch takes as long as
-    its longest row."""
-    has_row_for_row = "validation" in rows and len(rows["validation"]) == len(encoded["validation"])
-    if not has_row_for_row:
-        return rows, encoded
-    lengths = recipe.lengths(encoded["validation"])
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    sorted_rows = DatasetDict(rows)
-    sorted_rows["validation"] = rows["validation"].select(order)
-    sorted_encoded = DatasetDict(encoded)
-    sorted_encoded["validation"] = encoded["validation"].select(order)
-    return sorted_rows, sorted_encoded
+def complete_arguments(
+    args: TrainingArguments, run: Run, recipe: "Recipe", encoded: DatasetDict
+) -> None:
+    """Fill in what depends on the data: the number of epochs, the size of a batch, and the metric
+    that chooses a checkpoint."""
+    options = run.training
+    train = encoded["train"]
+    if "validation" not in encoded:
+        args.eval_strategy = "no"
+        args.load_best_model_at_end = False
+    if isinstance(train, Dataset):
+        tokens = _tokens_of_a_row(recipe, train) if recipe.has_labels else 0.0
+        if options.num_train_epochs is None:
+            args.num_train_epochs = epochs_for(len(train), tokens * len(train))
+        if "per_device_train_batch_size" in run.filled and tokens:
+            most = max(1, round(TOKENS_OF_A_BATCH / tokens))
+            args.per_device_train_batch_size = min(args.per_device_train_batch_size, most)
+    if "metric_for_best_model" not in options.stock:
+        args.metric_for_best_model = recipe.metric_for_best_model
+        args.greater_is_better = is_greater_better(args.metric_for_best_model)
 
 
 def _tokens_of_a_row(recipe: "Recipe", train: Dataset) -> float:
     """On average, by at most 1,000 random rows."""
-    some = train.shuffle(seed=0).select(range(min(len(train), _MEASURED_ROWS)))
+    some = train.shuffle(seed=0).select(range(min(len(train), NUM_MEASURED_ROWS)))
     return sum(recipe.lengths(some)) / len(some)
 
 
@@ -337,8 +313,8 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -
         return False
     # The function is not in every version of torch.
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    is_native = any(capabilities.get(name, False) for name in _BFLOAT16_INSTRUCTIONS)
-    return is_native and num_steps(trainer) >= _MIN_BFLOAT16_STEPS
+    is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
+    return is_native and num_steps(trainer) >= MIN_BFLOAT16_STEPS
 
 
 def num_steps(trainer: RoFormerLiteTrainerMixin) -> int:
@@ -355,45 +331,51 @@ def fit(
 ) -> None:
     """Train, from the beginning or from a checkpoint; the trainer then has the weights that are
     kept."""
-    args = trainer.args
-    planned = (args.max_steps, args.num_train_epochs)
-    saved = TrainerState()
-    has_ended = False
+    first_step = 0 if checkpoint is None else step_of(checkpoint)
     try:
         if is_faster_in_bfloat16(trainer, recipe):
-            args.bf16 = True
-            args.mixed_precision = "bf16"
+            trainer.args.bf16 = True
+            trainer.args.mixed_precision = "bf16"
             trainer.accelerator.native_amp = True
         if checkpoint is None:
             recipe.prepare_head(trainer, train)
+            trainer.train()
         else:
-            saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
-            control = saved.stateful_callbacks["TrainerControl"]["args"]
-            has_ended = control["should_training_stop"]
-            if args.should_save:
-                print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
-        if has_ended and isinstance(train, Dataset):
-            # Only the final evaluation is missing: the Trainer loads the weights and makes no step.
-            # A stream, which has no epochs, is read until its last step instead.
-            args.max_steps = -1
-            args.num_train_epochs = 0
-        elif has_ended:
-            args.max_steps = saved.global_step
-        trainer.train(resume_from_checkpoint=checkpoint)
-        if has_ended:
-            args.max_steps, args.num_train_epochs = planned
-            trainer.state.max_steps = saved.max_steps
+            _resume(trainer, train, checkpoint)
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if trainer.state.global_step > saved.global_step or is_disk_full(
-            error, Path(args.output_dir)
-        ):
+        has_made_a_step = trainer.state.global_step > first_step
+        if has_made_a_step or is_disk_full(error, Path(trainer.args.output_dir)):
             raise
-        remedy = "see --training_arguments and --config"
+        remedy = "see --optim, --training_arguments and --config"
         if checkpoint is not None:
             remedy = f"remove {checkpoint}, and the training continues from the one before"
         raise InputError(f"no training can begin here: {reason(error)}; {remedy}") from error
     trainer.compute_metrics = None
     # The wrapper of accelerate's autocast goes: the model is measured as it is saved.
     vars(trainer.model).pop("forward", None)
+
+
+def _resume(trainer: RoFormerLiteTrainerMixin, train: Dataset, checkpoint: str) -> None:
+    args = trainer.args
+    saved = TrainerState.load_from_json(str(Path(checkpoint) / STATE_FILE))
+    if args.should_save:
+        print(f"Resuming from step {saved.global_step}: {checkpoint}", file=sys.stderr)
+    if not saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return
+    # The training has ended, and only the final evaluation is missing. The Trainer loads the
+    # weights, but makes no step.
+    planned_steps = args.max_steps
+    planned_epochs = args.num_train_epochs
+    if isinstance(train, Dataset):
+        args.max_steps = -1
+        args.num_train_epochs = 0
+    else:
+        # A stream has no epochs. It is read until its last step.
+        args.max_steps = saved.global_step
+    trainer.train(resume_from_checkpoint=checkpoint)
+    args.max_steps = planned_steps
+    args.num_train_epochs = planned_epochs
+    trainer.state.max_steps = saved.max_steps

@@ -16,22 +16,36 @@ from ..run import Run
 from ..saved_model import reason
 from .muon import MUON, muon_arguments
 
-_FEWEST_EPOCHS, _MOST_EPOCHS, _EXAMPLES, _TOKENS = 3, 20, 300_000, 8_000_000
-# Options of ours that are fields of TrainingArguments too.
-_SHARED = (
-    "max_steps per_device_train_batch_size per_device_eval_batch_size learning_rate warmup_steps weight_decay optim "
-    "num_train_epochs seed use_cpu disable_tqdm"
-).split()
-# Checkpoints and evaluation follow the epochs, whatever their length; nothing is sent to a tracker
+MIN_EPOCHS = 3
+MAX_EPOCHS = 20
+# A training sees about as many of both in all its epochs.
+NUM_EXAMPLES = 300_000
+NUM_TOKENS = 8_000_000
+# Options of ours that are fields of TrainingArguments, too.
+SHARED = (
+    "max_steps",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "optim",
+    "num_train_epochs",
+    "seed",
+    "use_cpu",
+    "disable_tqdm",
+)
+# Checkpoints and evaluation follow the epochs, whatever their length. Nothing is sent to a tracker
 # unasked.
-_DEFAULTS = {
+DEFAULTS = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
     "save_total_limit": 2,
     "logging_steps": 50,
     "logging_first_step": True,
     "report_to": "none",
-    "num_train_epochs": float(_MOST_EPOCHS),  # until the data are known
+    # The trainer sets this number once the data are known.
+    "num_train_epochs": float(MAX_EPOCHS),
 }
 
 
@@ -46,35 +60,33 @@ def make_training_arguments(run: Run, kind: type[TrainingArguments]) -> Training
     Raises:
         InputError: for what transformers refuses.
     """
-    options, stock = run.training, run.training.stock
-    values = {
-        name: getattr(options, name) for name in _SHARED if getattr(options, name) is not None
-    }
-    values = {**_DEFAULTS, **values, **stock, "output_dir": str(run.checkpoints)}
+    options = run.training
+    values: dict[str, Any] = dict(DEFAULTS)
+    for name in SHARED:
+        if getattr(options, name) is not None:
+            values[name] = getattr(options, name)
+    values |= options.stock
+    values["output_dir"] = str(run.checkpoints)
     values["use_cpu"] = options.use_cpu or is_launched_on_a_cpu()
     if options.bf16:
         values["bf16"] = True
-        # as transformers wants it
+        # Without an accelerator transformers takes bfloat16 only together with `use_cpu`.
         values["use_cpu"] = values["use_cpu"] or not torch.accelerator.is_available()
     if not torch.cuda.is_available():
-        # pinning is useless there, and torch warns about it
+        # Pinning is useless there, and torch warns about it.
         values.setdefault("dataloader_pin_memory", False)
-    if options.optim == MUON:  # which transformers does not have; see the trainer
-        muon_arguments(stock.get("optim_args"))
+    if options.optim == MUON:
+        # transformers does not have it; see the trainer.
+        muon_arguments(options.stock.get("optim_args"))
         values["optim"] = "adamw_torch_fused"
-    together = values["save_strategy"] in (values["eval_strategy"], "best")
-    if values["eval_strategy"] == "steps" == values["save_strategy"]:
-        every = values.get("eval_steps", values["logging_steps"])
-        steps = values.get("save_steps", 500)
-        together = (
-            all(type(number) is int for number in (steps, every)) and every > 0 == steps % every
-        )
-    values.setdefault("load_best_model_at_end", values["eval_strategy"] != "no" and together)
+    is_measured = values["eval_strategy"] != "no"
+    is_saved_then = values["save_strategy"] in (values["eval_strategy"], "best")
+    values.setdefault("load_best_model_at_end", is_measured and is_saved_then)
     metric = values.get("metric_for_best_model")
     if metric is not None:
         values.setdefault("greater_is_better", is_greater_better(metric))
         if "predict_with_generate" in kind.__dataclass_fields__ and not metric.endswith("loss"):
-            # BLEU, chrF and exact match need the generated text
+            # BLEU, chrF and exact match need the generated text.
             values["predict_with_generate"] = True
     return _checked(kind, values)
 
@@ -85,7 +97,7 @@ class _Parser(HfArgumentParser):
         of ours."""
         name, _, problem = message.removeprefix("argument --").partition(": ")
         name = name.partition("/")[0]
-        option = f"--{name}" if name in _SHARED else f"--training_arguments {name}"
+        option = f"--{name}" if name in SHARED else f"--training_arguments {name}"
         raise InputError(f"{option}: {problem}")
 
 
@@ -139,5 +151,5 @@ def epochs_for(examples: int, tokens: float = 0) -> float:
     """The passes over the data where no number is given: 300,000 examples in all, and 8 million
     tokens where `tokens` of one pass are given, but at least 3 passes and at most 20. Early
     stopping ends a training that learns no more; these bounds prevent a schedule of days."""
-    enough = min(_EXAMPLES // max(1, examples), _TOKENS // max(1, tokens))
-    return float(min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, enough)))
+    enough = min(NUM_EXAMPLES // max(1, examples), NUM_TOKENS // max(1, tokens))
+    return float(min(MAX_EPOCHS, max(MIN_EPOCHS, enough)))

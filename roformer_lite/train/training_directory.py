@@ -168,8 +168,9 @@ def last_checkpoint(folder: Path) -> str | None:
     """The newest checkpoint in `folder` that was written completely, or None. A process that is
     killed leaves an incomplete one."""
     written = [path.parent for path in folder.glob(f"checkpoint-*[0-9]/{STATE_FILE}")]
-    return max(map(str, written), key=_step, default=None)
+    return max(map(str, written), key=step_of, default=None)
 
 
-def _step(checkpoint: str) -> int:
+def step_of(checkpoint: str) -> int:
+    """The number of the step after which a checkpoint was saved."""
     return int(checkpoint.rpartition("-")[2])

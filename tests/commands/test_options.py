@@ -92,7 +92,7 @@ def test_the_version(capsys):
         ("--config hidden_size=30 num_attention_heads=4", "hidden_size=30"),
         ("--config vocab_size=3", "use --vocab_size"),
         ("--vocab_size 30", "the tokenizer cannot be trained"),
-        ("--max_tokens_per_batch 2", "--max_tokens_per_batch: max_tokens=2 is below"),
+        ("--max_tokens_per_batch 2", "--max_tokens_per_batch 2 is below"),
         ("--tokenizer ./nowhere", "--tokenizer ./nowhere: there is no such directory"),
         ("--push_to_hub", "--push_to_hub: no repository m"),  # the tests are offline
     ],

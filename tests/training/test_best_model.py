@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForSequenceClassification,
@@ -25,6 +26,7 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteTokenizer
 from hf_roformer_lite.model.text_features import LONGEST_TOKEN
 from roformer_lite.cli import main
 from roformer_lite.errors import InputError
+from roformer_lite.evaluate.evaluation import Evaluation, evaluate
 from roformer_lite.evaluate.metrics import is_within_chance
 from roformer_lite.recipes.classify import add_linear_model, weighted_loss
 from roformer_lite.text_scores.fit import fit_document_scores
@@ -33,9 +35,8 @@ from roformer_lite.train.callbacks import (
     AVERAGED_WEIGHTS,
     TrainingClock,
     WeightAveraging,
-    check_metrics,
 )
-from roformer_lite.train.results import Evaluation, verdict
+from roformer_lite.train.results import verdict
 
 COLOURS = ["red", "green", "blue", "white"]
 OPTIONS = (
@@ -471,7 +472,7 @@ def test_the_last_good_checkpoint_is_kept(data, tmp_path, exploding, capsys):
         assert all(torch.isfinite(tensor).all() for tensor in load_file(good / name).values())
 
 
-def test_metrics_that_are_no_numbers_are_not_published(tmp_path):
-    args = TrainingArguments(str(tmp_path / "m.training"), use_cpu=True, report_to="none")
-    with pytest.raises(InputError, match="on the test data, loss nan"):
-        check_metrics({"loss": float("nan"), "accuracy": 1.0}, "test", args)
+def test_metrics_that_are_no_numbers_are_not_published():
+    recipe = SimpleNamespace(evaluate=lambda *args, **kwargs: ({"loss": float("nan")}, []))
+    with pytest.raises(InputError, match="test data.* loss nan"):
+        evaluate(SimpleNamespace(recipe=recipe), "test", Dataset.from_dict({}), 1, seed=0)

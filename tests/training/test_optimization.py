@@ -43,10 +43,9 @@ def test_every_example_once_and_never_over_the_budget(budget):
         assert max(totals) <= budget and (budget != 4_096 or np.mean(totals) > 0.9 * budget)
 
 
-@pytest.mark.parametrize(("world_size", "budget"), [(2, 512), (24, 512), (32, 1_024)])
+@pytest.mark.parametrize(("world_size", "budget"), [(2, 4_096), (24, 4_096), (32, 8_192)])
 def test_processes_share_the_batches_evenly(world_size, budget):
-    """The batches of a step have nearly as many tokens, but for the last steps, which do not fill a
-    group."""
+    """The batches of a step have nearly as many tokens, and are those of a single process."""
     lengths = LENGTHS * 10
     shares = [
         batches_of(budget, rank, world_size, lengths=lengths, seed=3) for rank in range(world_size)
@@ -59,20 +58,17 @@ def test_processes_share_the_batches_evenly(world_size, budget):
         taken == list(range(len(lengths)))
         and interleaved[count:] == interleaved[: len(interleaved) - count]
     )
-    if 24 % world_size == 0:
-        assert interleaved[:count] == batches_of(budget, lengths=lengths, seed=3)
+    assert interleaved[:count] == batches_of(budget, lengths=lengths, seed=3)
     tokens = np.array(
         [[sum(lengths[index] for index in batch) for batch in share] for share in shares]
     )
-    group = 24 if 24 % world_size == 0 else world_size
-    tokens = tokens[:, : count // group * group // world_size]
     spread = (tokens.max(0) - tokens.min(0)) / tokens.max(0)
-    assert tokens.shape[1] > 20 and spread.max() < 0.03
+    assert tokens.shape[1] > 3 and spread.max() < 0.03
 
 
 def test_the_order_is_random():
-    """Of examples and of the groups, by the seed and the epoch: nothing goes from full batches to
-    less full ones."""
+    """Of examples and of batches, by the seed and the epoch: nothing goes from full batches to less
+    full ones."""
     lengths = LENGTHS * 10
     batches = batches_of(512, lengths=lengths)
     assert batches != batches_of(512, lengths=lengths, seed=2) and batches != batches_of(

@@ -13,8 +13,6 @@ import torch
 import transformers
 
 from roformer_lite.cli import main
-from roformer_lite.run import parse_run
-from roformer_lite.train.train import train as train_command
 
 WORDS = "a fine film far too long dull from end to this was the best worst and of all with cast plot".split()
 VOCABULARY = {"vocab_size": 5 + len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
@@ -128,20 +126,13 @@ def test_same_losses_as_the_stock_class(folder, tmp_path, capsys):
     options |= {"weight_decay": 0.01, "logging_steps": 1, "seed": 42}
     expected = stock_losses(directory, folder / "rows.csv", tmp_path, **options)
     typed = [f"--{name}={value}" for name, value in options.items() if name != "logging_steps"]
-    typed += ["--training_arguments", "logging_steps=1"]
-    start = [
-        "--train_file",
-        folder / "rows.csv",
-        "--model_name_or_path",
-        directory,
-        "--output_dir",
-        tmp_path / "ours",
-    ]
-    run = train_command(parse_run("classify", [str(text) for text in [*start, *typed, *COMMON]]))
-    ours = [entry["loss"] for entry in run.trainer.state.log_history if "loss" in entry]
-    assert "new head" not in capsys.readouterr().err and isinstance(
-        run.model, transformers.BertForSequenceClassification
-    )
+    typed += ["--keep_checkpoints", "--training_arguments", "logging_steps=1"]
+    train("classify", tmp_path / "ours", folder / "rows.csv", directory, *typed)
+    (state,) = (tmp_path / "ours.training").glob("checkpoint-*/trainer_state.json")
+    log = json.loads(state.read_text())["log_history"]
+    ours = [entry["loss"] for entry in log if "loss" in entry]
+    assert "new head" not in capsys.readouterr().err
+    assert config_of(tmp_path / "ours")["architectures"] == ["BertForSequenceClassification"]
     assert len(ours) == len(expected) == STEPS
     assert max(ours) - min(ours) > 0.1  # it learns
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=0, atol=1e-5)

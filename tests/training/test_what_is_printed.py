@@ -1,0 +1,146 @@
+"""What a person sees of a training: a line for each epoch, and a summary that is honest."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roformer_lite.cli import main
+from roformer_lite.evaluate.evaluation import Evaluation
+from roformer_lite.train.results import FinishedTraining, print_summary, what_happened
+
+COLOURS = ["red", "green", "blue", "white"]
+OPTIONS = (
+    "--size tiny --config hidden_size=32 num_attention_heads=2 num_hidden_layers=1 --vocab_size 300 "
+    "--learning_rate 3e-3 --use_cpu"
+)
+
+
+def train(folder: Path, options: str, **shifts: int) -> dict:
+    """Results of a classifier. The labels of each split are those of the texts, or shifted, which
+    makes them wrong."""
+    command = ["train", "classify", "--output_dir", str(folder / "m"), *OPTIONS.split()]
+    for split, shift in shifts.items():
+        rows = [
+            f"{colour} {colour}\t{COLOURS[(number + shift) % 4]}"
+            for number, colour in enumerate(COLOURS * 10)
+        ]
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        command += [f"--{split}_file", str(folder / f"{split}.tsv")]
+    assert main([*command, *options.split()]) == 0
+    return json.loads((folder / "m" / "results.json").read_text())
+
+
+@pytest.mark.parametrize("bars", ["", " --disable_tqdm"])
+def test_a_line_for_each_epoch(tmp_path, capsys, bars):
+    train(tmp_path, f"--num_train_epochs 3 --text_scores false{bars}", train=0, validation=0)
+    said = capsys.readouterr().err
+    lines = [line for line in said.splitlines() if line.startswith("Epoch")]
+    assert [line.split(":")[0] for line in lines] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
+    for line in lines:
+        assert re.search(r": loss \d.*validation loss \d.*accuracy \d", line)
+    assert all("left" in line for line in lines[:-1])
+    for noise in ("{", "it/s", "%|", "examples/s"):
+        assert noise not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ("eval_strategy=no", ["Step 5/12", "Step 10/12", "Step 12/12"]),
+        ("eval_strategy=steps eval_steps=4", ["Step 4", "Step 5", "Step 8", "Step 10", "Step 12"]),
+    ],
+)
+def test_steps_and_evaluations(tmp_path, capsys, options, lines):
+    """Forty rows in batches of eight: an epoch has five steps."""
+    common = "--max_steps 12 --per_device_train_batch_size 8 --training_arguments save_strategy=no "
+    train(tmp_path, common + options, train=0, validation=0)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Step")]
+    assert len(said) == len(lines)
+    for line, beginning in zip(said, lines, strict=True):
+        assert line.startswith(beginning)
+        assert " loss " in line
+
+
+def test_the_summary_says_that_the_linear_model_alone_answers(tmp_path, capsys):
+    results = train(tmp_path, "--max_steps 1 --validation_fraction 0", train=0, test=0)
+    assert any("linear model" in warning for warning in results["warnings"])
+    printed = capsys.readouterr().out
+    assert all(warning in printed for warning in results["warnings"])
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert all(warning in card for warning in results["warnings"])
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_summary_says_that_scores_are_no_probabilities(tmp_path, capsys, shift):
+    """With wrong labels in the test data, sure answers are wrong."""
+    options = (
+        "--validation_fraction 0 --learning_rate 1e-2 --num_train_epochs 40 --text_scores false"
+    )
+    results = train(tmp_path, options, train=0, test=shift)
+    assert (results["metrics"]["test"]["accuracy"] < 0.5) == bool(shift)
+    printed = capsys.readouterr().out
+    assert ("probabilities" in printed) == bool(shift)
+    assert ".png" not in printed
+
+
+@pytest.mark.parametrize("has_parts", [True, False])
+@pytest.mark.parametrize("of_whole", [1.0, 0.26])
+def test_what_is_kept_decides_whether_it_has_learned(has_parts, of_whole):
+    """The encoder is as good as the most frequent class. A model with other parts is judged as a
+    whole."""
+    args = SimpleNamespace(
+        metric_for_best_model="eval_accuracy",
+        greater_is_better=True,
+        load_best_model_at_end=True,
+        num_train_epochs=2.0,
+    )
+    log = [{"step": step, "epoch": step / 10, "eval_accuracy": 0.25} for step in (10, 20)]
+    state = SimpleNamespace(log_history=log, global_step=20, max_steps=20)
+    parts = {"its encoder alone": {"validation": {"accuracy": 0.25}}}
+    finished = FinishedTraining(
+        run=None,
+        recipe=None,
+        model=None,
+        trainer=SimpleNamespace(args=args, state=state, clock=SimpleNamespace(is_over=False)),
+        rows=None,
+        encoded=None,
+        baselines={"most frequent class": {"validation": {"accuracy": 0.25}}},
+        baselines_right={},
+        parts=parts if has_parts else {},
+    )
+    validation = Evaluation(
+        split="validation",
+        metrics={"accuracy": of_whole if has_parts else 0.25},
+        outcomes=[],
+        measurements=100,
+        rows=100,
+        seconds=1.0,
+        report=None,
+    )
+    has_learned = has_parts and of_whole == 1.0
+    assert ("did not learn" in what_happened(finished, [validation])) == (not has_learned)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    splits = ("validation", "test")
+    metrics = {
+        split: {"exact_match": 0.25, "ndcg@10_of_rankings_by_the_first_64_numbers": 61.5432}
+        for split in splits
+    }
+    baselines = {"linear SVM on n-grams of characters": {split: metrics[split] for split in splits}}
+    results = train(tmp_path, "--max_steps 1", train=0, validation=0)
+    results |= {"metrics": metrics, "main_metric": "exact_match", "baselines": baselines}
+    results |= {"parts": {}, "rows": {"validation": 1234567, "test": 1}}
+    capsys.readouterr()
+    print_summary(results, Path("[folder]"))
+    printed = capsys.readouterr().out
+    table = [line for line in printed.splitlines() if line.startswith(("│", "┃", "┏", "└"))]
+    assert table and max(map(len, table)) <= width
+    assert printed.count("61.5432") == 2
+    assert printed.count("0.2500") == 6
+    assert "1,234,567" in printed and "[folder]" in printed
