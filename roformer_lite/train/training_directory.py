@@ -140,7 +140,7 @@ class TrainingDirectory:
         files = [*(data.train_file or ()), *(data.validation_file or ())]
         if any(self.path.glob(f"seed-*/{RESULTS_FILE}")):
             files += data.test_file or ()
-            if data.test_file != before.get("data", {}).get("test_file"):
+            if _real_paths(data.test_file) != _real_paths(before.get("test_file")):
                 found.append("--test_file is another one")
         began = run_file.stat().st_mtime
         found += [f"{path} has changed" for path in files if Path(path).stat().st_mtime > began]
@@ -162,6 +162,10 @@ class TrainingDirectory:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:
                 path.unlink(missing_ok=True)
+
+
+def _real_paths(paths: list[str] | None) -> list[Path]:
+    return [Path(path).resolve() for path in paths or []]
 
 
 def last_checkpoint(folder: Path) -> str | None:
