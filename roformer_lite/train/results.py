@@ -330,7 +330,12 @@ def has_learned(
     finished: FinishedTraining, evaluations: Sequence[Evaluation], metric: str, of_checkpoint: float
 ) -> bool:
     """Whether the model that is kept differs from the simplest baseline on the validation data by
-    more than chance. A model with parts is judged as a whole, any other by its checkpoint."""
+    more than chance. A model with parts is judged as a whole, any other by its checkpoint.
+
+    Only labels have a baseline so simple, the most frequent one, that to equal it means nothing.
+    """
+    if not finished.recipe.has_labels:
+        return True
     simplest = next(iter(finished.baselines.values()), {}).get("validation", {})
     if metric not in simplest or not evaluations:
         return True
@@ -379,9 +384,7 @@ def seeds_sentence(results: dict[str, Any]) -> str:
     mean = seeds["mean"][split][metric]
     deviation = seeds["standard_deviation"][split][metric]
     name, value = chosen_by(results)
-    of_all = [
-        chosen_by({**results, "metrics": metrics})[1] for metrics in seeds["metrics"].values()
-    ]
+    of_all = seeds["chosen_values"].values()
     return (
         f"Over the seeds {', '.join(seeds['metrics'])} the {metric} on the {split} data is "
         f"{mean:.4f} ± {deviation:.4f} (mean and standard deviation). The model of seed "

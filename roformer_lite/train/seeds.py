@@ -111,6 +111,7 @@ def summary(found: dict[int, dict[str, Any]], best: int) -> dict[str, Any]:
     return {
         "kept": best,
         "chosen_by": f"validation {chosen_by(found[best])[0]}",
+        "chosen_values": {str(seed): chosen_by(results)[1] for seed, results in found.items()},
         "mean": _of_each(statistics.fmean, list(metrics.values())),
         "standard_deviation": _of_each(statistics.stdev, list(metrics.values())),
         "metrics": metrics,
