@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 from transformers.hf_argparser import HfArg
 
 from .command_parser import CommandParser
+from .data.data_files import TABLE_FORMATS, file_format
 from .errors import (
     LARGEST_BATCH,
     MOST_BEAMS,
@@ -304,10 +305,16 @@ class ReadingArguments:
         if self.output_file is not None:
             check_output_file(self.output_file, "--output_file")
         if self.text_column is None:
-            for name in ("text_pair_column", "column_names", "prefix"):
+            # A table is also read by the columns that the model was trained on.
+            may_be_table = file_format(self.input_file or "") in TABLE_FORMATS
+            of_tables = ["text_pair_column"]
+            if not may_be_table:
+                of_tables += ["column_names", "prefix"]
+            for name in of_tables:
                 if getattr(self, name) is not None:
                     raise InputError(
-                        f"--{name} is for tables, not for lines; name the column to answer with --text_column"
+                        f"--{name} is for tables, not for lines; name the column to answer with "
+                        "--text_column"
                     )
         elif self.input_file is None:
             raise InputError(

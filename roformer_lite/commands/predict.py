@@ -105,7 +105,9 @@ def _answer_table(
     output: TextIO,
 ) -> None:
     recipe = saved.recipe
-    kind = file_format(files.output_file or files.input_file)
+    kind = file_format(files.output_file or "")
+    if kind not in TABLE_FORMATS:
+        kind = file_format(files.input_file)
     new_columns = recipe.answer_columns(options)
     with table_stream(output, files.output_file or "") as stream, _progress(files, _rows) as bar:
         table = AnswerTable(stream, kind, new_columns, files.prefix or "")

@@ -477,3 +477,16 @@ def test_mistakes_are_found_before_the_model_is_loaded(place, capsys, monkeypatc
     assert main(["predict", "m", *lines.split(), "y.txt"]) == 2
     assert "--output_file y.txt: the file is write-protected" in capsys.readouterr().err
     assert sorted(os.listdir()) == ["lines.txt", "x.csv", "x.jsonl", "y.txt"]
+
+
+def test_a_table_is_read_by_the_column_that_the_model_was_trained_on(models, place):
+    """Without options, where it has that column; any other is read line by line."""
+    Path("rows.csv").write_text("id,text,label\n1,a fine film,b\n2,fine,c\n")
+    options = ["--prefix", "own_"]
+    predict(models / "classify", "rows.csv", "found.csv", *options)
+    predict(models / "classify", "rows.csv", "expected.csv", "--text_column", "text", *options)
+    assert Path("found.csv").read_text() == Path("expected.csv").read_text()
+    assert Path("found.csv").read_text().startswith("id,text,label,own_label,own_score\n")
+    Path("other.csv").write_text("id,words\n1,a fine film\n")
+    predict(models / "classify", "other.csv", "found.txt")
+    assert len(Path("found.txt").read_text().splitlines()) == 2
