@@ -26,7 +26,7 @@ COMMANDS = {
     "train": "train a model on your own text: labels, tags, pairs, language models or embeddings",
     "evaluate": "measure a trained model on labelled data, and show what it gets wrong",
     "predict": "read lines or a column of a table, write the answers of a trained model",
-    "app": "open a page in the browser on which a model is tried, or write one for the Hub's Spaces",
+    "app": "open a page in the browser on which a model is tried",
     "bundle": "put the package's code beside a saved model, for people who have not installed the package",
     "convert": "convert a checkpoint of another system into a model of this package, or the other way round",
     "export": "write a trained model for other runtimes: ONNX, CTranslate2, llama.cpp",

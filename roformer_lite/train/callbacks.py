@@ -30,7 +30,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from ..errors import InputError
-from .training_directory import last_checkpoint
+from .training_directory import STATE_FILE, last_checkpoint
 
 AVERAGED_WEIGHTS = "averaged_weights.safetensors"  # A checkpoint has the others too.
 SECONDS_BETWEEN_LINES = 60
@@ -303,7 +303,7 @@ class WeightAveraging(TrainerCallback):
         with torch.no_grad():
             for name, averaged in self.average.module.named_parameters():
                 averaged.copy_(tensors[name])
-        steps = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step
+        steps = TrainerState.load_from_json(str(checkpoint / STATE_FILE)).global_step
         self.average.n_averaged.fill_(steps)  # one update in each step
 
     @contextmanager
