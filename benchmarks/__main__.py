@@ -6,7 +6,8 @@ or gating, `ablations.py`), `inference` (every engine of `predict` in a process 
 trained model on texts longer than it was trained on, `long_texts.py`), `by-length` (time and memory
 against the length of a text, `by_length.py`), `padding_free` (models of transformers and ours, with
 padding and without, `padding_free.py`), `versions` (this checkout and another one, `versions.py`),
-`processes` (what several of them cost, `several_processes.py`), `memory-of-TASK` (peak memory of
+`processes` (what several of them cost, `several_processes.py`), `trainers` (the trainers of several
+libraries with padding and without, `trainers.py`), `memory-of-TASK` (peak memory of
 each contender in a process of its own), `training-memory` (that of training by size and length,
 `training_memory.py`), `trainer-mlm` or `trainer-seq2seq`. `suite` runs the tasks of the README; `table` reads the
 directory of results `--out`.
@@ -31,6 +32,7 @@ from . import (
     long_texts,
     padding_free,
     several_processes,
+    trainers,
     training_memory,
     versions,
 )
@@ -51,6 +53,7 @@ PROGRAMS = {  # with options of their own
     "by-length": by_length.main,
     "padding_free": padding_free.main,
     "processes": several_processes.main,
+    "trainers": trainers.main,
     "training-memory": training_memory.main,
     "versions": versions.main,
 }

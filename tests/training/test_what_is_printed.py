@@ -144,3 +144,13 @@ def test_the_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, width):
     assert printed.count("61.5432") == 2
     assert printed.count("0.2500") == 6
     assert "1,234,567" in printed and "[folder]" in printed
+
+
+def test_a_pretrained_start_is_recommended_for_few_rows(tmp_path, capsys):
+    train(tmp_path, "--max_steps 1 --text_scores false --validation_fraction 0", train=0)
+    assert "--model_name_or_path" in capsys.readouterr().err
+    start = f"--model_name_or_path {tmp_path / 'm'} --max_steps 1 --overwrite_output_dir"
+    (tmp_path / "other").mkdir()
+    command = ["train", "classify", "--train_file", str(tmp_path / "train.tsv"), *start.split()]
+    assert main([*command, "--output_dir", str(tmp_path / "other" / "m"), "--use_cpu"]) == 0
+    assert "--model_name_or_path" not in capsys.readouterr().err

@@ -1,0 +1,447 @@
+"""`python -m benchmarks trainers [options]`: the trainers that people use, on stock models and on
+the same models after `padding_free`.
+
+Every case is what the documentation shows in ten lines: the stock Trainer, rerankers and sentence
+encoders of sentence-transformers, the trainers of TRL, a loop of one's own. Models have random
+weights and no dropout, so that both contenders have the same losses; they alternate in one process,
+and the times are those of the processor. Texts are random words; their lengths are those of
+paragraphs of English books (see `padding_free.py`).
+"""
+
+import copy
+import random
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from datasets import Dataset
+from datasets.utils import disable_progress_bars
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.trainer_callback import PrinterCallback
+
+from hf_roformer_lite import padding_free
+
+from .contenders import NUM_LABELS, SIZES, config_of, difference, markdown, summary
+from .padding_free import FREE, PARAGRAPHS, STOCK
+from .report import machine, save
+from .timing import alternate
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+LENGTH_OF_PADDED_ROWS = 512
+SHORT_ROWS = (20, 65)  # Tokens of rows that are padded to `LENGTH_OF_PADDED_ROWS`.
+
+Run = Callable[[], list[float]]
+
+
+@dataclass
+class Options:
+    cases: list[str] = field(default_factory=list, metadata={"help": "Default: all of them."})
+    size: str = field(default="mini", metadata={"help": f"of all models: {', '.join(SIZES)}"})
+    rows: int = field(default=96, metadata={"help": "of the data of each case"})
+    batch: int = 16
+    seq: int = field(default=256, metadata={"help": "tokens that longer rows are cut to"})
+    vocab_size: int = 8000
+    rounds: int = 3
+    threads: int = 1
+    quick: bool = field(
+        default=False, metadata={"help": "tiny models and data, to see that all of it works"}
+    )
+    out: Path | None = field(default=None, metadata={"help": "directory of the result, as JSON"})
+
+    def __post_init__(self) -> None:
+        if self.quick:
+            self.size = "tiny"
+            self.rows = 8
+            self.batch = 4
+            self.seq = 32
+            self.vocab_size = 200
+            self.rounds = 1
+        unknown = set(self.cases) - set(CASES)
+        if unknown:
+            raise SystemExit(f"cases={unknown} is not known; choose from {', '.join(CASES)}.")
+        self.cases = self.cases or [*CASES]
+
+
+class Setting:
+    """The data and models of all cases.
+
+    Args:
+        folder: Where trainers write.
+    """
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        self.options = options
+        self.folder = folder
+        self.words = [f"w{number}" for number in range(options.vocab_size - len(SPECIAL_TOKENS))]
+        self.tokenizer = self.make_tokenizer()
+
+    def make_tokenizer(self) -> PreTrainedTokenizerFast:
+        vocabulary = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *self.words])}
+        words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+        words.pre_tokenizer = Whitespace()
+        return PreTrainedTokenizerFast(
+            tokenizer_object=words,
+            model_max_length=self.options.seq,
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            cls_token="[CLS]",
+            sep_token="[SEP]",
+            eos_token="[SEP]",
+        )
+
+    def texts(self, seed: int = 0) -> list[str]:
+        """Random words; the lengths are spread as those of paragraphs, in random order."""
+        generator = random.Random(seed)
+        count = self.options.rows
+        places = (torch.arange(count) + 0.5) / count
+        quantiles = torch.tensor(PARAGRAPHS).quantile(places)
+        lengths = quantiles.round().long().clamp(max=self.options.seq).tolist()
+        generator.shuffle(lengths)
+        return [" ".join(generator.choices(self.words, k=length)) for length in lengths]
+
+    def model(self, family: str, task: str, is_free: bool, **fields: Any) -> PreTrainedModel:
+        """A stock model with random weights, the same in each call."""
+        config = config_of(
+            family=family,
+            task=task,
+            size=SIZES[self.options.size],
+            vocab_size=self.options.vocab_size,
+        )
+        config.update(fields)
+        auto_class = {
+            "encoder": transformers.AutoModel,
+            "classify": transformers.AutoModelForSequenceClassification,
+            "causal-lm": transformers.AutoModelForCausalLM,
+            "seq2seq": transformers.AutoModelForSeq2SeqLM,
+        }[task]
+        torch.manual_seed(0)
+        model: PreTrainedModel = auto_class.from_config(config, attn_implementation=STOCK)
+        return padding_free(model) if is_free else model
+
+    def saved_model(self, family: str, task: str, **fields: Any) -> str:
+        folder = self.folder / f"{family}-{task}"
+        self.model(family, task, is_free=False, **fields).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    def arguments(self, arguments_class: Any, **options: Any) -> Any:
+        """Arguments of a trainer for one epoch, which writes nothing and prints nothing."""
+        common = {
+            "output_dir": str(self.folder / "output"),
+            "per_device_train_batch_size": self.options.batch,
+            "num_train_epochs": 1,
+            "logging_steps": 1,
+            "report_to": "none",
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "use_cpu": True,
+        }
+        return arguments_class(**{**common, **options})
+
+
+def losses_of(trainer: transformers.Trainer) -> list[float]:
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return [log["loss"] for log in trainer.state.log_history if "loss" in log]
+
+
+# Cases
+
+
+def bert_trainer(setting: Setting, is_free: bool) -> Run:
+    rows = [
+        {**setting.tokenizer(text, truncation=True), "labels": number % NUM_LABELS}
+        for number, text in enumerate(setting.texts())
+    ]
+
+    model = setting.model("bert", "classify", is_free)
+
+    def run() -> list[float]:
+        trainer = transformers.Trainer(
+            model=copy.deepcopy(model),
+            args=setting.arguments(transformers.TrainingArguments),
+            train_dataset=rows,
+            data_collator=transformers.DataCollatorWithPadding(setting.tokenizer),
+        )
+        return losses_of(trainer)
+
+    return run
+
+
+def rows_padded_to_512(setting: Setting, is_free: bool) -> Run:
+    """A step of short rows that the tokenizer has padded to the longest length."""
+    generator = random.Random(0)
+    shortest, longest = SHORT_ROWS
+    texts = [
+        " ".join(generator.choices(setting.words, k=generator.randint(shortest, longest)))
+        for _ in range(setting.options.batch)
+    ]
+    inputs = setting.tokenizer(
+        texts, padding="max_length", max_length=LENGTH_OF_PADDED_ROWS, return_tensors="pt"
+    )
+    labels = torch.arange(len(texts)) % NUM_LABELS
+    model = setting.model("modernbert", "classify", is_free).train()
+
+    def run() -> list[float]:
+        loss = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            labels=labels,
+        ).loss
+        loss.backward()
+        return [loss.item()]
+
+    return run
+
+
+def cross_encoder_predict(setting: Setting, is_free: bool) -> Run:
+    from sentence_transformers import CrossEncoder
+
+    folder = setting.saved_model("bert", "classify", num_labels=1)
+    model = padding_free(CrossEncoder(folder, device="cpu"), is_free)
+    pairs = list(zip(setting.texts(seed=1), setting.texts(seed=2), strict=True))
+
+    def run() -> list[float]:
+        scores = model.predict(pairs, batch_size=setting.options.batch, show_progress_bar=False)
+        return [float(score) for score in scores]
+
+    return run
+
+
+def cross_encoder_trainer(setting: Setting, is_free: bool) -> Run:
+    from sentence_transformers import CrossEncoder, CrossEncoderTrainer
+    from sentence_transformers.cross_encoder import CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    folder = setting.saved_model("bert", "classify", num_labels=1)
+    queries = setting.texts(seed=1)
+    columns = {
+        "query": queries,
+        "answer": setting.texts(seed=2),
+        "label": [float(number % 2) for number in range(len(queries))],
+    }
+
+    model = padding_free(CrossEncoder(folder, device="cpu"), is_free)
+
+    def run() -> list[float]:
+        trained = copy.deepcopy(model)
+        trainer = CrossEncoderTrainer(
+            model=trained,
+            args=setting.arguments(CrossEncoderTrainingArguments),
+            train_dataset=Dataset.from_dict(columns),
+            loss=BinaryCrossEntropyLoss(trained),
+        )
+        return losses_of(trainer)
+
+    return run
+
+
+def dpo_trainer(setting: Setting, is_free: bool) -> Run:
+    """The outcome is the rewards of the preferred texts as well."""
+    import trl
+
+    columns = {
+        "prompt": [f"{text} " for text in setting.texts(seed=1)],
+        "chosen": setting.texts(seed=2),
+        "rejected": setting.texts(seed=3),
+    }
+
+    model = setting.model("llama", "causal-lm", is_free)
+
+    def run() -> list[float]:
+        trainer = trl.DPOTrainer(
+            model=copy.deepcopy(model),
+            ref_model=copy.deepcopy(model),
+            args=setting.arguments(
+                trl.DPOConfig,
+                bf16=False,
+                gradient_checkpointing=False,
+                max_length=setting.options.seq,
+                learning_rate=1e-3,
+            ),
+            train_dataset=Dataset.from_dict(columns),
+            processing_class=setting.tokenizer,
+        )
+        losses = losses_of(trainer)
+        logs = trainer.state.log_history
+        rewards = [log["rewards/chosen"] for log in logs if "rewards/chosen" in log]
+        return losses + rewards
+
+    return run
+
+
+def sft(setting: Setting, is_free: bool, **options: Any) -> Run:
+    import trl
+
+    model = setting.model("llama", "causal-lm", is_free)
+
+    def run() -> list[float]:
+        trainer = trl.SFTTrainer(
+            model=copy.deepcopy(model),
+            args=setting.arguments(
+                trl.SFTConfig,
+                bf16=False,
+                gradient_checkpointing=False,
+                max_length=setting.options.seq,
+                **options,
+            ),
+            train_dataset=Dataset.from_dict({"text": setting.texts()}),
+            processing_class=setting.tokenizer,
+        )
+        return losses_of(trainer)
+
+    return run
+
+
+def sft_padded(setting: Setting, is_free: bool) -> Run:
+    return sft(setting, is_free)
+
+
+def flattening_collator(setting: Setting, is_free: bool) -> Run:
+    """The stock Trainer and `DataCollatorWithFlattening`. Stock models keep the documents apart by
+    a mask of all pairs."""
+    ids = [setting.tokenizer(text, truncation=True)["input_ids"] for text in setting.texts()]
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    model = setting.model("llama", "causal-lm", is_free)
+
+    def run() -> list[float]:
+        trainer = transformers.Trainer(
+            model=copy.deepcopy(model),
+            args=setting.arguments(transformers.TrainingArguments),
+            train_dataset=rows,
+            data_collator=transformers.DataCollatorWithFlattening(),
+        )
+        return losses_of(trainer)
+
+    return run
+
+
+def bart_trainer(setting: Setting, is_free: bool) -> Run:
+    sources = setting.tokenizer(setting.texts(seed=1), truncation=True)["input_ids"]
+    targets = setting.tokenizer(setting.texts(seed=2), truncation=True)["input_ids"]
+    rows = [
+        {"input_ids": source, "labels": target}
+        for source, target in zip(sources, targets, strict=True)
+    ]
+    model = setting.model("bart", "seq2seq", is_free)
+
+    def run() -> list[float]:
+        trained = copy.deepcopy(model)
+        trainer = transformers.Seq2SeqTrainer(
+            model=trained,
+            args=setting.arguments(transformers.Seq2SeqTrainingArguments),
+            train_dataset=rows,
+            data_collator=transformers.DataCollatorForSeq2Seq(setting.tokenizer, model=trained),
+        )
+        return losses_of(trainer)
+
+    return run
+
+
+def own_loop(setting: Setting, is_free: bool) -> Run:
+    """A head of one's own, on the mean of the states of `AutoModel`."""
+    texts = setting.texts()
+    batches = [
+        setting.tokenizer(
+            texts[start : start + setting.options.batch],
+            truncation=True,
+            padding=True,
+            return_tensors="pt",
+        )
+        for start in range(0, len(texts), setting.options.batch)
+    ]
+
+    model = setting.model("bert", "encoder", is_free).train()
+    head = nn.Linear(model.config.hidden_size, NUM_LABELS)
+
+    def run() -> list[float]:
+        trained = copy.deepcopy(nn.ModuleList([model, head]))
+        encoder, classifier = trained
+        optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-4)
+        losses = []
+        for batch in batches:
+            mask = batch["attention_mask"].unsqueeze(-1)
+            states = encoder(**batch).last_hidden_state
+            means = (states * mask).sum(dim=1) / mask.sum(dim=1)
+            labels = batch["input_ids"][:, 0] % NUM_LABELS
+            loss = nn.functional.cross_entropy(classifier(means), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    return run
+
+
+CASES: dict[str, Callable[[Setting, bool], Run]] = {
+    "bert-trainer": bert_trainer,
+    "rows-padded-to-512": rows_padded_to_512,
+    "cross-encoder-predict": cross_encoder_predict,
+    "cross-encoder-trainer": cross_encoder_trainer,
+    "bart-trainer": bart_trainer,
+    "dpo-trainer": dpo_trainer,
+    "sft-trainer": sft_padded,
+    "flattening-collator": flattening_collator,
+    "own-loop": own_loop,
+}
+
+
+class Timed:
+    """A run that keeps its outcome."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.outcome: list[float] = []
+
+    def __call__(self) -> None:
+        self.outcome = self.run()
+
+
+def compare(name: str, setting: Setting) -> dict[str, Any]:
+    runs = {STOCK: Timed(CASES[name](setting, False)), FREE: Timed(CASES[name](setting, True))}
+    times = alternate(list(runs.values()), setting.options.rounds)
+    return {
+        "case": name,
+        "contenders": summary(dict(zip(runs, times, strict=True)), base=FREE),
+        "difference": difference(runs[STOCK].outcome, runs[FREE].outcome),
+    }
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    times = [f"{row['contenders'][name]['median_seconds']:.2f}" for name in (STOCK, FREE)]
+    ratio = f"{row['contenders'][STOCK]['times']:.2f}"
+    return [row["case"], *times, ratio, f"{row['difference']:.0e}"]
+
+
+def main(arguments: list[str]) -> None:
+    parser = transformers.HfArgumentParser(
+        Options, prog="python -m benchmarks trainers", allow_abbrev=False
+    )
+    (options,) = parser.parse_args_into_dataclasses(arguments)
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    disable_progress_bars()
+    torch.set_num_threads(options.threads)
+    columns = ["case", f"{STOCK}, s", f"{FREE}, s", "times as fast", "difference"]
+    print(markdown(columns, []), flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        setting = Setting(options, Path(folder))
+        for name in options.cases:
+            rows.append(compare(name, setting))
+            print(f"| {' | '.join(cells_of(rows[-1]))} |", flush=True)
+    if options.out is not None:
+        names = ("size", "rows", "batch", "seq", "vocab_size", "rounds", "threads")
+        result = {name: getattr(options, name) for name in names}
+        result |= {"task": "trainers", "unit": "processor seconds", "machine": machine("cpu")}
+        save({**result, "rows_of_table": rows}, options.out)
