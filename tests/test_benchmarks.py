@@ -22,6 +22,7 @@ from benchmarks import (  # noqa: E402
     contenders,
     padding_free,
     stacks,
+    trainers,
     training_changes,
     versions,
     versions_worker,
@@ -97,6 +98,17 @@ def test_result_of_padding_free(tmp_path, capsys):
     assert result["machine"]["processor"]
     assert [row["order"] for row in result["rows"]] == ["random", "grouped"]
     assert (tmp_path / "steps.svg").stat().st_size
+
+
+@pytest.mark.slow
+def test_trainers_learn_the_same(tmp_path):
+    """Every case does the same work with padding and without."""
+    trainers.main(["--quick", "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())["rows_of_table"]
+    assert [row["case"] for row in rows] == [*trainers.CASES]
+    for row in rows:
+        assert row["difference"] <= 1e-4, row["case"]
 
 
 def test_versions_have_cases_with_names_of_their_own():
