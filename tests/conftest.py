@@ -1,5 +1,6 @@
 """Shared tiny models: every option that changes how hidden states flow."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -83,6 +84,13 @@ STYLES: dict[str, dict] = {
     },
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
 }
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of garbage collection: it stays until the end, and looking
+    through it, as every training does twice, takes longer than a tiny training."""
+    gc.collect()
+    gc.freeze()
 
 
 def stack_config(
