@@ -16,7 +16,7 @@ MODULES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py
 PAGES = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),
-    *ROOT.glob("*/README.md"),
+    *(path for folder in (*CODE, "model_cards") for path in (ROOT / folder).glob("README.md")),
     *ROOT.glob(".github/**/*.md"),
 ]
 # It names what former versions had.
