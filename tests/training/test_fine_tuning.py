@@ -264,7 +264,7 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
         )
     content = read_run_file(tuned / "run.yaml")
     assert content["model_name_or_path"] == str(encoder)
-    assert "encoder" in (tuned / "README.md").read_text()
+    assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
 
     if "cls" in pooling.values():
         return
