@@ -6,6 +6,7 @@ nothing is wrong with the line.
 """
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir
+from types import ModuleType
 
 from .errors import InputError
 from .output import is_disk_full
@@ -63,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _set_up_logging()
     try:
         _check_encoding(arguments.options)
-        options = import_module(".command_options", __package__)
+        options = _import(".command_options")
         given = options.PARSERS[arguments.command](arguments.options)
         # The options are parsed with transformers, which is therefore imported by now. Its bars of
         # loading and saving weights say nothing.
         import_module("transformers").logging.disable_progress_bar()
-        command = import_module(f".commands.{arguments.command}", __package__)
+        command = _import(f".commands.{arguments.command}")
         command.main(*given)
     except InputError as error:
         print(f"roformer-lite {arguments.command}: error: {error}", file=sys.stderr)
@@ -91,6 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"roformer-lite {arguments.command}: error: {told}", file=sys.stderr)
         return 2
     return 0
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module of this package and the libraries that it needs. They make a million objects
+    that all stay, and looking for garbage among them would take a second."""
+    gc.disable()
+    try:
+        return import_module(name, __package__)
+    finally:
+        gc.enable()
 
 
 def _beyond_us(error: BaseException) -> str:

@@ -216,9 +216,10 @@ def measuring_arguments() -> type:
         hints = get_type_hints(arguments)
         for each in fields(arguments):
             if each.name in arguments.measuring_options:
-                option = (hints[each.name] | None, each.metadata["help"], [])
-                _, _, tasks = found.setdefault(each.name, option)
-                tasks.append(task)
+                option = found.setdefault(
+                    each.name, (hints[each.name] | None, each.metadata["help"], [])
+                )
+                option[2].append(task)
     made = make_dataclass(
         "MeasuringArguments",
         [

@@ -1,5 +1,6 @@
 """Shared tiny models: every option that changes how hidden states flow."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -22,6 +23,17 @@ from hf_roformer_lite import RoFormerLiteConfig, RoFormerLiteSeq2SeqConfig
 ROOT = Path(__file__).parent.parent
 VOCAB = 99
 CLOSE = {"rtol": 0, "atol": 1e-5}  # of two ways to the same numbers in float32
+
+# They take minutes, or have few tests, and would come last in the usual order.
+LONG_FILES = (
+    "test_readme.py",
+    "test_padding_free_models.py",
+    "test_every_file.py",
+    "test_distributed.py",
+    "test_hub.py",
+    "test_onnx.py",
+    "test_tutorials.py",
+)
 
 STACKS: dict[str, dict] = {
     "default": {},
@@ -83,6 +95,18 @@ STYLES: dict[str, dict] = {
     },
     "walkthrough": {"layer_style": "walkthrough", "norm_placement": "post", "norm_eps": 1e-3},
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of `LONG_FILES`, so that at the end no process waits for another."""
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of garbage collection: it stays until the end, and looking
+    through it, as every training does twice, takes longer than a tiny training."""
+    gc.collect()
+    gc.freeze()
 
 
 def stack_config(

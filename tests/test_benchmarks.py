@@ -132,7 +132,8 @@ def test_versions_map_the_same_weights(tmp_path):
 @pytest.mark.slow
 def test_versions_do_the_same_work(tmp_path):
     """This version compared with itself."""
-    cases = ["encoder-forward", "causal-lm", "seq2seq", "classify"]
+    cases = ["encoder-forward-small-8x128", "classify-step-mini-16x128-real"]
+    cases += ["causal-lm-step-mini-8x128-real", "seq2seq-step-mini-32x96", "mini-8x64"]
     command = ["--quick", "--other", str(ROOT), "--out", str(tmp_path), "--cases", *cases]
     versions.main(command)
     (path,) = tmp_path.glob("*.json")

@@ -1,17 +1,22 @@
 """What is built and installed: the distributions and their metadata, help of every public name, and
 the reference."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packaging.utils import canonicalize_name
 
 import hf_roformer_lite
 
@@ -28,6 +33,56 @@ again, ids = transformers.AutoModelForMaskedLM.from_pretrained("model"), torch.t
 assert torch.equal(model(ids).logits, again(ids).logits)
 print(*(module.__file__ for module in (hf_roformer_lite, hf_roformer_lite.conversion, roformer_lite)), sep="\\n")
 """
+
+
+# Packages that are installed into environments of their own.
+ELSEWHERE = {"vllm"}
+
+
+def imported_by(nodes: list[ast.stmt]) -> set[str]:
+    """The first names of all modules that the statements import, except relative ones."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def distributions_of(paths: list[Path], only_at_the_top: bool = False) -> set[str]:
+    """The distributions of other people that these files import."""
+    own = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    own |= {"hf_roformer_lite", "roformer_lite", "benchmarks"}
+    imported = set()
+    for path in paths:
+        tree = ast.parse(path.read_text("utf-8"))
+        imported |= imported_by(tree.body if only_at_the_top else list(ast.walk(tree)))
+    foreign = imported - set(sys.stdlib_module_names) - own - ELSEWHERE
+    installed = packages_distributions()
+    return {canonicalize_name(installed.get(name, [name])[0]) for name in foreign}
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(re.match(r"[\w-]+", line)[0]) for line in requirements}
+
+
+def test_every_imported_package_is_declared():
+    """What the plugin imports at once is a dependency; everything else is in some extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = names_of(project["dependencies"])
+    plugin = [*(ROOT / "hf_roformer_lite").rglob("*.py"), *(ROOT / "conversion").glob("*.py")]
+    assert {"torch", "transformers"} <= distributions_of(plugin, only_at_the_top=True) <= required
+    extras = names_of(sum(project["optional-dependencies"].values(), []))
+    folders = ("roformer_lite", "tests", "benchmarks", "tutorials", "examples", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert {"pyyaml", "scikit-learn"} <= distributions_of([*plugin, *files]) <= required | extras
+
+
+def test_every_file_names_the_same_version():
+    version = hf_roformer_lite.__version__
+    assert f"\n## [{version}] - 20" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 def run(*command: object, folder: Path) -> str:

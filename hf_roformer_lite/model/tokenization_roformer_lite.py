@@ -315,7 +315,7 @@ class RoFormerLiteTokenizer(RemoteCodeTokenizer, TokenizersBackend):
             return has_start, has_end
         return False, False
 
-    def template(self, start: bool = True) -> processors.Sequence:
+    def template(self, start: bool = True) -> processors.PostProcessor:
         """The special tokens around a text or a pair, with their present ids. Without `start` it is
         the template of labels."""
         return make_template(
@@ -353,7 +353,7 @@ def untrained_backend(algorithm: str, lowercase: bool, strip_accents: bool | Non
     return backend
 
 
-def make_template(backend: Tokenizer, start: str | None, end: str) -> processors.Sequence:
+def make_template(backend: Tokenizer, start: str | None, end: str) -> processors.PostProcessor:
     """The special tokens around a text or a pair. Labels have no `start`."""
     single = f"$A:0 {end}:0"
     special_tokens = [end]
@@ -366,7 +366,7 @@ def make_template(backend: Tokenizer, start: str | None, end: str) -> processors
         special_tokens=[(token, backend.token_to_id(token)) for token in special_tokens],
     )
     if isinstance(backend.model, models.WordPiece):
-        return processors.Sequence([template])
+        return template
     return processors.Sequence([TRIM_OFFSETS, template])
 
 

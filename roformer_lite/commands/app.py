@@ -228,7 +228,7 @@ class Page:
         Raises:
             InputError: when a text is empty, or there is more than the page takes.
         """
-        texts = []
+        texts: list[str] = []
         for given in inputs:
             texts += [given] if isinstance(given, str) else given
         if not all(text.strip() for text in texts):

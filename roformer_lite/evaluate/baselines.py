@@ -99,7 +99,7 @@ def classification_baselines(
     known = train
     for split, examples in measured.items():
         texts = at_most(known[0], MAX_ROWS)
-        answers = at_most(known[1], MAX_ROWS)
+        answers: np.ndarray = at_most(known[1], MAX_ROWS)
         features = _text_features(texts)
         learned = features.fit_transform(texts)
         asked = features.transform(examples[0])

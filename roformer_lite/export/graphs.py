@@ -66,7 +66,8 @@ def export_model(model: PreTrainedModel, format: str = "onnx") -> "ExportedModel
     exporter = AutoHfExporter.from_config(config)
     model.eval()
     if not model.can_generate():
-        return exporter.export(model, {**sample_inputs(model), "use_cache": False}, config)
+        inputs: dict[str, Any] = {**sample_inputs(model), "use_cache": False}
+        return exporter.export(model, inputs, config)
     if (
         format == "torch"
         and "sliding_attention" in model.config.get_text_config(decoder=True).layer_types

@@ -398,7 +398,7 @@ def print_summary(results: dict[str, Any], folder: Path) -> None:
     are."""
     console = Console(markup=False, highlight=False)
     by_split = results["metrics"]
-    names = next(iter(by_split.values()), {})
+    names: dict[str, float] = next(iter(by_split.values()), {})
     by_name = {
         name: {split: metrics[name] for split, metrics in by_split.items()} for name in names
     }

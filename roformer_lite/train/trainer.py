@@ -312,7 +312,7 @@ def is_faster_in_bfloat16(trainer: RoFormerLiteTrainerMixin, recipe: "Recipe") -
     if is_decided or has_own_loop or not recipe.uses_bfloat16 or args.device.type != "cpu":
         return False
     # The function is not in every version of torch.
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     is_native = any(capabilities.get(name, False) for name in BFLOAT16_INSTRUCTIONS)
     return is_native and num_steps(trainer) >= MIN_BFLOAT16_STEPS
 

@@ -54,7 +54,7 @@ def test_what_the_command_refuses(tmp_path, capsys):
                 "--cb_num_blocks 4 has no effect without --continuous_batching",
             ),
             ([saved, "--port", port], f"--port {port} can't be used: Address already in use"),
-            ([saved, "--port", "0"], "port"),
+            ([saved, "--port", "0"], "--port"),
             ([saved, "--device", "cuda:77"], "--device cuda:77 can't be used here"),
             ([encoder], "RoFormerLiteForMaskedLM is not a causal model"),
         ):

@@ -31,8 +31,6 @@ LINES = [
 OPTIONS: dict[str, list[dict]] = {
     "classify": [{}, {"top_k": 3}, {"threshold": 0.9}],
     "labels": [{}, {"threshold": 0.3, "none_label": "?"}],
-    "causal": [{"greedy": True, "max_new_tokens": 9}],
-    "seq2seq": [{"max_new_tokens": 9}],
 }
 
 
@@ -71,7 +69,7 @@ def test_classifier(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm", "causal", "seq2seq"])
+@pytest.mark.parametrize("case", ["labels", "number", "pairs", "tag", "mlm"])
 def test_other_tasks(case, tmp_path):
     assert_same_answers(case, tmp_path)
 
@@ -98,12 +96,15 @@ def give_other_version_names(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sampling_and_beams_of_graphs(tmp_path):
+def test_models_that_generate(tmp_path):
     """The loop is transformers' own, so the same numbers are drawn; and beams change places. Graphs
     that another version of transformers exported answer too."""
     options = {
-        "causal": [{"temperature": 0.7, "top_k": 20, "max_new_tokens": 9}],
-        "seq2seq": [{"beams": 3}],
+        "causal": [
+            {"greedy": True, "max_new_tokens": 9},
+            {"temperature": 0.7, "top_k": 20, "max_new_tokens": 9},
+        ],
+        "seq2seq": [{"max_new_tokens": 9}, {"beams": 3}],
         "causal with windows": [
             {"greedy": True, "max_new_tokens": 9},
             {"beams": 3, "max_new_tokens": 9},
@@ -128,6 +129,7 @@ def test_sampling_and_beams_of_graphs(tmp_path):
                 torch.manual_seed(3)
                 answers.append(shown_answers(saved, LINES, 5, **given))
             assert answers[0] == answers[1] == answers[2], (case, given)
+            assert len({answer.line for answer in answers[0]}) > 1
 
 
 @pytest.mark.slow

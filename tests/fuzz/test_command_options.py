@@ -136,8 +136,8 @@ def test_wrong_values_of_every_option(command, place, only_options, capsys):
             assert main(words) == 2, words
             (line,) = capsys.readouterr().err.splitlines()
             assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
-            assert name in line or value in line, line
-    assert tried or command == "bundle"
+            assert name in line, line
+    assert tried > 0 or command == "bundle"
     assert {path.name for path in place.iterdir()} == before
 
 
@@ -160,5 +160,5 @@ def test_contradictions(command, more, place, only_options, capsys):
     assert main([*command.split(), *RIGHT[command].split(), *more.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"roformer-lite {command.split()[0]}: error: ")
-    assert any(part in line for part in more.split() if part.startswith("--"))
+    assert all(part in line for part in more.split() if part.startswith("--")), line
     assert {path.name for path in place.iterdir()} == before

@@ -258,6 +258,9 @@ def test_wordpiece_equals_bert(lowercase, strip_accents):
     bert = BertTokenizer(
         vocab=tokenizer.get_vocab(), do_lower_case=lowercase, strip_accents=strip_accents
     )
+    # Tools that read the template do not look for it within a sequence.
+    ours, theirs = (each.backend_tokenizer.post_processor for each in (tokenizer, bert))
+    assert type(ours) is type(theirs)
     texts = (
         ENGLISH
         + CHINESE

@@ -166,7 +166,7 @@ def test_other_labels_get_a_new_head(folder, tmp_path, capsys, labels):
     new, old = head(tuned), head(folder / "classifier")
     name = "classifier.out_proj.weight"
     assert new.keys() == old.keys() and new[name].shape[0] == len(config_of(tuned)["label2id"])
-    assert new[name].shape != old[name].shape or not torch.equal(new[name], old[name])
+    assert not torch.equal(new[name], old[name])
     assert 0 < new[name].std() < 0.1  # initialised as in a new model
 
 
@@ -264,7 +264,7 @@ def test_the_head_on_a_sentence_encoder_reads_its_vectors(encoder, tmp_path, poo
         )
     content = read_run_file(tuned / "run.yaml")
     assert content["model_name_or_path"] == str(encoder)
-    assert "encoder" in (tuned / "README.md").read_text()
+    assert "--model_name_or_path encoder" in (tuned / "README.md").read_text()
 
     if "cls" in pooling.values():
         return

@@ -1,0 +1,147 @@
+"""Names, options and files that pages, docstrings and comments show in backticks exist."""
+
+import ast
+import io
+import pkgutil
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+CODE = ("hf_roformer_lite", "roformer_lite", "conversion", "tests", "benchmarks", "tutorials")
+CODE += ("examples", "docs")
+MODULES = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    *(path for folder in (*CODE, "model_cards") for path in (ROOT / folder).glob("README.md")),
+    *ROOT.glob(".github/**/*.md"),
+]
+# It names what former versions had.
+PAGES.remove(ROOT / "CHANGELOG.md")
+OTHER_TEXT = ("*.toml", "*.yml", "*.txt", ".ci/run", "tests/*.csv", "roformer_lite/*/*.jinja")
+# Names of other libraries that the code here does not use.
+OF_OTHERS = {
+    "DataParallel",
+    "RoFormerTokenizerFast",
+    "TorchDynamoPlugin",
+    "TransformersKwargs",
+    "add_adapter",
+    "auto_find_batch_size",
+    "convert_hf_to_gguf",
+    "convert_roformer_original_tf_checkpoint_to_pytorch",
+    "forced_bos_token_id",
+    "hf_xet",
+    "interleave_datasets",
+    "limit_alphabet",
+    "register_pipeline",
+    "restore_callback_states_from_checkpoint",
+}
+# Made from a part of a name and an ending that is a word of the code.
+MADE = {"_64", "generated_token_ids", "validation_loss"}
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def docstrings_of(tree: ast.Module) -> list[ast.Constant]:
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    return [
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, holders) and ast.get_docstring(node) is not None
+    ]
+
+
+def words_of(tree: ast.Module) -> set[str]:
+    """All words of names and of strings other than docstrings."""
+    docstrings = {id(node) for node in docstrings_of(tree)}
+    words = set()
+    for node in ast.walk(tree):
+        values = [getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module")]
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            values.append(node.value)
+        for value in values:
+            if isinstance(value, str):
+                words |= set(WORD.findall(value))
+    return words
+
+
+def prose_of(path: Path, tree: ast.Module) -> str:
+    """The docstrings and comments of a module."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return "\n".join([*(node.value for node in docstrings_of(tree)), *comments])
+
+
+@pytest.fixture(scope="module")
+def prose_and_words() -> tuple[dict[Path, str], set[str]]:
+    """The prose by file, and all words that the code has."""
+    prose = {}
+    words = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
+    for path in MODULES:
+        tree = ast.parse(path.read_text("utf-8"))
+        words |= words_of(tree)
+        prose[path] = prose_of(path, tree)
+    for path in PAGES:
+        # The blocks of code run in other tests.
+        prose[path] = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    for pattern in OTHER_TEXT:
+        for path in ROOT.glob(pattern):
+            words |= set(WORD.findall(path.read_text("utf-8")))
+    return prose, words
+
+
+def is_name(span: str) -> bool:
+    """Whether the span looks like a name of code and not like a word or a placeholder."""
+    looks_like_code = re.search(r"_|[a-z]\.[a-z]|[a-z][A-Z]", span) is not None
+    has_placeholder = re.search(r"\b[A-Z_]{2,}\b", span) is not None
+    return looks_like_code and not has_placeholder
+
+
+def is_importable(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_names_exist(prose_and_words):
+    prose, words = prose_and_words
+    known = words | OF_OTHERS | MADE
+    stale = []
+    for path, text in prose.items():
+        for span in set(re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", text)):
+            if re.match(r"(hf_)?roformer_lite\.\w", span):
+                exists = is_importable(span)
+            else:
+                exists = not is_name(span) or known >= set(WORD.findall(span))
+            if not exists:
+                stale.append(f"{path.relative_to(ROOT)}: {span}")
+    assert stale == []
+
+
+def test_options_exist(prose_and_words):
+    prose, words = prose_and_words
+    stale = [
+        f"{path.relative_to(ROOT)}: --{option}"
+        for path, text in prose.items()
+        for option in set(re.findall(r"`--(\w[\w-]*)", text))
+        if option.replace("-", "_") not in words and option.replace("-", "_").upper() != option
+    ]
+    assert stale == []
+
+
+def test_files_exist(prose_and_words):
+    prose, _ = prose_and_words
+    folders = (*CODE, "model_cards")
+    files = [path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    stale = [
+        f"{path.relative_to(ROOT)}: {span}"
+        for path, text in prose.items()
+        for span in set(re.findall(r"`((?:\w+/)+\w+\.(?:py|md|sh))`", text))
+        if not re.search(r"/[A-Z]+\.py", span)  # A placeholder.
+        and not any(file.endswith(f"/{span}") for file in files)
+    ]
+    assert stale == []
