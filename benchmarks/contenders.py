@@ -129,7 +129,9 @@ FIELDS: dict[str, Callable[[str, Size, int], dict[str, Any]]] = {
 def model_type_of(family: str, task: str) -> str:
     if family != OURS:
         return family
-    return "roformer_lite_seq2seq" if task == "seq2seq" else "roformer_lite"
+    if task == "seq2seq":
+        return "roformer_lite_seq2seq"
+    return "roformer_lite"
 
 
 def config_of(family: str, task: str, size: Size, vocab_size: int) -> PreTrainedConfig:

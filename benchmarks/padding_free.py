@@ -1,5 +1,5 @@
 """`python -m benchmarks padding_free [options]`: models of transformers and ours, which compute
-padding (`sdpa`) or real tokens alone (`padding_free`).
+padding (`sdpa`) or only real tokens (`padding_free`).
 
 A model is named FAMILY/TASK. Both contenders use the same memory for their random weights, have no
 dropout, get the same batches and alternate in one process. Times are those of the processor. Rows
@@ -53,7 +53,7 @@ from .contenders import (
 from .processes import peak_while_running, python
 from .report import machine, save
 from .timing import alternate
-from .workload import IGNORED, PAD, Batch, Workload, make_batches
+from .workload import IGNORED, PAD, Batch, Workload, check_known, make_batches
 
 Row = dict[str, Any]  # A row of a table, or an object of the result's JSON file.
 
@@ -76,11 +76,12 @@ TASKS = [task for task in AUTO_CLASSES if task != "encoder"]  # An encoder has n
 MODES = ("step", "evaluation", "trainer")
 # The second name is the one that a Workload uses.
 ORDERS: dict[str, Any] = {"random": "real", "grouped": "sorted", "full": "full"}
-# As many batches are sorted together by length, as in the Trainer's LengthGroupedSampler.
+# The number of batches that are sorted together by length, as in the Trainer's
+# LengthGroupedSampler.
 POOL = 50
 # Tokens of the 23,279 paragraphs of 17 English books (the Gutenberg selection of NLTK) in a
 # WordPiece vocabulary of 30,522, as quantiles: the least, every twentieth part, and a figure that
-# stands for the longest.
+# represents the longest.
 # fmt: off
 PARAGRAPHS = (
     4.0, 7, 11, 15, 18, 22, 26, 30, 33, 38, 43, 49, 57, 65, 76, 89, 104, 126, 157, 218, 512,
@@ -150,12 +151,6 @@ class Options:
         check_known("models", [name.split("/")[-1] for name in self.models], TASKS)
         if self.seq > MAX_TOKENS:
             raise SystemExit(f"seq={self.seq} is not possible: it must be at most {MAX_TOKENS}.")
-
-
-def check_known(option: str, given: list[str], known: Any) -> None:
-    for name in given:
-        if name not in known:
-            raise SystemExit(f"{option}={name!r} is not known; choose from {', '.join(known)}.")
 
 
 # Batches

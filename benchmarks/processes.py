@@ -58,8 +58,9 @@ def peak_while_running(run: Callable[[], object], device: str = "cpu") -> dict[s
         before = torch.cuda.memory_allocated()
     else:
         before = _resident("VmRSS")
+        # Writing this number resets VmHWM, the peak.
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # resets VmHWM, the peak
+            file.write("5")
     for _ in range(3):
         run()
     most = peak_of_process(device)
@@ -70,7 +71,9 @@ def peak_of_process(device: str) -> int:
     """Peak memory since the process began, in bytes; on `cuda` that of the GPU."""
     import torch
 
-    return torch.cuda.max_memory_allocated() if device == "cuda" else _resident("VmHWM")
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return _resident("VmHWM")
 
 
 def _resident(field: str) -> int:

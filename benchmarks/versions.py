@@ -33,6 +33,7 @@ from .contenders import OURS, SIZES, difference, markdown, summary
 from .report import machine, save
 from .timing import MIN_SECONDS
 from .versions_worker import Case
+from .workload import check_known
 
 Row = dict[str, Any]
 
@@ -98,8 +99,8 @@ class Options:
             self.size = "tiny"
             self.vocab_size = 500
             self.rounds = 1
-        if self.size is not None and self.size not in SIZES:
-            raise SystemExit(f"size={self.size!r} is not known; choose from {', '.join(SIZES)}.")
+        if self.size is not None:
+            check_known("size", [self.size], SIZES)
         for part in self.cases:
             if not any(part in case.name for case in all_cases()):
                 names = "\n".join(case.name for case in all_cases())
@@ -244,7 +245,10 @@ def cells_of(row: Row) -> list[str]:
         cells.append(f"{median:.1f} ({least:.1f})")
     for name in (OTHER, "llama", "marian", "bart"):
         own = times.get(name)
-        cells.append("" if own is None else f"{own['times']:.2f} ({own['times_of_least']:.2f})")
+        cell = ""
+        if own is not None:
+            cell = f"{own['times']:.2f} ({own['times_of_least']:.2f})"
+        cells.append(cell)
     return [*cells, f"{row['difference']:.0e}"]
 
 

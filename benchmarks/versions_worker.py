@@ -27,7 +27,7 @@ import hf_roformer_lite  # The import registers our models.
 from .contenders import SIZES, TOKEN_IDS, Inputs, Step, inputs_of, new_model
 from .workload import FIRST_ID, START, Workload, make_batches
 
-# transformers gives the key-value cache this name from 5.24 on.
+# The key-value cache has this name from transformers 5.24 on.
 CACHE_NAME = "cache"
 if CACHE_NAME not in inspect.signature(create_causal_mask).parameters:
     CACHE_NAME = "past_key_values"

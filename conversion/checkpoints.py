@@ -428,7 +428,9 @@ def copy_sentence_modules(path: str | Path, out: Path) -> None:
         if folder == "":
             continue
         if not is_file_name(folder):
-            raise ConversionError(f"{modules}: path={folder!r} must be a folder beside it")
+            raise ConversionError(
+                f"{modules}: path={folder!r} must be a folder in the same directory"
+            )
         # A module without options has no file.
         (out / folder).mkdir(exist_ok=True)
         files += [f"{folder}/config.json", f"{folder}/model.safetensors"]

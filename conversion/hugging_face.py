@@ -184,7 +184,7 @@ class HuggingFaceConverter(Converter):
         """Set the fields of their config that depend on our `weights`, by our names."""
 
     def computed_tensors(self, model: PreTrainedModel, theirs: Any) -> Tensors:
-        """What files of theirs hold beside weights, for a model that goes back; names as in
+        """The tensors in their files that are no weights, for a model that goes back; names as in
         `rules`."""
         return {}
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .errors import InputError
-from .saved_model import naming
+from .saved_model import check_shards, naming, sentence_modules
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,6 +24,9 @@ def open_teacher(name: str) -> SentenceTransformer:
     """The model of `--teacher`, a directory or a name on the Hub."""
     from sentence_transformers import SentenceTransformer
 
+    if os.path.isdir(name):
+        check_shards(name)
+        sentence_modules(name)
     with naming(f"--teacher {name}"):
         return SentenceTransformer(name, local_files_only=os.path.isdir(name))
 

@@ -138,12 +138,12 @@ def test_versions_refuse_a_folder_without_the_package(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mlm", "causal"])
-@pytest.mark.parametrize("change", training_changes.OF_MODELS)
+@pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_changes_of_a_model(change, kind, ragged_input):
     """What each promises, and that padding still costs nothing."""
     model = make_model(kind)
     before = model(**ragged_input).logits
-    training_changes.OF_MODELS[change](model)
+    training_changes.CHANGES_OF_MODELS[change](model)
     after = model(**ragged_input).logits
     stack, real = model.model, ragged_input["attention_mask"].bool()
     if change == "zero-outputs":
@@ -176,7 +176,7 @@ def make_text(path):
     return str(path)
 
 
-@pytest.mark.parametrize("change", training_changes.OF_MODELS)
+@pytest.mark.parametrize("change", training_changes.CHANGES_OF_MODELS)
 def test_a_changed_model_is_trained_and_saved(change, tmp_path, monkeypatch):
     # put back afterwards
     monkeypatch.setattr(training_changes.train, "make_model", training_changes.train.make_model)
@@ -221,8 +221,8 @@ def test_comparisons_that_would_not_be_fair(words, message, tmp_path):
 
 TRAININGS = [
     (change, task)
-    for change in training_changes.OF_TRAININGS
-    for task in training_changes.OF_TASKS.get(change, ("mlm", "causal", "seq2seq"))
+    for change in training_changes.CHANGES_OF_TRAININGS
+    for task in training_changes.TASKS_OF_CHANGES.get(change, ("mlm", "causal", "seq2seq"))
 ]
 
 
@@ -246,7 +246,7 @@ def test_changes_of_a_training(change, task, tmp_path, monkeypatch):
     monkeypatch.setattr(RoFormerLiteTrainerMixin, "get_train_dataloader", loader)
     for name in ("on_step_begin", "__call__"):
         monkeypatch.setattr(SeededCollator, name, getattr(SeededCollator, name))
-    monkeypatch.setattr(training_changes, "OTHER_WAY", 5)
+    monkeypatch.setattr(training_changes, "OTHER_WAY_EVERY", 5)
     files = [make_text(tmp_path / "text.txt")] * (2 if task == "seq2seq" else 1)
     own = ["10"] if task == "seq2seq" else ["10", "--block_size", "64"]
     # what the changes are measured against

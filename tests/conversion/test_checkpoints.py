@@ -21,6 +21,7 @@ from hf_roformer_lite.conversion import (
     convert_checkpoint,
     export,
     export_checkpoint,
+    open_checkpoint,
     sentence_pooling,
     verify,
 )
@@ -28,7 +29,9 @@ from hf_roformer_lite.conversion.roformer import EXPRESSIBLE
 from roformer_lite.cli import main
 from roformer_lite.command_options import FAMILIES, SOURCES
 from roformer_lite.errors import InputError
+from roformer_lite.saved_model import load_model
 from roformer_lite.sentence_encoder import SentenceEncoder, check_sentence_modules
+from roformer_lite.teacher import open_teacher
 
 
 def write_checkpoint(folder: Path, config: dict, weights: dict, form: str = "safetensors") -> Path:
@@ -84,7 +87,7 @@ def test_from_pretrained(tmp_path):
     with pytest.raises(ConversionError, match="is a model of this package already"):
         ConvertedModel.from_pretrained(tmp_path / "ours")
     (tmp_path / "llama" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ConversionError, match="model_type='gpt2' tells no source .*bert, ernie"):
+    with pytest.raises(ConversionError, match="model_type='gpt2' is no source .*bert, ernie"):
         ConvertedModel.from_pretrained(tmp_path / "llama")
 
 
@@ -97,7 +100,6 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     config = CASES["bert"][0]
     _, weights = source_weights("bert", config)
     source = write_checkpoint(tmp_path / "source", config, {**weights, "strange": torch.zeros(1)})
-    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
 
     def refused(message):
         with pytest.raises(ConversionError, match=message):
@@ -112,13 +114,33 @@ def test_failures_leave_no_output_and_run_no_code(tmp_path):
     refused("has no weights")
     torch.save({"weight": Evil()}, source / "pytorch_model.bin")
     refused("weights_only|cannot be read")
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused("outside its directory")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("precious")
     with pytest.raises(ConversionError, match="exists already"):
         convert_checkpoint("bert", source, tmp_path / "out")
     assert (tmp_path / "out" / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("file", ["../other.safetensors", "{folder}/other.safetensors", "..", ""])
+@pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
+def test_an_index_of_weights_names_only_files_in_its_directory(file, kind, tmp_path):
+    """In conversion and in the program, before the other file is opened: it holds no weights."""
+    model = tmp_path / "model"
+    config = rl.RoFormerLiteConfig.from_preset("tiny", vocab_size=30, hidden_size=16)
+    rl.RoFormerLiteModel(config).save_pretrained(model)
+    (model / "model.safetensors").rename(tmp_path / "other.safetensors")
+    (tmp_path / "other.safetensors").write_bytes(b"secret")
+    names = {"embeddings.norm.weight": file.format(folder=tmp_path)}
+    index = model / f"{kind}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    fault = "names .* which is not a file in the same directory"
+    with pytest.raises(ConversionError, match=fault):
+        open_checkpoint(model)
+    with pytest.raises(InputError, match=fault):
+        load_model(model)
+    (model / "modules.json").write_text('[{"path": "", "type": "Transformer"}]')
+    with pytest.raises(InputError, match=fault):
+        open_teacher(str(model))
 
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
@@ -262,6 +284,37 @@ def test_tokenizers_are_converted_too(tmp_path):
         assert type(stock).__module__.startswith("transformers.") and stock(line).input_ids == ids
 
 
+@pytest.mark.parametrize("declared_by", ["tokenizer_config.json", "config.json"])
+def test_a_roformer_keeps_the_tokenizer_that_it_declares(declared_by, tmp_path):
+    """Models of characters declare BERT's, which does not read words."""
+    config = {**CASES["roformer"][0], "model_type": "roformer"}
+    _, weights = source_weights("roformer", config)
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    text = "今天天气非常好 good"
+    entries = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *dict.fromkeys("今天天气非常好"),
+        "今天",
+        "good",
+    ]
+    (source / "vocab.txt").write_text("\n".join(entries))
+    declared = (
+        json.loads((source / declared_by).read_text()) if declared_by == "config.json" else {}
+    )
+    (source / declared_by).write_text(json.dumps({**declared, "tokenizer_class": "BertTokenizer"}))
+    convert_checkpoint("auto", source, tmp_path / "ours")
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    expected = transformers.BertTokenizer(vocabulary)(text).input_ids
+    assert vocabulary["今天"] not in expected
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert tokenizer(text).input_ids == expected
+    assert tokenizer.backend_tokenizer.model.__class__.__name__ == "WordPiece"
+
+
 def test_sentence_transformers_directory(tmp_path):
     """Pooling, normalisation and prompts go along, there and back."""
     from sentence_transformers import SentenceTransformer
@@ -319,7 +372,9 @@ def test_sentence_transformers_directory(tmp_path):
     (tmp_path / "theirs" / "modules.json").write_text(
         '[{"path": "../x", "type": "sentence_transformers.models.P"}]'
     )
-    with pytest.raises(ConversionError, match=r"path='\.\./x' must be a folder beside it"):
+    with pytest.raises(
+        ConversionError, match=r"path='\.\./x' must be a folder in the same directory"
+    ):
         convert_checkpoint("auto", tmp_path / "theirs", tmp_path / "outside")
     assert not (tmp_path / "outside").exists()
 
